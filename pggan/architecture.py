@@ -1,0 +1,64 @@
+"""What the two networks look like, as numbers: widths, resolutions, cost.  Standard library only.
+
+Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; widths as in the official configuration.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+SMALLEST_RESOLUTION = 4
+
+
+class Resampling(Enum):
+    """How a block changes resolution.  The two generators are the same function, the two discriminators are not.
+
+    fused: one 4x4 stride-2 convolution; the discriminator pools *before* bias and activation (official default).
+    unfused: nearest upsampling and box pooling around 3x3 convolutions; the discriminator pools *after* the
+    activation (the paper's Table 2).
+    """
+
+    fused = "fused"
+    unfused = "unfused"
+
+
+def is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def resolutions_between(first: int, final: int) -> tuple[int, ...]:
+    """The powers of two from `first` to `final`, both included."""
+    return tuple(1 << exponent for exponent in range(first.bit_length() - 1, final.bit_length()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """Everything that decides the shapes of generator and discriminator."""
+
+    resolution: int  # final side in pixels, a power of two
+    channels: int  # image channels: 3 RGB, 1 grey, or any other number
+    labels: int  # classes; 0 without labels
+    latent_size: int
+    fmap_base: int  # feature maps at resolution R: min(2 * fmap_base / R, fmap_max), for fmap_decay 1
+    fmap_decay: float
+    fmap_max: int
+    stddev_group: int  # images that share one minibatch-stddev value
+    resampling: Resampling
+
+    @property
+    def resolutions(self) -> tuple[int, ...]:
+        return resolutions_between(SMALLEST_RESOLUTION, self.resolution)
+
+    def width(self, resolution: int) -> int:
+        """Feature maps of the block that works at `resolution` (official `nf(stage)`, stage = log2(R) - 1)."""
+        stage = resolution.bit_length() - 2
+        return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
+
+    def multiply_adds(self, resolution: int) -> int:
+        """Multiply-adds of one generator forward pass per image at `resolution`; the discriminator's are alike."""
+        total = self.latent_size * self.width(4) * 16 + 9 * self.width(4) ** 2 * 16
+        taps = 4 if self.resampling is Resampling.fused else 9
+        for level in self.resolutions[1:]:
+            if level <= resolution:
+                inner, outer = self.width(level // 2), self.width(level)
+                total += (taps * inner * outer + 9 * outer * outer) * level * level
+        return total + self.width(resolution) * self.channels * resolution * resolution

@@ -1,0 +1,122 @@
+"""`pggan bench`: throughput of the training step per resolution, on random images, nothing else in the loop."""
+
+import json
+import platform
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from pggan.config import BenchConfig, OptimizerConfig
+from pggan.config import table as per_level
+from pggan.device import choose_device
+from pggan.draws import Draws
+from pggan.errors import UserError
+from pggan.files import whole_file
+from pggan.losses import build_loss
+from pggan.losses.base import Loss, Reals
+from pggan.report import memory_bytes
+from pggan.run_dir import versions
+from pggan.schedule import Phase, table_at
+from pggan.state import State, new_state
+from pggan.step import train_step
+
+ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+
+
+def run(config: BenchConfig) -> int:
+    """Measure every stage with the networks of the highest one, and print what came out."""
+    device, loss = choose_device(config.devices), build_loss(config.loss)
+    stages, batches = (
+        [int(stage) for stage in config.stages],
+        per_level("batch", config.batch, 4, least=1, whole=True),
+    )
+    architecture = config.model.architecture(max(stages), channels=3, labels=0)
+    if not set(stages) <= set(architecture.resolutions):
+        raise UserError(f"stages={stages} are not all resolutions.", "Take powers of two from 4.")
+    state = new_state(architecture, ADAM, seed=0, device=device)
+    rows = []
+    for stage in stages:
+        phase = bench_phase(stage, int(table_at(batches, stage)))
+        seconds = time_steps(state, phase, loss, device, config)
+        rows.append(
+            {
+                "resolution": stage,
+                "batch": phase.batch,
+                "milliseconds_per_step": seconds * 1000,
+                "images_per_second": phase.batch / seconds,
+                "peak_memory_bytes": memory_bytes(device),
+            }
+        )
+        Console(stderr=True).print(f"{stage}x{stage}: {phase.batch / seconds:.2f} img/s")
+    result = {"hardware": hardware(device), "versions": versions(), "loss": config.loss, "stages": rows}
+    show(result, config)
+    return 0
+
+
+def bench_phase(resolution: int, batch: int) -> Phase:
+    """A stable phase at `resolution`, with the paper's learning rate."""
+    return Phase(
+        index=0,
+        resolution=resolution,
+        fading=False,
+        alpha=1.0,
+        start=0,
+        end=1,
+        batch=batch,
+        learning_rate_g=0.001,
+        learning_rate_d=0.001,
+        missing_levels=0,
+    )
+
+
+def time_steps(state: State, phase: Phase, loss: Loss, device: torch.device, config: BenchConfig) -> float:
+    """Median seconds of one training step."""
+    state.reset_optimizers()
+    shape = (phase.batch, state.average.architecture.channels, phase.resolution, phase.resolution)
+    images = torch.rand(shape, device=device) * 2 - 1
+    seconds = []
+    for step in range(config.warmup + config.steps):
+        start = time.perf_counter()
+        draws = Draws(0, step * phase.batch, device)
+        watched = train_step(state, phase, Reals(images, None, None), loss, draws, decay=0.999)
+        watched["G/loss"].item()  # waits for the device
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[config.warmup :])
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """What the figures were measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "device": str(device),
+        "name": name,
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+    }
+
+
+def show(result: dict[str, Any], config: BenchConfig) -> None:
+    """Print the result as a table or as JSON, and write it to `out`."""
+    text = json.dumps(result, indent=1)
+    if config.out is not None:
+        Path(config.out).parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(Path(config.out)) as temporary:
+            temporary.write_text(text)
+    if config.json:
+        print(text)
+        return
+    table = Table("resolution", "batch", "ms/step", "img/s", "peak memory")
+    for row in result["stages"]:
+        table.add_row(
+            str(row["resolution"]),
+            str(row["batch"]),
+            f"{row['milliseconds_per_step']:.1f}",
+            f"{row['images_per_second']:.2f}",
+            f"{row['peak_memory_bytes'] / 2**20:.0f} MiB",
+        )
+    Console().print(table)

@@ -1,0 +1,280 @@
+"""The command line: `pggan VERB key=value …`.  Composes the configuration once, checks it, runs the verb.
+
+Nothing here imports torch, so that --help and a typo are answered at once.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pggan.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 75
+
+# In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
+CONFIGS = next(
+    folder for folder in (Path(__file__).parents[1] / "configs", Path(__file__).parent / "configs") if folder.is_dir()
+)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One command: its configuration is `configs/<name>.yaml`, checked by the dataclass `schema` of pggan.config."""
+
+    name: str
+    duty: str
+    schema: str
+    module: str  # has run(config) -> exit code
+    example: str
+
+
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            "train",
+            "Train a generator and a discriminator, or go on training.",
+            "TrainConfig",
+            "pggan.loop",
+            "pggan train data.path=photos run_dir=outputs/faces schedule.final_resolution=128",
+        ),
+        Verb(
+            "prepare",
+            "Turn a folder of images into a checked multi-resolution pyramid.",
+            "PrepareConfig",
+            "pggan.data.prepare",
+            "pggan prepare source=photos dest=data/photos max_resolution=256",
+        ),
+        Verb(
+            "sample",
+            "Draw images from a generator.",
+            "SampleConfig",
+            "pggan.sample",
+            "pggan sample run=outputs/faces seeds=0-63 out=faces.png",
+        ),
+        Verb(
+            "interpolate",
+            "Draw what lies between latents: a strip, a grid or an animation.",
+            "InterpolateConfig",
+            "pggan.interpolate",
+            "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
+        ),
+        Verb(
+            "inspect",
+            "Show what a run, a checkpoint or a data set holds.",
+            "InspectConfig",
+            "pggan.inspect",
+            "pggan inspect run=outputs/faces json=true",
+        ),
+        Verb(
+            "bench",
+            "Measure the throughput of the training step per resolution.",
+            "BenchConfig",
+            "pggan.bench",
+            "pggan bench stages=[4,8,16] batch=16",
+        ),
+    )
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (the process's own if None); returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(overview())
+            return 0
+        if arguments[0] not in VERBS:
+            raise UserError(f"There is no command '{arguments[0]}'.", nearest(arguments[0], VERBS))
+        return run_verb(VERBS[arguments[0]], arguments[1:])
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("Stopped at once; the last checkpoint is whole.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def overview() -> str:
+    """The list of commands."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb.name:<{width}}  {verb.duty}" for verb in VERBS.values()]
+    return "\n".join(["Usage: pggan COMMAND key=value …", "", *lines, "", "pggan COMMAND --help lists its keys."])
+
+
+def run_verb(verb: Verb, arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text(verb, arguments))
+        return 0
+    for argument in arguments:
+        if argument.startswith("--") and "=" in argument:
+            raise UserError(f"'{argument}' is not how keys are given.", f"Leave out the dashes: {argument.lstrip('-')}")
+    if any(argument.startswith("-") for argument in arguments):
+        return run_with_hydra_flags(verb, arguments)
+    return run_plain(verb, compose(verb.name, arguments))
+
+
+def run_plain(verb: Verb, values: Mapping[str, Any]) -> int:
+    """Check composed `values` and run the verb with them."""
+    from pggan import config
+    from pggan.schema import validated
+
+    checked = validated(getattr(config, verb.schema), values)
+    run: Callable[[object], int] = import_module(verb.module).run
+    return run(checked)
+
+
+# ---- help ------------------------------------------------------------------------------------------------
+
+
+def help_text(verb: Verb, arguments: Sequence[str]) -> str:
+    """Usage, and the YAML files that the configuration is composed of, with their comments."""
+    primary = (CONFIGS / f"{verb.name}.yaml").read_text()
+    parts = [f"{verb.duty}\n\nUsage:    pggan {verb.name} key=value …\nExample:  {verb.example}"]
+    if verb.name == "train":
+        parts[0] += "\n\n`python train.py key=value …` is the same command."
+    parts.append(f"Keys of configs/{verb.name}.yaml with their defaults:\n\n{_indented(_without_defaults(primary))}")
+    chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    for group, default in re.findall(r"^  - (?:override )?/?(\w+): (\w+)", primary, re.MULTILINE):
+        if group == "hydra":
+            continue
+        choices = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
+        choice = chosen.get(group, default)
+        text = f"{group}={'|'.join(choices)}"
+        if choice in choices:
+            content = (CONFIGS / group / f"{choice}.yaml").read_text()
+            text += f"\nKeys of configs/{group}/{choice}.yaml:\n\n{_indented(content)}"
+        parts.append(text)
+    parts.append("--cfg job shows the composed configuration; --multirun runs one job per value of key=a,b.")
+    return "\n\n".join(parts)
+
+
+def _without_defaults(text: str) -> str:
+    return re.sub(r"^defaults:\n(?:  .*\n)+", "", text, flags=re.MULTILINE)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.strip().splitlines())
+
+
+# ---- composing -------------------------------------------------------------------------------------------
+
+
+def compose(name: str, overrides: list[str]) -> dict[str, Any]:
+    """The values of `configs/<name>.yaml` under `overrides`, interpolations resolved.
+
+    Raises UserError that names the override at fault.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="pggan"):
+        try:
+            composed = hydra_compose(name, overrides)
+            return own_values(composed)
+        except (HydraException, OmegaConfBaseException) as error:
+            plain = OmegaConf.to_container(hydra_compose(name), resolve=False)
+            raise explanation(overrides, plain, error) from error
+
+
+def own_values(composed: "DictConfig") -> dict[str, Any]:
+    """A composed configuration as plain values, interpolations resolved, without Hydra's own part."""
+    from omegaconf import OmegaConf
+
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    values = OmegaConf.to_container(own, resolve=True)
+    assert isinstance(values, dict), "a YAML file with keys"
+    return {str(key): value for key, value in values.items()}
+
+
+def explanation(overrides: list[str], plain: Any, error: Exception) -> UserError:
+    """Why composing failed, in terms of the override at fault; `plain` is the configuration without overrides."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import MissingConfigException, OverrideParseException
+
+    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
+    known = [*_flat(plain), *groups]
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as broken:
+        return UserError(
+            f"'{broken.override}' can't be read.",
+            "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\".",
+        )
+    for override in parsed:
+        key = override.key_or_group
+        parent, _, last = key.rpartition(".")
+        if parent in known and last.isdecimal():
+            return UserError(
+                f"'{override.input_line}' can't be given like this.",
+                f"Write '{parent}={{{last}: …}}' (in quotes).",
+            )
+        if key not in known:
+            return UserError(f"There is no key '{key}'.", nearest(key, known))
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        return UserError(f"There is no {group}={choice}.", nearest(choice, error.options))
+    return UserError(str(error).splitlines()[0], "See --help for the keys and their values.")
+
+
+def _flat(values: Any, prefix: str = "") -> list[str]:
+    """All keys of nested dictionaries, with dots."""
+    if not isinstance(values, dict):
+        return []
+    keys: list[str] = []
+    for key, value in values.items():
+        keys += [f"{prefix}{key}", *_flat(value, f"{prefix}{key}.")]
+    return keys
+
+
+# ---- Hydra's own flags -----------------------------------------------------------------------------------
+
+
+def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
+    """--cfg, --multirun, --info, --config-dir … through Hydra's own entry point."""
+    import hydra
+
+    if not {"-m", "--multirun"} & set(arguments):
+        compose(
+            verb.name,
+            [argument for argument in arguments if "=" in argument and not argument.startswith("-")],
+        )
+
+    def task(composed: "DictConfig") -> None:
+        code = run_plain(verb, own_values(composed))
+        if code:
+            sys.exit(code)
+
+    tolerate_lazy_help()
+    sys.argv = [f"pggan {verb.name}", *arguments]
+    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=verb.name)(task)()
+    return 0
+
+
+def tolerate_lazy_help() -> None:
+    """Let argparse of Python 3.14 take Hydra 1.3's help texts that are not strings.
+
+    That argparse formats every help text when it is added; Hydra adds one object that only becomes text later.
+    """
+    import argparse
+
+    check = getattr(argparse.ArgumentParser, "_check_help", None)
+    if check is None:  # before Python 3.14
+        return
+
+    def check_strings(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+        if isinstance(action.help, str):
+            check(parser, action)
+
+    argparse.ArgumentParser._check_help = check_strings  # type: ignore[attr-defined]

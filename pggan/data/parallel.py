@@ -1,0 +1,79 @@
+"""The same work on many items, in several processes and behind a progress bar."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pggan.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+IN_FLIGHT_PER_WORKER = 8
+
+
+@contextmanager
+def in_order(
+    title: str, function: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[Iterator[Result]]:
+    """Gives `function` of every item, in the order of the items; a bar on stderr shows the time left.
+
+    With at most one worker everything happens in this process; otherwise `function` and the items must be
+    picklable.  Few results wait at any time, so memory does not grow with the number of items.
+    Raises UserError when the system kills a worker.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        Progress(*columns, console=Console(stderr=True)) as progress,
+        closing(
+            _results(function, items, workers) if workers > 1 else (function(item) for item in items)
+        ) as results,
+    ):
+        yield progress.track(results, total=len(items), description=title)
+
+
+def _results(
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Generator[Result, None, None]:
+    waiting: deque[Future[Result]] = deque()
+    # Spawned, because forking a process that has threads (torch, rich) can lock up.
+    pool = ProcessPoolExecutor(
+        min(workers, len(items)), multiprocessing.get_context("spawn"), initializer=_begin_worker
+    )
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) == IN_FLIGHT_PER_WORKER * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "A worker process was killed, most often because memory ran out.", "Try again with fewer workers."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    # Ctrl-C reaches every process of a terminal; the parent alone answers it and ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A worker waits for work on a pipe that it holds open itself, so it would outlive a killed parent.
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,44 @@
+"""Counter-based randomness: each random number is a function of (seed, purpose, count), never of history.
+
+So a resumed run draws what the uninterrupted one would have drawn, and there is no generator state to save.
+"""
+
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+
+def counter_seed(seed: int, purpose: str, count: int) -> int:
+    """A 63-bit seed for one use of randomness; distinct arguments give unrelated streams."""
+    digest = blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator_for(seed: int, purpose: str, count: int, device: torch.device | None = None) -> torch.Generator:
+    """A fresh generator on `device` (CPU unless told) that starts at `counter_seed`."""
+    return torch.Generator(device or "cpu").manual_seed(counter_seed(seed, purpose, count))
+
+
+class Draws:
+    """The random numbers of one training step: those of image count `images`."""
+
+    def __init__(self, seed: int, images: int, device: torch.device) -> None:
+        self.seed = seed
+        self.images = images
+        self.device = device
+
+    def normal(self, purpose: str, *shape: int) -> Tensor:
+        """N(0, 1) numbers of `shape`, float32."""
+        return torch.randn(shape, generator=self._generator(purpose), device=self.device)
+
+    def uniform(self, purpose: str, *shape: int) -> Tensor:
+        """Numbers in [0, 1) of `shape`, float32."""
+        return torch.rand(shape, generator=self._generator(purpose), device=self.device)
+
+    def integers(self, purpose: str, below: int, *shape: int) -> Tensor:
+        """Integers in [0, below) of `shape`, int64."""
+        return torch.randint(below, shape, generator=self._generator(purpose), device=self.device)
+
+    def _generator(self, purpose: str) -> torch.Generator:
+        return generator_for(self.seed, purpose, self.images, self.device)

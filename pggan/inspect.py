@@ -1,0 +1,78 @@
+"""`pggan inspect`: what a run, a checkpoint or a data set holds, as a table or as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import device
+
+from pggan.checkpoint import Checkpoint, architecture_from, newest_checkpoint, open_checkpoint
+from pggan.config import InspectConfig
+from pggan.data.pyramid import ImagePyramid
+from pggan.errors import UserError
+from pggan.networks import Discriminator, Generator, count_parameters
+
+
+def run(config: InspectConfig) -> int:
+    """Print what `run=` or `data=` holds."""
+    if (config.run is None) == (config.data is None):
+        raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
+    facts = facts_of_run(Path(config.run)) if config.run is not None else facts_of_data(Path(str(config.data)))
+    if config.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    table = Table(show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
+    Console().print(table)
+    return 0
+
+
+def facts_of_run(path: Path) -> dict[str, Any]:
+    """What the newest whole checkpoint of a run, or the checkpoint at `path`, holds."""
+    checkpoint = _checkpoint_at(path)
+    header = checkpoint.header
+    with device("meta"):  # shapes only
+        architecture = architecture_from(header["architecture"])
+        generator, discriminator = Generator(architecture), Discriminator(architecture)
+    return {
+        "images": checkpoint.images,
+        "resolution": header["resolution"],
+        "alpha": header["alpha"],
+        "phase": header["phase"],
+        "parameters": {
+            "generator": count_parameters(generator),
+            "discriminator": count_parameters(discriminator),
+        },
+        "state_sha256": header["state_sha256"],
+        "checkpoint": str(checkpoint.directory),
+        "architecture": header["architecture"],
+    }
+
+
+def facts_of_data(path: Path) -> dict[str, Any]:
+    """What a pyramid holds."""
+    pyramid = ImagePyramid(path)
+    return {
+        "images": pyramid.images,
+        "channels": pyramid.channels,
+        "resolution": pyramid.resolution,
+        "resolutions": list(pyramid.resolutions),
+        "classes": pyramid.class_names,
+        "bytes": sum(file.stat().st_size for file in path.iterdir()),
+        "fingerprint": pyramid.fingerprint,
+    }
+
+
+def _checkpoint_at(path: Path) -> Checkpoint:
+    if (path / "state.json").is_file():
+        return open_checkpoint(path)
+    checkpoint, broken = newest_checkpoint(path)
+    if checkpoint is None:
+        remedy = (
+            "; ".join(broken) or "A run has its first checkpoint after checkpoint.every_images, or when it is stopped."
+        )
+        raise UserError(f"run={path}: there is no whole checkpoint.", remedy)
+    return checkpoint

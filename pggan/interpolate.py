@@ -1,0 +1,61 @@
+"""`pggan interpolate`: what lies between latents, as a strip, a grid or an animation."""
+
+import numpy as np
+from torch import Tensor
+
+from pggan.checkpoint import load_generator
+from pggan.config import InterpolateConfig, InterpolationPath, parse_grid, parse_seeds
+from pggan.device import choose_device
+from pggan.errors import UserError
+from pggan.latents import seed_latents, visit, walk
+from pggan.pictures import ANIMATED, check_output, enlarge, grid, save_frames, save_png
+from pggan.rendering import choose_stage, render
+from pggan.schema import require
+
+
+def run(config: InterpolateConfig) -> int:
+    """Write the frames side by side (.png), or one after the other (.webp, .gif).
+
+    An animation with a grid shows that many paths at once, each through its own seeds; a picture with a grid breaks
+    its frames into rows.
+    """
+    require(config.frames >= 2, "frames", config.frames, "at least 2")
+    require(config.fps >= 1, "fps", config.fps, "at least 1")
+    out = check_output(config.out, (".png", *ANIMATED))
+    seeds = parse_seeds(config.seeds)
+    animated = out.suffix.lower() in ANIMATED
+    columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
+    generator = load_generator(config.run, choose_device(config.devices))
+    stage = choose_stage(
+        generator,
+        resolution=config.resolution,
+        alpha=config.alpha,
+        truncation=config.truncation,
+        label=config.label,
+    )
+    size = generator.network.architecture.latent_size
+    count = columns * rows if animated else 1
+    drawn = [
+        enlarge(render(generator, latents_of_path(config, seeds, number, size), stage), config.zoom)
+        for number in range(count)
+    ]
+    if animated:
+        save_frames([grid(frames, columns) for frames in np.stack(drawn, axis=1)], out, config.fps)
+    else:
+        save_png(grid(drawn[0], columns), out)
+    print(f"{out}: {config.frames} frames at {stage.resolution}x{stage.resolution}, {config.path.value}")
+    return 0
+
+
+def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, size: int) -> Tensor:
+    """The latents [frames, Z] of path `number`: path 0 goes through `seeds`, path n through each seed + 1000 n."""
+    shifted = [seed + 1000 * number for seed in seeds]
+    if config.path is InterpolationPath.walk:
+        return walk(shifted[0], size, config.frames, config.smoothness)
+    if len(seeds) < 2:
+        raise UserError(
+            f"path={config.path.value} goes from one seed to the next, and there is one.",
+            "Give at least two, for example seeds=[1,5,9]; path=walk needs only one.",
+        )
+    between = "lerp" if config.path is InterpolationPath.lerp else "slerp"
+    return visit(seed_latents(shifted, size), config.frames, between, closed=config.path is InterpolationPath.loop)

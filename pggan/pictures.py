@@ -1,0 +1,75 @@
+"""Tensors to pictures: bytes, grids, PNG and animated files."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pggan.errors import UserError
+from pggan.files import whole_file
+
+Pixels = npt.NDArray[np.uint8]
+
+ANIMATED = (".webp", ".gif")
+
+
+def to_bytes(images: Tensor) -> Pixels:
+    """[N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
+    scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
+    pixels: Pixels = scaled.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    return pixels
+
+
+def grid(images: Pixels, columns: int) -> Pixels:
+    """uint8 [N, R, R, C] to one picture [rows * R, columns * R, C], row by row; missing ones are black."""
+    rows = -(-len(images) // columns)
+    _, height, width, channels = images.shape
+    padded = np.zeros((rows * columns, height, width, channels), np.uint8)
+    padded[: len(images)] = images
+    tiled = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
+    return np.ascontiguousarray(tiled.reshape(rows * height, columns * width, channels))
+
+
+def enlarge(images: Pixels, factor: int) -> Pixels:
+    """Repeat every pixel `factor` times in both directions.  [N, R, R, C] -> [N, factor R, factor R, C]"""
+    return images.repeat(factor, axis=1).repeat(factor, axis=2)
+
+
+def to_pil(picture: Pixels) -> Image.Image:
+    """[H, W, C]: one channel is grey, three RGB, four RGBA; of any other number, the first is shown as grey."""
+    channels = picture.shape[2]
+    return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
+
+
+def save_png(picture: Pixels, path: Path) -> None:
+    """Write one picture [H, W, C], whole or not at all."""
+    with whole_file(path) as temporary:
+        to_pil(picture).save(temporary, format="PNG")
+
+
+def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:
+    """Write an endless animation of pictures [H, W, C], losslessly, as .webp or .gif."""
+    first, *others = [to_pil(frame) for frame in frames]
+    options = {
+        "save_all": True,
+        "append_images": others,
+        "duration": round(1000 / frames_per_second),
+        "loop": 0,
+    }
+    with whole_file(path) as temporary:
+        if path.suffix == ".webp":
+            first.save(temporary, format="WEBP", lossless=True, **options)
+        else:
+            first.save(temporary, format="GIF", **options)
+
+
+def check_output(out: str, kinds: tuple[str, ...]) -> Path:
+    """`out` as a path that can be written; raises UserError for another ending or a missing directory."""
+    path = Path(out)
+    if path.suffix.lower() not in kinds:
+        raise UserError(f"out={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,180 @@
+"""Where numbers go: averages per tick to TensorBoard, metrics.jsonl, train.log and the console.
+
+Nothing here waits for the device between ticks.
+"""
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from torch import Tensor
+
+from pggan.architecture import Architecture
+from pggan.files import whole_file
+from pggan.pictures import Pixels
+from pggan.schedule import Phase, Schedule
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class Averages:
+    """Running means of named tensors, kept on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, named: dict[str, Tensor]) -> None:
+        """Take in tensors of any shape; a name need not come every time."""
+        for name, values in named.items():
+            total = values.float().sum()
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+            self._counts[name] = self._counts.get(name, 0) + values.numel()
+
+    def flush(self) -> dict[str, float]:
+        """The means since the last flush."""
+        if not self._sums:
+            return {}
+        sums = torch.stack(list(self._sums.values())).tolist()
+        means = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+        self._sums.clear()
+        self._counts.clear()
+        return means
+
+
+def remaining_seconds(schedule: Schedule, architecture: Architecture, images: int, seconds_per_image: float) -> float:
+    """What is left of training, from today's pace and the arithmetic cost of the phases still ahead."""
+    here = architecture.multiply_adds(schedule.at(images).resolution)
+    total = 0.0
+    for phase in schedule.phases:
+        left = min(phase.end, schedule.total) - max(phase.start, images)
+        total += max(left, 0) * seconds_per_image * architecture.multiply_adds(phase.resolution) / here
+    return total
+
+
+def clock(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    minutes, second = divmod(round(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02}:{second:02}"
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Peak memory: of the device's allocator on CUDA, of this process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Report:
+    """The one place where a run's numbers, lines and pictures are written."""
+
+    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device) -> None:
+        self.run_dir = run_dir
+        self.schedule = schedule
+        self.architecture = architecture
+        self.device = device
+        self.averages = Averages()
+        self.console = Console(stderr=True, highlight=False)
+        self._board: SummaryWriter | None = None
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=schedule.total, status="")
+        self._tick_images = 0
+        self._tick_time = time.monotonic()
+
+    def __enter__(self) -> "Report":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        if self._board is not None:
+            self._board.close()
+
+    def begin(self, images: int) -> None:
+        """Go on from `images`: what an interrupted run wrote beyond it is dropped."""
+        metrics = self.run_dir / "metrics.jsonl"
+        if metrics.is_file():
+            lines = metrics.read_text().splitlines()
+            with whole_file(metrics) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by training only
+
+        self._board = SummaryWriter(str(self.run_dir), purge_step=images + 1)
+        self._tick_images = images
+        self._tick_time = time.monotonic()
+
+    def line(self, text: str) -> None:
+        """Show a line on the console and keep it in train.log."""
+        self.console.print(text, markup=False, soft_wrap=True)
+        with (self.run_dir / "train.log").open("a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def progress(self, images: int, phase: Phase) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=images, description=phase.name)
+
+    def tick(self, images: int, phase: Phase) -> None:
+        """Average what was added since the last tick, and write it everywhere."""
+        means = self.averages.flush()  # waits for the device, so the time below is the true one
+        now = time.monotonic()
+        shown = max(images - self._tick_images, 1)
+        seconds_per_image = (now - self._tick_time) / shown
+        left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
+        scalars: dict[str, float] = {
+            **means,
+            "schedule/resolution": phase.resolution,
+            "schedule/alpha": phase.alpha,
+            "schedule/batch": phase.batch,
+            "schedule/learning_rate_g": phase.learning_rate_g,
+            "schedule/learning_rate_d": phase.learning_rate_d,
+            "speed/images_per_second": 1 / seconds_per_image,
+            "speed/memory_bytes": memory_bytes(self.device),
+            "speed/eta_seconds": left,
+        }
+        assert self._board is not None, "begin() comes first"
+        for name, value in scalars.items():
+            self._board.add_scalar(name, value, images)
+        self._board.flush()
+        about = {name.split("/", 1)[1]: value for name, value in scalars.items() if name not in means}
+        record = {"images": images, "phase": phase.name, **about, **means}
+        with (self.run_dir / "metrics.jsonl").open("a") as metrics:
+            metrics.write(json.dumps(record) + "\n")
+        status = f"{1 / seconds_per_image:.1f} img/s  {clock(left)} left"
+        self._progress.update(self._task, status=status)
+        self.line(
+            f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
+            f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.device) / 2**20:.0f} MiB"
+        )
+        self._tick_images, self._tick_time = images, now
+
+    def picture(self, tag: str, picture: Pixels, images: int) -> None:
+        """Show a picture [H, W, C] in TensorBoard."""
+        assert self._board is not None, "begin() comes first"
+        self._board.add_image(tag, picture, images, dataformats="HWC")
+
+
+def _images_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["images"])
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+        return sys.maxsize

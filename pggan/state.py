@@ -1,0 +1,110 @@
+"""All that training changes, and nothing else: what a checkpoint holds and `state_sha256` is taken over."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from hashlib import sha256
+
+import torch
+from torch import Tensor, nn
+
+from pggan.architecture import Architecture
+from pggan.config import OptimizerConfig
+from pggan.networks import Discriminator, Generator, initialize
+
+
+@dataclass
+class Player:
+    """A network and its optimizer."""
+
+    network: nn.Module
+    optimizer: torch.optim.Adam
+
+
+@dataclass
+class State:
+    """Both players, the averaged generator and the clock."""
+
+    g: Player
+    d: Player
+    average: Generator
+    images: int = 0  # real images shown
+    phase_index: int = -1  # of the last update; -1 before the first
+
+    def reset_optimizers(self) -> None:
+        """Forget Adam's moments, as the official code does whenever a phase begins."""
+        for player in (self.g, self.d):
+            player.optimizer.state.clear()
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Every tensor of the state, by part and name."""
+        return {
+            "generator": dict(self.g.network.state_dict()),
+            "discriminator": dict(self.d.network.state_dict()),
+            "average": dict(self.average.state_dict()),
+            "optimizer_g": dict(_moments(self.g)),
+            "optimizer_d": dict(_moments(self.d)),
+        }
+
+    def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
+        self.g.network.load_state_dict(parts["generator"])
+        self.d.network.load_state_dict(parts["discriminator"])
+        self.average.load_state_dict(parts["average"])
+        _load_moments(self.g, parts["optimizer_g"])
+        _load_moments(self.d, parts["optimizer_d"])
+
+
+def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> State:
+    """The state before the first image."""
+    generator, discriminator = Generator(architecture), Discriminator(architecture)
+    initialize(generator, seed, "generator")
+    initialize(discriminator, seed, "discriminator")
+    average = deepcopy(generator).requires_grad_(False)
+    players = []
+    for network in (generator.to(device), discriminator.to(device)):
+        adam = torch.optim.Adam(
+            network.parameters(),
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.epsilon,
+            fused=True,
+        )
+        players.append(Player(network, adam))
+    return State(g=players[0], d=players[1], average=average.to(device))
+
+
+def follow(average: Generator, source: nn.Module, decay: float) -> None:
+    """Pull `average` to decay * average + (1 - decay) * source, in the levels in use: those with a gradient."""
+    pairs = [
+        (mean, parameter)
+        for mean, parameter in zip(average.parameters(), source.parameters(), strict=True)
+        if parameter.grad is not None
+    ]
+    means, parameters = [mean.detach() for mean, _ in pairs], [parameter.detach() for _, parameter in pairs]
+    torch._foreach_lerp_(means, parameters, 1 - decay)
+
+
+def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: int) -> str:
+    """A digest of names, types, shapes and bytes of all tensors, and of the clock."""
+    digest = sha256(f"images={images} phase_index={phase_index}".encode())
+    for part in sorted(parts):
+        for name in sorted(parts[part]):
+            tensor = parts[part][name].detach().cpu().contiguous()
+            digest.update(f"{part}/{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in player.network.named_parameters():
+        for key, value in player.optimizer.state.get(parameter, {}).items():
+            yield f"{name}/{key}", value
+
+
+def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
+    player.optimizer.state.clear()
+    parameters = dict(player.network.named_parameters())
+    for path, value in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        player.optimizer.state[parameter][key] = value.to(parameter.device, copy=True)
