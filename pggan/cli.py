@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75
 
+# Hydra composes; run directory, logs and working directory are this program's own.
+QUIET = [
+    "hydra.output_subdir=null",
+    "hydra.run.dir=.",
+    "hydra.sweep.dir=outputs/multirun",
+    "hydra.sweep.subdir=.",
+    "hydra/hydra_logging=none",
+    "hydra/job_logging=none",
+]
+
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
 CONFIGS = next(
     folder for folder in (Path(__file__).parents[1] / "configs", Path(__file__).parent / "configs") if folder.is_dir()
@@ -27,13 +37,22 @@ CONFIGS = next(
 
 @dataclass(frozen=True)
 class Verb:
-    """One command: its configuration is `configs/<name>.yaml`, checked by the dataclass `schema` of pggan.config."""
+    """One command: its configuration is `config_file`, checked by the dataclass `schema` of pggan.config."""
 
     name: str
     duty: str
     schema: str
     module: str  # has run(config) -> exit code
     example: str
+
+    @property
+    def config_file(self) -> Path:
+        """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
+        return next(
+            file
+            for file in (CONFIGS / f"{self.name}.yaml", CONFIGS / "commands" / f"{self.name}.yaml")
+            if file.is_file()
+        )
 
 
 VERBS = {
@@ -137,15 +156,14 @@ def run_plain(verb: Verb, values: Mapping[str, Any]) -> int:
 
 def help_text(verb: Verb, arguments: Sequence[str]) -> str:
     """Usage, and the YAML files that the configuration is composed of, with their comments."""
-    primary = (CONFIGS / f"{verb.name}.yaml").read_text()
+    primary = verb.config_file.read_text()
     parts = [f"{verb.duty}\n\nUsage:    pggan {verb.name} key=value …\nExample:  {verb.example}"]
     if verb.name == "train":
         parts[0] += "\n\n`python train.py key=value …` is the same command."
-    parts.append(f"Keys of configs/{verb.name}.yaml with their defaults:\n\n{_indented(_without_defaults(primary))}")
+    file = verb.config_file.relative_to(CONFIGS.parent)
+    parts.append(f"Keys of {file} with their defaults:\n\n{_indented(_without_defaults(primary))}")
     chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    for group, default in re.findall(r"^  - (?:override )?/?(\w+): (\w+)", primary, re.MULTILINE):
-        if group == "hydra":
-            continue
+    for group, default in re.findall(r"^  - (\w+): (\w+)", primary, re.MULTILINE):
         choices = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
         choice = chosen.get(group, default)
         text = f"{group}={'|'.join(choices)}"
@@ -169,7 +187,7 @@ def _indented(text: str) -> str:
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """The values of `configs/<name>.yaml` under `overrides`, interpolations resolved.
+    """The values of command `name` under `overrides`, interpolations resolved.
 
     Raises UserError that names the override at fault.
     """
@@ -179,7 +197,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="pggan"):
+    with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
             composed = hydra_compose(name, overrides)
             return own_values(composed)
@@ -257,8 +275,8 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
             sys.exit(code)
 
     tolerate_lazy_help()
-    sys.argv = [f"pggan {verb.name}", *arguments]
-    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=verb.name)(task)()
+    sys.argv = [f"pggan {verb.name}", *arguments, *QUIET]
+    hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
     return 0
 
 
@@ -269,12 +287,12 @@ def tolerate_lazy_help() -> None:
     """
     import argparse
 
-    check = getattr(argparse.ArgumentParser, "_check_help", None)
+    check = getattr(argparse._ActionsContainer, "_check_help", None)
     if check is None:  # before Python 3.14
         return
 
-    def check_strings(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+    def check_strings(container: argparse._ActionsContainer, action: argparse.Action) -> None:
         if isinstance(action.help, str):
-            check(parser, action)
+            check(container, action)
 
-    argparse.ArgumentParser._check_help = check_strings  # type: ignore[attr-defined]
+    argparse._ActionsContainer._check_help = check_strings  # type: ignore[attr-defined]

@@ -60,6 +60,9 @@ class DataConfig:
     labels: bool
     mirror: bool
 
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "data.count", self.count, "at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -71,6 +74,11 @@ class ModelConfig:
     fmap_max: int
     stddev_group: int
     resampling: Resampling
+
+    def __post_init__(self) -> None:
+        for key in ("fmap_base", "fmap_max", "stddev_group", "latent_size"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, f"model.{key}", value, "at least 1")
 
     def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
         """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none)."""
@@ -99,6 +107,7 @@ class ScheduleConfig:
     batch: PerLevel
     learning_rate_g: PerLevel
     learning_rate_d: PerLevel
+    decay_images: int
     total_images: int | None
 
     def __post_init__(self) -> None:
@@ -115,6 +124,7 @@ class ScheduleConfig:
                 f"schedule.final_resolution={self.final_resolution}.",
                 "Training grows upwards: lower the first or raise the final one.",
             )
+        require(self.decay_images >= 0, "schedule.decay_images", self.decay_images, "at least 0")
         if self.total_images is not None:
             require(self.total_images >= 1, "schedule.total_images", self.total_images, "at least 1, or null")
         self.build()
@@ -126,10 +136,11 @@ class ScheduleConfig:
             first_resolution=first,
             final_resolution=self.final_resolution,
             stable_images=table("schedule.stable_images", self.stable_images, first, least=0, whole=True),
-            fade_images=table("schedule.fade_images", self.fade_images, first, least=0, whole=True),
+            fade_images=table("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
             batch=table("schedule.batch", self.batch, first, least=1, whole=True),
             learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
             learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
+            decay_images=self.decay_images,
             total_images=self.total_images,
         )
 

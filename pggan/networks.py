@@ -50,7 +50,8 @@ def minibatch_stddev(features: Tensor, group: int) -> Tensor:
     count, _, height, width = features.shape
     size = min(group, count)
     grouped = features.float().reshape(size, count // size, *features.shape[1:])  # [G, M, C, R, R]
-    deviation = (grouped.var(0, correction=0) + EPSILON).sqrt()  # [M, C, R, R], biased variance
+    centered = grouped - grouped.mean(0)
+    deviation = (centered.square().mean(0) + EPSILON).sqrt()  # [M, C, R, R], biased variance
     average = deviation.mean((1, 2, 3)).to(features.dtype)  # [M]
     maps = average.repeat(size)[:, None, None, None].expand(-1, 1, height, width)
     return torch.cat([features, maps], 1)

@@ -56,6 +56,7 @@ class Schedule:
     batch: Table
     learning_rate_g: Table
     learning_rate_d: Table
+    decay_images: int = 0  # over this many last images both learning rates fall linearly to 0
     total_images: int | None = None  # None: to the end of the last stable phase; more: the last phase goes on
 
     @cached_property
@@ -84,10 +85,15 @@ class Schedule:
     def at(self, images: int) -> Phase:
         """The phase in force when `images` real images have been shown."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
-        if not phase.fading:
-            return phase
-        alpha = (images - phase.start) / (phase.end - phase.start)
-        return replace(phase, alpha=alpha)
+        alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
+        ahead = max(self.total - images, 0)
+        decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
+        return replace(
+            phase,
+            alpha=alpha,
+            learning_rate_g=phase.learning_rate_g * decay,
+            learning_rate_d=phase.learning_rate_d * decay,
+        )
 
     def _phase(self, index: int, resolution: int, fading: bool, start: int, end: int) -> Phase:
         return Phase(

@@ -60,9 +60,10 @@ def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int,
     generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
-    average = deepcopy(generator).requires_grad_(False)
     players = []
-    for network in (generator.to(device), discriminator.to(device)):
+    for network in (generator, discriminator):
+        # Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores.
+        network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         adam = torch.optim.Adam(
             network.parameters(),
             betas=(optimizer.beta1, optimizer.beta2),
@@ -70,7 +71,7 @@ def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int,
             fused=True,
         )
         players.append(Player(network, adam))
-    return State(g=players[0], d=players[1], average=average.to(device))
+    return State(g=players[0], d=players[1], average=deepcopy(generator).requires_grad_(False))
 
 
 def follow(average: Generator, source: nn.Module, decay: float) -> None:
@@ -104,7 +105,9 @@ def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
 def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
     player.optimizer.state.clear()
     parameters = dict(player.network.named_parameters())
-    for path, value in tensors.items():
+    for path, saved in tensors.items():
         name, _, key = path.rpartition("/")
         parameter = parameters[name]
-        player.optimizer.state[parameter][key] = value.to(parameter.device, copy=True)
+        # Fused Adam reads memory in order: a moment needs the strides of its parameter.
+        value = torch.empty_like(parameter) if saved.shape == parameter.shape else torch.empty_like(saved)
+        player.optimizer.state[parameter][key] = value.copy_(saved).to(parameter.device)

@@ -75,12 +75,10 @@ def _draw(style: str, resolution: int, number: int) -> Images:
     import resvg_py
     from dicebear import Avatar
 
-    avatar = Avatar(_style(style), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS})
+    svg = str(Avatar(_style(style), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(LEAST_DRAWN_SIDE, 2 * resolution)
     # Without system fonts, so text is left out: it would look different on every machine.
-    png = resvg_py.svg_to_bytes(
-        str(avatar), width=side, height=side, background="white", skip_system_fonts=True
-    )
+    png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
     with Image.open(BytesIO(png), formats=("PNG",)) as image:
         drawn = np.asarray(image.convert("RGB"))
     return rounded_mean(block_sums(drawn, resolution), (side // resolution) ** 2)
@@ -92,7 +90,7 @@ def _definition(style: str) -> dict[str, Any]:
 
 
 @cache  # building a style takes as long as drawing fifty faces
-def _style(style: str) -> Any:  # noqa: ANN401 - the type belongs to an optional package
+def _style(style: str) -> Any:
     from dicebear import Style
 
     return Style(_definition(style))

@@ -5,11 +5,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from pggan.architecture import SMALLEST_RESOLUTION, is_power_of_two, resolutions_between
 from pggan.errors import UserError
 
 FORMAT = "pggan-pyramid"
 VERSION = 1
-LOWEST_RESOLUTION = 4
 LABEL_BYTES = 8
 
 Kind = TypeVar("Kind")
@@ -17,21 +17,21 @@ Kind = TypeVar("Kind")
 
 def is_resolution(side: int) -> bool:
     """Whether images of this side can be the top of a pyramid: a power of two from 4 up."""
-    return side >= LOWEST_RESOLUTION and side & (side - 1) == 0
+    return side >= SMALLEST_RESOLUTION and is_power_of_two(side)
 
 
 def check_resolution(resolution: int) -> None:
     """Raise a UserError unless `resolution` is a power of two from 4 up."""
     if not is_resolution(resolution):
         raise UserError(
-            f"A resolution of {resolution} is not a power of two from {LOWEST_RESOLUTION} up.",
+            f"A resolution of {resolution} is not a power of two from {SMALLEST_RESOLUTION} up.",
             "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
         )
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
     """The resolutions of a pyramid, 4 first and `resolution` last."""
-    return tuple(2**level for level in range(2, resolution.bit_length()))
+    return resolutions_between(SMALLEST_RESOLUTION, resolution)
 
 
 @dataclass(frozen=True)

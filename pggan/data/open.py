@@ -52,7 +52,7 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
             cached,
             max_resolution=resolution,
             channels=config.channels,
-            crop=config.crop,
+            crop=config.crop.value,
             labels=config.labels,
             workers=default_workers(),
         )

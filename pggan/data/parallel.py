@@ -19,7 +19,9 @@ from pggan.errors import UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-IN_FLIGHT_PER_WORKER = 8
+# Large enough that handing work over costs little, small enough that the results waiting fit into memory.
+BATCH = 8
+BATCHES_PER_WORKER = 2
 
 
 @contextmanager
@@ -35,34 +37,41 @@ def in_order(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         Progress(*columns, console=Console(stderr=True)) as progress,
-        closing(
-            _results(function, items, workers) if workers > 1 else (function(item) for item in items)
-        ) as results,
+        closing(_results(function, items, workers)) as results,
     ):
-        yield progress.track(results, total=len(items), description=title)
+        yield iter(progress.track(results, total=len(items), description=title))
 
 
 def _results(
-    function: Callable[[Item], Result], items: Sequence[Item], workers: int
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int,
 ) -> Generator[Result, None, None]:
-    waiting: deque[Future[Result]] = deque()
+    workers = min(workers, len(items))
+    if workers <= 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[list[Result]]] = deque()
     # Spawned, because forking a process that has threads (torch, rich) can lock up.
-    pool = ProcessPoolExecutor(
-        min(workers, len(items)), multiprocessing.get_context("spawn"), initializer=_begin_worker
-    )
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) == IN_FLIGHT_PER_WORKER * workers:
-                yield waiting.popleft().result()
+        for start in range(0, len(items), BATCH):
+            waiting.append(pool.submit(_apply, function, items[start : start + BATCH]))
+            if len(waiting) == BATCHES_PER_WORKER * workers:
+                yield from waiting.popleft().result()
         while waiting:
-            yield waiting.popleft().result()
+            yield from waiting.popleft().result()
     except BrokenProcessPool as error:
         raise UserError(
             "A worker process was killed, most often because memory ran out.", "Try again with fewer workers."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
 
 
 def _begin_worker() -> None:

@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from pggan.architecture import SMALLEST_RESOLUTION
+from pggan.config import PrepareConfig
 from pggan.data.images import CROPS, MODES, BadImage, ImageHeader, load_image, read_header, square_side
-from pggan.data.index import LOWEST_RESOLUTION, check_resolution
+from pggan.data.index import check_resolution
 from pggan.data.parallel import in_order
 from pggan.data.pyramid import ImagePyramid, PyramidWriter, require_free_space, require_new
 from pggan.errors import UserError, nearest
@@ -21,6 +23,23 @@ BAD_NAMED_IN_ERROR = 20
 Result = TypeVar("Result")
 
 
+def run(config: PrepareConfig) -> int:
+    """Prepare a folder of images, and say what came of it."""
+    pyramid = prepare(
+        Path(config.source),
+        Path(config.dest),
+        max_resolution=config.max_resolution,
+        channels=config.channels,
+        crop=config.crop.value,
+        on_bad=config.on_bad.value,
+        workers=config.workers or default_workers(),
+        labels=config.labels,
+    )
+    levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
+    print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
+    return 0
+
+
 def default_workers() -> int:
     """How many processes to use when nobody says: one per core that this process may use, up to 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -28,9 +47,9 @@ def default_workers() -> int:
 
 
 def find_images(source: Path) -> list[Path]:
-    """The image files under the folder `source`, sorted.  Raises UserError when there is no folder or no image.
+    """The image files under the folder `source`, sorted; hidden files and linked folders are passed over.
 
-    Hidden files and linked folders are passed over.
+    Raises UserError when there is no such folder, or no image in it.
     """
     if not source.is_dir():
         problem = "is not a folder" if source.exists() else "does not exist"
@@ -51,7 +70,7 @@ def _is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
 
 
-def prepare(  # noqa: PLR0913 - the options are keyword-only
+def prepare(
     source: Path,
     destination: Path,
     *,
@@ -64,12 +83,11 @@ def prepare(  # noqa: PLR0913 - the options are keyword-only
 ) -> ImagePyramid:
     """Write the images under the folder `source` as a dataset at `destination`, in the order of their paths.
 
-    Args:
-        max_resolution: the top level; None = the largest for which no image has to be enlarged.
-        channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-        crop: how an image becomes square, a key of CROPS.
-        on_bad: report = leave unusable files out and list them on stderr; stop = write nothing if any are.
-        labels: make the first folder below `source` the class of an image.
+    max_resolution: the top level; None = the largest for which no image has to be enlarged.
+    channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
+    crop: how an image becomes square, a key of CROPS.
+    on_bad: report = leave unusable files out and list them on stderr; stop = write nothing if any are.
+    labels: make the first folder below `source` the class of an image.
 
     Raises UserError for options that cannot be met, for no usable image, for too little disk space, and with
     on_bad=stop for unusable files.
@@ -81,11 +99,8 @@ def prepare(  # noqa: PLR0913 - the options are keyword-only
     sides = {path: square_side(header.width, header.height, crop) for path, header in headers.items()}
     resolution = _top_level(max_resolution, sides.values())
     good = [path for path, side in sides.items() if side >= resolution]
-    bad += [
-        BadImage(path, f"smaller than {resolution}x{resolution}")
-        for path, side in sides.items()
-        if side < resolution
-    ]
+    too_small = f"smaller than {resolution}x{resolution}"
+    bad += [BadImage(path, too_small) for path, side in sides.items() if side < resolution]
     _refuse(bad, len(paths), on_bad)
     class_names, image_labels = _classes(source, good) if labels else (None, [None] * len(good))
     channels = channels or (1 if all(headers[path].grey for path in good) else 3)
@@ -110,7 +125,9 @@ def _check_options(max_resolution: int | None, channels: int | None, crop: str, 
 
 
 def _read_headers(
-    source: Path, paths: Sequence[Path], workers: int
+    source: Path,
+    paths: Sequence[Path],
+    workers: int,
 ) -> tuple[dict[Path, ImageHeader], list[BadImage]]:
     headers: dict[Path, ImageHeader] = {}
     bad: list[BadImage] = []
@@ -139,14 +156,14 @@ def _attempt(read: Callable[[Path], Result], path: Path) -> Result | BadImage:
 
 
 def _top_level(max_resolution: int | None, sides: Collection[int]) -> int:
-    usable = [side for side in sides if side >= LOWEST_RESOLUTION]
+    usable = [side for side in sides if side >= SMALLEST_RESOLUTION]
     if not usable:  # every image is about to be refused, so it does not matter
-        return LOWEST_RESOLUTION
+        return SMALLEST_RESOLUTION
     if max_resolution is None:
         return _power_of_two_up_to(min(usable))
     if max_resolution > max(usable):
         raise UserError(
-            f"max_resolution={max_resolution} is too much: the largest image is good for {max(usable)} pixels.",
+            f"max_resolution={max_resolution} is too much: the largest image allows {max(usable)} pixels.",
             f"Choose max_resolution={_power_of_two_up_to(max(usable))} or less.",
         )
     return max_resolution
@@ -190,9 +207,7 @@ def _refuse(bad: Sequence[BadImage], total: int, on_bad: str) -> None:
         named.append(f"  … and {len(bad) - len(named)} more")
     raise UserError(
         "\n".join([f"{len(bad)} of {total} images cannot be used:", *named]),
-        "Give other images."
-        if len(bad) == total
-        else "Repair or remove them, or leave them out: on_bad=report",
+        "Give other images." if len(bad) == total else "Repair or remove them, or use on_bad=report.",
     )
 
 

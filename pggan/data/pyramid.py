@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from pggan.data.index import Index, StoredFile, check_resolution, levels_up_to, parse_index
 from pggan.errors import UserError
+from pggan.files import file_sha256, fsync_path
 
 Images = NDArray[np.uint8]
 
@@ -120,9 +121,7 @@ class ImagePyramid:
     def verify(self) -> None:
         """Read every file; raise a UserError that names the first whose checksum is not the index's."""
         for stored in self._index.files:
-            with (self.path / stored.file).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != stored.sha256:
+            if file_sha256(self.path / stored.file) != stored.sha256:
                 raise UserError(
                     f"{self.path / stored.file} was changed or damaged: its checksum differs from the index.",
                     PREPARE_AGAIN,
@@ -145,9 +144,8 @@ class ImagePyramid:
         labels = np.fromfile(self.path / stored.file, dtype="<i8").astype(np.int64)
         classes = len(self.class_names or [])
         if labels.min() < 0 or labels.max() >= classes:
-            raise UserError(
-                f"{self.path / stored.file} holds a label outside 0..{classes - 1}.", PREPARE_AGAIN
-            )
+            problem = f"{self.path / stored.file} holds a label outside 0..{classes - 1}."
+            raise UserError(problem, PREPARE_AGAIN)
         return labels
 
     def _shards(self, resolution: int) -> list[Images]:
@@ -179,7 +177,7 @@ class PyramidWriter:
     it holds one image.  Raises UserError when the destination exists or cannot be written.
     """
 
-    def __init__(  # noqa: PLR0913 - the options are keyword-only
+    def __init__(
         self,
         destination: Path,
         resolution: int,
@@ -198,9 +196,8 @@ class PyramidWriter:
         self._labels: list[int] = []
         self._images = 0
         self._partial = self.destination.parent / (_partial_prefix(self.destination) + secrets.token_hex(4))
-        self._levels = [
-            _LevelWriter(self._partial, level, channels, shard_bytes) for level in levels_up_to(resolution)
-        ]
+        levels = levels_up_to(resolution)
+        self._levels = [_LevelWriter(self._partial, level, channels, shard_bytes) for level in levels]
 
     def __enter__(self) -> Self:
         require_new(self.destination)
@@ -258,19 +255,20 @@ class PyramidWriter:
             source=self.source,
         )
         self._index_file.write(index.to_json())
-        _sync(self._index_file)
-        _sync_directory(self._partial)
+        self._index_file.flush()
+        fsync_path(self._partial / INDEX_FILE)
+        fsync_path(self._partial)
         self._partial.rename(self.destination)
-        _sync_directory(self.destination.parent)
+        fsync_path(self.destination.parent)
 
     def _write_labels(self) -> StoredFile | None:
         if self._class_names is None:
             return None
         content = np.array(self._labels, "<i8").tobytes()
-        with (self._partial / "labels.bin").open("wb") as file:
-            file.write(content)
-            _sync(file)
-        return StoredFile("labels.bin", self._images, len(content), hashlib.sha256(content).hexdigest())
+        path = self._partial / "labels.bin"
+        path.write_bytes(content)
+        fsync_path(path)
+        return StoredFile(path.name, self._images, len(content), hashlib.sha256(content).hexdigest())
 
     @contextmanager
     def _write_errors_named(self) -> Iterator[None]:
@@ -295,8 +293,8 @@ class _LevelWriter:
 
     def add(self, image: Images) -> None:
         if self._file is None:
-            self._name = f"r{self.resolution:04d}-{len(self._finished):05d}.bin"
-            self._file = (self._directory / self._name).open("wb")
+            self._path = self._directory / f"r{self.resolution:04d}-{len(self._finished):05d}.bin"
+            self._file = self._path.open("wb")
             self._digest = hashlib.sha256()
             self._images = 0
         content = image.tobytes()
@@ -309,11 +307,11 @@ class _LevelWriter:
     def finish(self) -> list[StoredFile]:
         """Close the shard begun, if any; all shards so far."""
         if self._file is not None:
-            _sync(self._file)
             size = self._file.tell()
             self._file.close()
             self._file = None
-            self._finished.append(StoredFile(self._name, self._images, size, self._digest.hexdigest()))
+            fsync_path(self._path)
+            self._finished.append(StoredFile(self._path.name, self._images, size, self._digest.hexdigest()))
         return self._finished
 
     def discard(self) -> None:
@@ -347,16 +345,3 @@ def _try_lock(file: BinaryIO) -> bool:
     except OSError:  # locked by another process, or a file system without locks
         return False
     return True
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

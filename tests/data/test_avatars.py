@@ -1,0 +1,91 @@
+"""The drawn faces: stable bytes, right colours, and clear errors."""
+
+import hashlib
+import sys
+
+import numpy as np
+import pytest
+
+from pggan.data.avatars import BACKGROUNDS, avatar_styles, render_avatars
+from pggan.errors import UserError
+
+pytest.importorskip("dicebear")
+pytest.importorskip("dicebear_styles")
+pytest.importorskip("resvg_py")
+
+
+def contents(pyramid):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in pyramid.path.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory):
+    return render_avatars(tmp_path_factory.mktemp("avatars") / "set", count=8, resolution=32, workers=1)
+
+
+def test_two_renders_are_equal_byte_by_byte_with_any_number_of_workers(faces, tmp_path):
+    for workers in (1, 2):
+        again = render_avatars(tmp_path / f"by{workers}", count=8, resolution=32, workers=workers)
+        assert contents(again) == contents(faces)
+
+
+def test_a_face_depends_on_its_number_and_not_on_the_count(faces, tmp_path):
+    fewer = render_avatars(tmp_path / "set", count=3, resolution=32, workers=1)
+    np.testing.assert_array_equal(fewer.read(32, np.arange(3)), faces.read(32, np.arange(3)))
+
+
+def test_faces_differ(faces):
+    assert len({image.tobytes() for image in faces.read(32, np.arange(8))}) == 8
+
+
+def test_every_corner_has_one_of_the_background_colours(faces):
+    allowed = {tuple(bytes.fromhex(colour)) for colour in BACKGROUNDS}
+    corners = {tuple(image[0, 0].tolist()) for image in faces.read(32, np.arange(8))}
+    assert corners <= allowed
+    assert len(corners) > 1
+
+
+def test_a_lower_resolution_is_drawn_like_a_higher_one(faces, tmp_path):
+    # Both come from a drawing of 64 pixels, so one is the block mean of the other but for rounding twice.
+    lower = render_avatars(tmp_path / "set", count=8, resolution=16, workers=1).read(16, np.arange(8))
+    difference = lower.astype(int) - faces.read(16, np.arange(8)).astype(int)
+    assert np.abs(difference).max() <= 1
+
+
+def test_the_dataset_names_the_artist_and_the_licence(faces):
+    assert faces.source["style"] == "toon-head"
+    assert faces.source["credit"]["creator"]["name"] == "Johan Melin"
+    assert faces.source["credit"]["license"]["name"] == "CC BY 4.0"
+
+
+def test_another_style_can_be_drawn(tmp_path):
+    pyramid = render_avatars(tmp_path / "set", style="avataaars", count=1, resolution=4, workers=1)
+    assert pyramid.source["credit"]["creator"]["name"] == "Pablo Stanley"
+
+
+def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all(tmp_path):
+    assert "toon-head" in avatar_styles()
+    with pytest.raises(UserError, match="no avatar style 'toonhead'") as raised:
+        render_avatars(tmp_path / "set", style="toonhead", count=1, resolution=32, workers=1)
+    assert "'toon-head'" in raised.value.remedy
+    assert "avatar_styles" in raised.value.remedy
+
+
+@pytest.mark.parametrize(("count", "resolution"), [(0, 32), (-1, 32), (1, 33), (1, 2)])
+def test_impossible_numbers_are_refused(tmp_path, count, resolution):
+    with pytest.raises(UserError):
+        render_avatars(tmp_path / "set", count=count, resolution=resolution, workers=1)
+    assert not (tmp_path / "set").exists()
+
+
+def test_an_existing_destination_is_refused(faces):
+    with pytest.raises(UserError, match="exists already"):
+        render_avatars(faces.path, count=1, resolution=4, workers=1)
+
+
+def test_a_missing_package_is_named_with_the_way_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "resvg_py", raising=False)
+    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda *arguments: None)
+    with pytest.raises(UserError, match="resvg_py") as raised:
+        render_avatars(tmp_path / "set", count=1, resolution=4, workers=1)
+    assert 'pip install "pggan[avatars]"' in raised.value.remedy

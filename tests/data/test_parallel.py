@@ -1,0 +1,90 @@
+"""Work in several processes: in order, bounded, and with no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan.data.parallel import in_order
+from pggan.errors import UserError
+
+KILLED_PARENT = """
+import os, sys, time
+from pathlib import Path
+from pggan.data.parallel import in_order
+
+def work(number):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with in_order("Working", work, range(99), 2) as results:
+        list(results)
+"""
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def is_running(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_results_come_in_the_order_of_the_items(workers):
+    items = [str(number) for number in range(40)]
+    with in_order("Counting", int, items, workers) as results:
+        assert list(results) == list(range(40))
+
+
+def test_only_a_few_items_are_worked_on_ahead():
+    handed_out = []
+
+    class Items(list):
+        def __getitem__(self, batch):
+            handed_out.extend(super().__getitem__(batch))
+            return super().__getitem__(batch)
+
+    with in_order("Counting", int, Items(range(1000)), 2) as results:
+        assert next(results) == 0
+    assert len(handed_out) == 32
+
+
+def test_nothing_to_do_is_done():
+    with in_order("Counting", int, [], 2) as results:
+        assert list(results) == []
+
+
+def test_a_killed_worker_is_a_user_error():
+    with in_order("Dying", die, range(99), 2) as results, pytest.raises(UserError, match="was killed"):
+        next(results)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(KILLED_PARENT)
+    (tmp_path / "workers").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "workers")]
+    parent = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len(os.listdir(tmp_path / "workers")) == 2)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(map(is_running, os.listdir(tmp_path / "workers"))))

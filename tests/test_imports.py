@@ -1,0 +1,83 @@
+"""Imports go one way, and what must stay light or ignorant does."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "pggan"
+
+# Lower layers first; a module imports only from layers below its own.
+LAYERS = [
+    {"errors", "architecture", "draws", "__init__"},
+    {"schedule", "schema", "files", "latents", "device", "interruption"},
+    {"networks", "losses.base"},
+    {"losses.wgan_gp", "losses.logistic", "losses.relativistic"},
+    {"losses"},
+    {"config", "pictures"},
+    {"state", "run_dir", "data", "data.index", "data.images", "data.parallel"},
+    {"data.pyramid", "step", "checkpoint", "report"},
+    {"data.prepare", "data.avatars", "reals", "rendering"},
+    {"data.open", "sample", "interpolate", "inspect", "bench"},
+    {"loop"},
+    {"cli"},
+    {"__main__"},
+]
+LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The pggan modules that a file imports, at the top or inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pggan":
+            below = node.module.removeprefix("pggan").removeprefix(".")
+            for alias in node.names:
+                inner = f"{below}.{alias.name}".removeprefix(".")
+                found.add(inner if inner in LAYER_OF else below or "__init__")
+    return found
+
+
+MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def test_every_module_has_its_layer():
+    assert set(MODULES) == set(LAYER_OF)
+
+
+def test_imports_point_to_lower_layers_only():
+    for name, path in MODULES.items():
+        for imported in imports_of(path):
+            assert LAYER_OF[imported] < LAYER_OF[name], f"{name} imports {imported}"
+
+
+def test_nothing_but_the_command_line_runs_the_loop():
+    assert [name for name, path in MODULES.items() if "loop" in imports_of(path)] == []
+
+
+def test_the_step_knows_no_files_and_no_configuration():
+    assert imports_of(MODULES["step"]) == {"draws", "losses.base", "schedule", "state"}
+    assert imports_of(MODULES["networks"]) == {"architecture", "draws"}
+
+
+def test_the_configuration_is_importable_without_torch():
+    for name in ("errors", "architecture", "schedule", "schema", "config", "losses", "cli"):
+        tree = ast.parse(MODULES[name].read_text())
+        top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert not any("torch" in ast.unparse(node) for node in top), name
+
+
+def test_each_idea_is_defined_once():
+    source = "\n".join(path.read_text() for path in MODULES.values())
+    for definition in ("def fade(", "def minibatch_stddev(", "class GradientPenalty", "def pixel_norm("):
+        assert source.count(definition) == 1, definition
+
+
+def test_nothing_is_unpickled():
+    for name, path in MODULES.items():
+        source = path.read_text()
+        for forbidden in ("torch.load", "pickle", "_target_", "instantiate", "eval(", "exec("):
+            assert forbidden not in source, f"{name}: {forbidden}"

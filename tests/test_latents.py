@@ -1,0 +1,224 @@
+"""Latents of seeds, and paths between them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pggan.latents import lerp, seed_latent, seed_latents, slerp, visit, walk
+
+SIZE = 64
+
+
+def keys(count, size=SIZE):
+    return seed_latents(list(range(count)), size)
+
+
+def angles(path):
+    """Angles in radians between neighbours of `path` [F, Z], in float64."""
+    unit = path.double().numpy()
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    # 2 * asin(|a - b| / 2) stays exact for small angles, where acos does not.
+    return 2 * np.arcsin(np.clip(np.linalg.norm(np.diff(unit, axis=0), axis=1) / 2, 0, 1))
+
+
+def steps(path, closed=False):
+    moves = path.roll(-1, 0) - path if closed else path[1:] - path[:-1]
+    return moves.norm(dim=1)
+
+
+# ---- seeds -----------------------------------------------------------------------------------------------
+
+
+def test_a_seed_has_the_same_latent_in_any_company():
+    alone = seed_latent(7, SIZE)
+    assert torch.equal(seed_latents([7], SIZE)[0], alone)
+    assert torch.equal(seed_latents([3, 7, 100, 7], SIZE)[1], alone)
+    assert torch.equal(seed_latents([3, 7, 100, 7], SIZE)[3], alone)
+
+
+def test_different_seeds_have_unrelated_latents():
+    correlation = np.corrcoef(keys(20, 512).numpy())
+    assert np.abs(correlation[~np.eye(20, dtype=bool)]).max() < 5 / math.sqrt(512)
+
+
+def test_latents_of_seeds_are_standard_normal():
+    latents = keys(200, 512).double()
+    assert abs(latents.mean()) < 0.02
+    assert abs(latents.var() - 1) < 0.02
+
+
+# ---- lerp and slerp --------------------------------------------------------------------------------------
+
+
+def test_lerp_is_the_straight_line():
+    start, end = torch.tensor([0.0, 2.0]), torch.tensor([4.0, -2.0])
+    found = lerp(start, end, torch.tensor([0.0, 0.25, 0.5, 1.0]))
+    assert torch.equal(found, torch.tensor([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0], [4.0, -2.0]]))
+
+
+def test_slerp_from_x_to_y_goes_along_the_quarter_circle():
+    found = slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1 / 3, 0.5, 2 / 3, 1.0]))
+    root = math.sqrt(3) / 2
+    expected = [[1, 0], [root, 0.5], [math.sqrt(0.5), math.sqrt(0.5)], [0.5, root], [0, 1]]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_slerp_starts_and_ends_at_its_latents():
+    start, end = keys(2)
+    found = slerp(start, end, torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(found, torch.stack([start, end]), atol=2e-6, rtol=2e-6)
+
+
+def test_slerp_turns_by_equal_angles():
+    start, end = keys(2)
+    turns = angles(slerp(start, end, torch.linspace(0, 1, 11)))
+    whole = angles(torch.stack([start, end]))[0]
+    np.testing.assert_allclose(turns, whole / 10, rtol=1e-4)
+
+
+def test_slerp_stays_in_the_plane_of_its_latents():
+    start, end = keys(2)
+    found = slerp(start, end, torch.linspace(0, 1, 7)).double().numpy()
+    plane = np.linalg.qr(torch.stack([start, end], 1).double().numpy())[0]
+    np.testing.assert_allclose(found @ plane @ plane.T, found, atol=1e-5)
+
+
+def test_slerp_changes_the_length_evenly():
+    start, end = torch.tensor([3.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 5.0])
+    lengths = slerp(start, end, torch.linspace(0, 1, 5)).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.tensor([3.0, 3.5, 4.0, 4.5, 5.0]), atol=1e-5, rtol=0)
+
+
+def test_slerp_in_the_middle_is_not_shorter_than_its_ends_as_lerp_is():
+    start, end = keys(2)
+    middle = torch.tensor([0.5])
+    assert slerp(start, end, middle).norm() > 0.99 * min(start.norm(), end.norm())
+    assert lerp(start, end, middle).norm() < 0.9 * min(start.norm(), end.norm())
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, -1.0, -2.0])
+def test_slerp_between_identical_or_opposite_latents_is_finite(scale):
+    for seed in range(20):  # rounding differs from latent to latent
+        start = seed_latent(seed, SIZE)
+        found = slerp(start, start * scale, torch.linspace(0, 1, 9))
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(found[0], start, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found[-1], start * scale, atol=1e-3, rtol=1e-3)
+        assert found.norm(dim=1).max() < 1.01 * max(1, abs(scale)) * start.norm()
+
+
+def test_slerp_between_almost_identical_latents_goes_straight():
+    start = seed_latent(0, SIZE)
+    end = start + 1e-5 * seed_latent(1, SIZE)
+    weights = torch.linspace(0, 1, 5)
+    torch.testing.assert_close(slerp(start, end, weights), lerp(start, end, weights), atol=1e-5, rtol=0)
+
+
+# ---- visit -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (4, 5), (5, 3), (3, 1), (8, 13)])
+def test_an_open_path_passes_through_every_key(between, count, per_leg):
+    given = keys(count)
+    path = visit(given, (count - 1) * per_leg + 1, between, closed=False)
+    torch.testing.assert_close(path[::per_leg], given, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize("frames", [2, 5, 10, 48, 61, 100])
+def test_an_open_path_shows_both_ends(between, frames):
+    given = keys(4)
+    path = visit(given, frames, between, closed=False)
+    assert path.shape == (frames, SIZE)
+    torch.testing.assert_close(path[0], given[0], atol=5e-6, rtol=1e-5)
+    torch.testing.assert_close(path[-1], given[-1], atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("between", ["slerp", "lerp"])
+def test_a_closed_path_passes_through_every_key_and_leaves_out_the_repeated_one(between):
+    given = keys(4)
+    path = visit(given, 24, between, closed=True)
+    assert path.shape == (24, SIZE)
+    torch.testing.assert_close(path[::6], given, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("frames", [24, 31, 50])
+def test_a_closed_path_steps_from_its_last_frame_to_its_first_as_far_as_elsewhere(frames):
+    path = visit(keys(4), frames, "slerp", closed=True)
+    moves = steps(path, closed=True)
+    assert moves[-1] <= 1.05 * moves[:-1].max()
+    assert moves[-1] >= 0.5 * moves.median()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("between", ["slerp", "lerp"])
+def test_no_frame_of_a_path_is_shown_twice(between, closed):
+    path = visit(keys(4), 37, between, closed=closed)
+    distances = torch.cdist(path.double(), path.double()) + torch.eye(37) * 1e9
+    assert distances.min() > 0.1
+
+
+def test_a_lerp_path_moves_evenly_along_each_leg():
+    given = torch.tensor([[0.0], [1.0], [3.0]])
+    found = visit(given, 9, "lerp", closed=False)[:, 0]
+    torch.testing.assert_close(found, torch.tensor([0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3]), atol=1e-6, rtol=0)
+    found = visit(given, 6, "lerp", closed=True)[:, 0]
+    torch.testing.assert_close(found, torch.tensor([0, 0.5, 1, 2, 3, 1.5]), atol=1e-6, rtol=0)
+
+
+def test_a_path_of_one_frame_shows_the_first_key():
+    for closed in (True, False):
+        path = visit(keys(3), 1, "slerp", closed=closed)
+        torch.testing.assert_close(path, keys(3)[:1], atol=5e-6, rtol=1e-5)
+
+
+def test_a_loop_around_one_key_stays_there():
+    path = visit(keys(1), 5, "slerp", closed=True)
+    torch.testing.assert_close(path, keys(1).expand(5, -1), atol=1e-4, rtol=1e-4)
+
+
+# ---- walk ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("frames", "smoothness"), [(60, 5.0), (61, 5.0), (120, 1.0), (33, 8.0)])
+def test_a_walk_wraps_around_without_a_seam(frames, smoothness):
+    moves = steps(walk(0, 256, frames, smoothness), closed=True)
+    assert moves[-1] < 1.5 * moves[:-1].max()
+    assert moves[-1] > 0.5 * moves[:-1].min()
+
+
+@pytest.mark.parametrize(("frames", "smoothness"), [(1, 3.0), (2, 0.0), (60, 5.0), (61, 30.0), (50, 1000.0)])
+def test_a_walk_has_unit_mean_square(frames, smoothness):
+    path = walk(1, 128, frames, smoothness)
+    assert path.shape == (frames, 128)
+    assert path.double().square().mean().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_walk_is_a_function_of_its_seed():
+    assert torch.equal(walk(4, 32, 30, 3.0), walk(4, 32, 30, 3.0))
+    correlation = np.corrcoef(walk(4, 32, 30, 1.0).flatten(), walk(5, 32, 30, 1.0).flatten())[0, 1]
+    assert abs(correlation) < 0.3
+
+
+def test_a_smoother_walk_moves_less_per_frame():
+    distances = [steps(walk(0, 64, 90, s), closed=True).mean().item() for s in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)]
+    assert all(later < 0.9 * earlier for earlier, later in itertools.pairwise(distances))
+
+
+def test_a_walk_without_smoothing_is_white_noise_over_time():
+    path = walk(0, 4000, 16, 0.0).double().numpy()
+    correlation = np.corrcoef(path)
+    assert np.abs(correlation[~np.eye(16, dtype=bool)]).max() < 6 / math.sqrt(4000)
+
+
+def test_smoothness_is_the_standard_deviation_of_the_gaussian_in_frames():
+    # White noise smoothed with a Gaussian of deviation s has autocorrelation exp(-lag^2 / (4 s^2)).
+    smoothness, frames = 3.0, 64
+    path = walk(0, 20_000, frames, smoothness).double().numpy()
+    for lag in range(9):
+        found = (path * np.roll(path, -lag, 0)).mean()
+        assert found == pytest.approx(math.exp(-(lag**2) / (4 * smoothness**2)), abs=0.02)

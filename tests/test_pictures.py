@@ -1,0 +1,64 @@
+"""Bytes and pixels, asserted."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pggan.errors import UserError
+from pggan.pictures import check_output, enlarge, grid, save_frames, save_png, to_bytes
+
+
+def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
+    values = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0, -1 + 2 * 7.4 / 255, -1 + 2 * 7.6 / 255])
+    pixels = to_bytes(values.reshape(1, 1, 1, -1))
+    assert pixels.tolist() == [[[[0], [0], [128], [255], [255], [7], [8]]]]
+
+
+def test_bytes_survive_the_way_to_numbers_and_back():
+    from pggan.reals import to_float
+
+    every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1)
+    assert np.array_equal(to_bytes(to_float(every)), every.numpy())
+
+
+def test_a_grid_goes_row_by_row_and_leaves_missing_tiles_black():
+    images = np.stack([np.full((2, 2, 3), value, np.uint8) for value in (10, 20, 30)])
+    picture = grid(images, 2)
+    assert picture.shape == (4, 4, 3)
+    assert picture[::2, ::2, 0].tolist() == [[10, 20], [30, 0]]
+
+
+def test_enlarging_repeats_pixels():
+    image = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
+    assert enlarge(image, 2)[0, :, :, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA"), (2, "L")])
+def test_a_png_holds_the_pixels(tmp_path, channels, mode):
+    picture = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
+    save_png(picture, tmp_path / "a.png")
+    opened = Image.open(tmp_path / "a.png")
+    assert opened.mode == mode
+    shown = np.asarray(opened).reshape(5, 7, -1)
+    assert np.array_equal(shown, picture[:, :, : shown.shape[2]])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize("name", ["a.webp", "a.gif"])
+def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, name):
+    frames = [np.full((8, 8, 3), value, np.uint8) for value in (0, 100, 200)]
+    save_frames(frames, tmp_path / name, 20)
+    with Image.open(tmp_path / name) as opened:
+        assert opened.n_frames == 3
+        assert opened.info["loop"] == 0
+        for number, frame in enumerate(frames):
+            opened.seek(number)
+            opened.load()
+            assert opened.info["duration"] == 50
+            assert np.array_equal(np.asarray(opened.convert("RGB")), frame)
+
+
+def test_an_output_of_another_kind_is_refused():
+    with pytest.raises(UserError, match="ending"):
+        check_output("faces.jpg", (".png",))

@@ -1,0 +1,252 @@
+"""What a state holds, and that nothing of it is lost on the way through its tensors."""
+
+import dataclasses
+from copy import deepcopy
+
+import pytest
+import torch
+
+from pggan.architecture import Architecture, Resampling
+from pggan.config import OptimizerConfig
+from pggan.draws import Draws
+from pggan.losses.base import Reals, Reference
+from pggan.losses.wgan_gp import WganGp
+from pggan.schedule import Phase
+from pggan.state import new_state, state_sha256
+from pggan.step import train_step
+
+CPU = torch.device("cpu")
+ARCHITECTURE = Architecture(
+    resolution=16,
+    channels=3,
+    labels=0,
+    latent_size=6,
+    fmap_base=24,
+    fmap_decay=1.0,
+    fmap_max=6,
+    stddev_group=4,
+    resampling=Resampling.fused,
+)
+ADAM = OptimizerConfig(beta1=0.5, beta2=0.99, epsilon=1e-8, reset_at_phase=True)  # beta1: both moments matter
+LOSS = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+PARTS = {"generator", "discriminator", "average", "optimizer_g", "optimizer_d"}
+
+
+def state_of(seed=0, **changes):
+    return new_state(dataclasses.replace(ARCHITECTURE, **changes), ADAM, seed, CPU)
+
+
+def train(state, steps, resolution=8, alpha=0.6):
+    phase = Phase(1, resolution, alpha < 1, alpha, 0, 1000, 4, 0.001, 0.002, 1)
+    for _ in range(steps):
+        images = torch.randn(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(state.images))
+        train_step(state, phase, Reals(images, None, None), LOSS, Draws(0, state.images, CPU), decay=0.9)
+    return state
+
+
+def saved(state):
+    """A copy of everything that `tensors` gives, as a file would hold it: without memory layout."""
+    return {
+        part: {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        for part, tensors in state.tensors().items()
+    }
+
+
+def restored(parts, state, seed=9):
+    other = state_of(seed)
+    other.load_tensors(parts)
+    other.images, other.phase_index = state.images, state.phase_index
+    return other
+
+
+def digest(state):
+    return state_sha256(state.tensors(), state.images, state.phase_index)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(
+        one[part].keys() == other[part].keys() and all(torch.equal(one[part][n], other[part][n]) for n in one[part])
+        for part in one
+    )
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(state_of(), 3)
+
+
+# ---- a new state -----------------------------------------------------------------------------------------
+
+
+def test_a_new_state_has_shown_no_images_and_has_no_moments():
+    state = state_of()
+    assert (state.images, state.phase_index) == (0, -1)
+    parts = state.tensors()
+    assert set(parts) == PARTS
+    assert parts["optimizer_g"] == parts["optimizer_d"] == {}
+
+
+def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
+    assert digest(state_of(0)) == digest(state_of(0))
+    assert digest(state_of(0)) != digest(state_of(1))
+
+
+def test_the_average_starts_as_the_generator():
+    parts = state_of().tensors()
+    assert parts["average"].keys() == parts["generator"].keys()
+    assert all(torch.equal(parts["average"][name], tensor) for name, tensor in parts["generator"].items())
+
+
+def test_generator_and_discriminator_start_with_unrelated_weights():
+    state = state_of()
+    g, d = state.g.network.blocks["8"].conv.weight, state.d.network.blocks["8"].conv.weight
+    assert g.shape == d.shape
+    assert not torch.equal(g, d)
+
+
+# ---- tensors and back ------------------------------------------------------------------------------------
+
+
+def test_tensors_hold_every_weight_and_every_moment(trained):
+    parts = trained.tensors()
+    assert set(parts) == PARTS
+    for part, network in (
+        ("generator", trained.g.network),
+        ("discriminator", trained.d.network),
+        ("average", trained.average),
+    ):
+        assert parts[part].keys() == {name for name, _ in network.named_parameters()}
+    for part, player in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
+        used = {name for name, parameter in player.network.named_parameters() if parameter in player.optimizer.state}
+        kinds = ("step", "exp_avg", "exp_avg_sq")
+        assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
+        for name in used:
+            assert parts[part][f"{name}/step"].item() == 3
+            assert parts[part][f"{name}/exp_avg"].shape == player.network.get_parameter(name).shape
+
+
+def test_loading_gives_back_what_was_saved(trained):
+    parts = saved(trained)
+    other = restored(parts, trained)
+    assert same(other.tensors(), parts)
+    assert digest(other) == digest(trained)
+
+
+@pytest.mark.parametrize(("resolution", "alpha"), [(8, 0.6), (8, 1.0), (16, 0.0), (16, 0.5)])
+def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
+    straight = train(state_of(), 2)
+    through = restored(saved(straight), straight)
+    for state in (straight, through):
+        train(state, 3, resolution, alpha)
+    assert same(straight.tensors(), through.tensors())
+    assert digest(straight) == digest(through)
+
+
+def test_going_on_after_loading_uses_the_moments():
+    straight = train(state_of(), 2)
+    parts = saved(straight)
+    without = restored({**parts, "optimizer_g": {}, "optimizer_d": {}}, straight)
+    for state in (straight, without):
+        train(state, 1)
+    assert not same({"g": straight.tensors()["generator"]}, {"g": without.tensors()["generator"]})
+
+
+def test_loading_forgets_the_moments_that_were_there(trained):
+    other = train(state_of(3), 2, resolution=16, alpha=0.5)  # has moments at 16, which `trained` has not
+    other.load_tensors(saved(trained))
+    other.images, other.phase_index = trained.images, trained.phase_index
+    assert digest(other) == digest(trained)
+
+
+def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
+    source = train(state_of(), 2)
+    other = restored(source.tensors(), source)
+    before = deepcopy(saved(source))
+    train(other, 2)
+    assert same(saved(source), before)
+
+
+def test_loading_does_not_change_what_was_given(trained):
+    parts = saved(trained)
+    before = deepcopy(parts)
+    train(restored(parts, trained), 2)
+    assert same(parts, before)
+
+
+@pytest.mark.parametrize("part", ["generator", "discriminator", "average"])
+def test_weights_of_other_networks_are_refused(trained, part):
+    parts = saved(trained)
+    name = next(iter(parts[part]))
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {n: t for n, t in parts[part].items() if n != name}})
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], "more": torch.zeros(1)}})
+    with pytest.raises(RuntimeError):
+        state_of(fmap_max=5).load_tensors(parts)
+
+
+# ---- the digest ------------------------------------------------------------------------------------------
+
+
+def test_the_digest_does_not_depend_on_order_or_memory_layout(trained):
+    parts = saved(trained)
+    expected = state_sha256(parts, 5, 1)
+    backwards = {part: dict(reversed(parts[part].items())) for part in reversed(parts)}
+    assert state_sha256(backwards, 5, 1) == expected
+    strided = {
+        part: {
+            name: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+            for name, tensor in tensors.items()
+        }
+        for part, tensors in parts.items()
+    }
+    assert state_sha256(strided, 5, 1) == expected
+    assert len(expected) == 64
+
+
+def test_the_digest_changes_with_the_clock(trained):
+    parts = trained.tensors()
+    digests = {state_sha256(parts, images, phase) for images in (0, 1, 11, 12) for phase in (-1, 0, 1, 11)}
+    assert len(digests) == 16
+
+
+def test_the_digest_changes_with_the_smallest_change_of_any_tensor(trained):
+    parts = saved(trained)
+    digests = [state_sha256(parts, 0, 0)]
+    for part, tensors in parts.items():
+        for name, tensor in list(tensors.items())[::7]:
+            for position in {0, tensor.numel() // 2, tensor.numel() - 1}:
+                changed = tensor.clone()
+                flat = changed.view(-1)
+                flat[position] = torch.nextafter(flat[position], torch.tensor(torch.inf))
+                digests.append(state_sha256({**parts, part: {**tensors, name: changed}}, 0, 0))
+    assert len(digests) > 50
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_changes_with_names_shapes_and_types():
+    plain = {"a": {"x": torch.zeros(2, 3)}}
+    others = [
+        {"b": {"x": torch.zeros(2, 3)}},
+        {"a": {"y": torch.zeros(2, 3)}},
+        {"a": {"x": torch.zeros(3, 2)}},
+        {"a": {"x": torch.zeros(6)}},
+        {"a": {"x": torch.zeros(2, 3, dtype=torch.int32)}},
+        {"a": {"x": torch.zeros(2, 3), "y": torch.zeros(0)}},
+        {"a": {}},
+    ]
+    digests = {state_sha256(parts, 0, 0) for parts in [plain, *others]}
+    assert len(digests) == len(others) + 1
+
+
+def test_the_digest_changes_when_two_tensors_change_places():
+    one, two = torch.zeros(4), torch.ones(4)
+    assert state_sha256({"a": {"x": one, "y": two}}, 0, 0) != state_sha256({"a": {"x": two, "y": one}}, 0, 0)
+
+
+def test_the_digest_changes_with_training(trained):
+    before = digest(trained)
+    assert digest(trained) == before
+    other = restored(saved(trained), trained)
+    train(other, 1)
+    assert digest(other) != before
