@@ -88,7 +88,7 @@ def test_the_commands_run_in_their_order(tmp_path, make_pyramid):
 
 
 def run(arguments: list[str], folder: Path) -> None:
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "2"}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, env=environment, check=False
     )
