@@ -32,7 +32,8 @@ class SameConv(nn.Conv2d):
         side = x.shape[-1]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        return self._conv_forward(F.pad(x, (before, after, before, after)), self.weight, self.bias)
+        y: Tensor = super().forward(F.pad(x, (before, after, before, after)))
+        return y
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:

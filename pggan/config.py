@@ -15,8 +15,8 @@ from pggan.architecture import (
     is_power_of_two,
     resolutions_between,
 )
-from pggan.errors import UserError, nearest
-from pggan.losses import LOSSES
+from pggan.errors import UserError
+from pggan.losses import require_loss
 from pggan.schedule import Schedule, Table, table_at
 from pggan.schema import require
 
@@ -220,9 +220,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
-        name = self.loss.get("name")
-        if name not in LOSSES:
-            raise UserError(f"There is no loss '{name}'.", nearest(str(name), LOSSES))
+        require_loss(str(self.loss.get("name")))
         group = self.model.stddev_group
         for phase in self.schedule.build().phases:
             if phase.batch % min(group, phase.batch):

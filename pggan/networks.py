@@ -41,19 +41,20 @@ def pixel_norm(features: Tensor) -> Tensor:
     return features * torch.rsqrt(features.square().mean(1, keepdim=True) + EPSILON)
 
 
-def minibatch_stddev(features: Tensor, group: int) -> Tensor:
+def minibatch_stddev(features: Tensor, group: int, parts: int = 1) -> Tensor:
     """Append one map holding the average standard deviation over a group of images.  (paper section 3)
 
     Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …
+    A batch made of `parts` (P) equal ones has groups of its own in each.
     [N, C, R, R] -> [N, C + 1, R, R]
     """
     count, _, height, width = features.shape
-    size = min(group, count)
-    grouped = features.float().reshape(size, count // size, *features.shape[1:])  # [G, M, C, R, R]
-    centered = grouped - grouped.mean(0)
-    deviation = (centered.square().mean(0) + EPSILON).sqrt()  # [M, C, R, R], biased variance
-    average = deviation.mean((1, 2, 3)).to(features.dtype)  # [M]
-    maps = average.repeat(size)[:, None, None, None].expand(-1, 1, height, width)
+    size = min(group, count // parts)
+    grouped = features.float().reshape(parts, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
+    centered = grouped - grouped.mean(1, keepdim=True)
+    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # [P, 1, M, C, R, R], biased variance
+    average = deviation.mean((3, 4, 5)).to(features.dtype)  # [P, 1, M]
+    maps = average.expand(-1, size, -1).reshape(-1, 1, 1, 1).expand(-1, 1, height, width)
     return torch.cat([features, maps], 1)
 
 
@@ -182,8 +183,8 @@ class DiscriminatorHead(nn.Module):
         self.dense = EqualizedLinear(hidden, width * 16)
         self.score = EqualizedLinear(outputs, hidden, gain=1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = activate(self.conv(minibatch_stddev(x, self.stddev_group)))
+    def forward(self, x: Tensor, parts: int) -> Tensor:
+        x = activate(self.conv(minibatch_stddev(x, self.stddev_group, parts)))
         output: Tensor = self.score(activate(self.dense(x.flatten(1))))
         return output.float()
 
@@ -244,8 +245,11 @@ class Discriminator(nn.Module):
             a.width(SMALLEST_RESOLUTION), a.width(SMALLEST_RESOLUTION // 2), 1 + a.labels, a.stddev_group
         )
 
-    def forward(self, images: Tensor, resolution: int, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L], float32, of `images` [N, C, R, R]; R = `resolution`."""
+    def forward(self, images: Tensor, resolution: int, alpha: float = 1.0, parts: int = 1) -> tuple[Tensor, Tensor]:
+        """Scores [N] and class logits [N, L], float32, of `images` [N, C, R, R]; R = `resolution`.
+
+        `parts`: equal batches that `images` is made of, whose scores don't depend on each other.
+        """
         x = activate(self.from_rgb[str(resolution)](images))
         for level in reversed(self.architecture.resolutions[1:]):
             if level > resolution:
@@ -254,7 +258,7 @@ class Discriminator(nn.Module):
             if level == resolution and alpha < 1:
                 old = activate(self.from_rgb[str(level // 2)](downsample(images)))
                 x = fade(old, x, alpha)
-        output = self.head(x)
+        output = self.head(x, parts)
         return output[:, 0], output[:, 1:]
 
 

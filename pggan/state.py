@@ -107,7 +107,9 @@ def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
     parameters = dict(player.network.named_parameters())
     for path, saved in tensors.items():
         name, _, key = path.rpartition("/")
-        parameter = parameters[name]
+        parameter = parameters.get(name)
+        if parameter is None or (saved.ndim > 0 and saved.shape != parameter.shape):
+            raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no parameter")
         # Fused Adam reads memory in order: a moment needs the strides of its parameter.
-        value = torch.empty_like(parameter) if saved.shape == parameter.shape else torch.empty_like(saved)
+        value = torch.empty_like(parameter) if saved.ndim > 0 else torch.empty_like(saved)
         player.optimizer.state[parameter][key] = value.copy_(saved).to(parameter.device)

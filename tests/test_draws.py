@@ -1,6 +1,7 @@
 """Randomness is a function of (seed, purpose, count) alone."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,14 @@ def test_counter_seeds_are_equal_only_for_equal_arguments(first, second):
     assert 0 <= counter_seed(*first) < 2**63
 
 
-def test_a_small_batch_of_latents_is_the_beginning_of_nothing_else():
+@pytest.mark.parametrize(
+    ("first", "second"), [((1, "1a", 0), (11, "a", 0)), ((0, "a1", 2), (0, "a", 12)), ((1, "/2", 3), (1, "", 23))]
+)
+def test_arguments_that_run_together_are_told_apart(first, second):
+    assert counter_seed(*first) != counter_seed(*second)
+
+
+def test_a_generator_is_on_the_cpu_unless_told_and_starts_at_its_seed():
     generator = generator_for(5, "latent", 0)
     assert generator.device == CPU
     assert generator.initial_seed() == counter_seed(5, "latent", 0)

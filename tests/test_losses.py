@@ -58,7 +58,7 @@ def no_logits(scores):
 
 def linear_critic(weights):
     """Score: the inner product with `weights` [C, R, R]."""
-    return lambda images: no_logits((images * weights).flatten(1).sum(1))
+    return lambda images, *, parts=1: no_logits((images * weights).flatten(1).sum(1))
 
 
 def close(found, expected, **tolerances):
@@ -185,7 +185,7 @@ def test_the_native_norm_does_not_depend_on_the_missing_levels():
 
 def quadratic_critic(curvature):
     """Score: curvature / 2 * |x|^2, so that the gradient is curvature * x."""
-    return lambda images: no_logits(curvature / 2 * images.square().flatten(1).sum(1))
+    return lambda images, *, parts=1: no_logits(curvature / 2 * images.square().flatten(1).sum(1))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,11 @@ def test_a_discriminator_of_zeros_gets_finite_gradients(judge):
         dead.zero_grad(set_to_none=True)
         same = normal(1, 2, 8, 8).repeat(2, 1, 1, 1)
         terms = loss.for_d(
-            lambda images: dead(images, 8), reals_of(same.clone()), same.clone(), phase(resolution=8), draws()
+            lambda images, *, parts=1: dead(images, 8, parts=parts),
+            reals_of(same.clone()),
+            same.clone(),
+            phase(resolution=8),
+            draws(),
         )
         sum(term.mean() for term in terms.loss.values()).backward()
         for name, parameter in dead.named_parameters():
@@ -422,11 +426,11 @@ def test_a_lazy_penalty_counts_interval_times_as_much_and_is_absent_in_between(e
 
 
 def watched_critic(weights):
-    """A linear critic that remembers what it was shown."""
+    """A linear critic that remembers the batches that it was shown, one by one or joined."""
     seen = []
 
-    def critic(images):
-        seen.append(images.detach().clone())
+    def critic(images, *, parts=1):
+        seen.extend(images.detach().clone().chunk(parts))
         return linear_critic(weights)(images)
 
     return critic, seen
@@ -451,6 +455,23 @@ def test_mixed_points_lie_between_each_real_and_its_fake_at_one_place_per_image(
     assert share.std().item() == pytest.approx(math.sqrt(1 / 12), abs=0.1)
 
 
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("interval", [1, 2])
+def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(judge, loss, interval):
+    # Minibatch stddev must not see reals and fakes as one batch.
+    def critic(images, **options):
+        return judge(images, 8, **options)
+
+    reals, fakes = normal(4, 2, 8, 8), 3 * normal(4, 2, 8, 8, seed=1)
+    for update in (0, 1):
+        terms = dataclasses.replace(loss, interval=interval).for_d(
+            critic, reals_of(reals.clone()), fakes.clone(), phase(batch=4, resolution=8), draws(4 * update)
+        )
+        naive = Judge(judge)
+        close(terms.shown["scores/reals"], naive(reals.double().numpy()), atol=2e-5, rtol=1e-5)
+        close(terms.shown["scores/fakes"], naive(fakes.double().numpy()), atol=2e-5, rtol=1e-5)
+
+
 def test_mixing_changes_from_step_to_step_and_is_repeated_by_the_same_step():
     shown = []
     for images in (0, 0, 2):
@@ -465,7 +486,7 @@ def test_mixing_changes_from_step_to_step_and_is_repeated_by_the_same_step():
 def test_terms_are_one_number_per_image(loss):
     labels = torch.eye(4)[:3]
 
-    def critic(images):
+    def critic(images, *, parts=1):
         return images.flatten(1).sum(1), images.flatten(1)[:, :4]
 
     reals = reals_of(normal(3, 1, 4, 4), labels, labels)
@@ -527,7 +548,7 @@ def test_label_loss_is_the_cross_entropy_worked_by_hand():
 
 
 def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():
-    def critic(images):  # the logits are the first three pixels
+    def critic(images, *, parts=1):  # the logits are the first three pixels
         return images.flatten(1).sum(1), images.flatten(1)[:, :3]
 
     reals, fakes = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)

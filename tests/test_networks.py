@@ -519,13 +519,13 @@ def test_the_pooling_layer_activates_in_the_order_of_its_resampling(resampling):
 
 
 def test_fused_and_unfused_generators_are_the_same_function():
-    fused, unfused = Generator(TINY), Generator(variant(TINY, resampling=Resampling.unfused))
-    initialize(fused, 0, "g")
+    fused = ready(Generator, TINY).double()
+    unfused = Generator(variant(TINY, resampling=Resampling.unfused)).double()
     unfused.load_state_dict(fused.state_dict())
-    latents = normal(3, 7)
+    latents = normal(3, 7, dtype=torch.float64)
     for level, alpha in ((8, 1.0), (16, 0.5), (16, 1.0)):
         torch.testing.assert_close(
-            fused(latents, None, level, alpha), unfused(latents, None, level, alpha), atol=1e-5, rtol=1e-5
+            fused(latents, None, level, alpha), unfused(latents, None, level, alpha), atol=1e-10, rtol=1e-10
         )
 
 
@@ -674,6 +674,24 @@ def test_scores_are_those_of_each_group_by_itself():
     assert (d(images[:1], 8)[0] - together[:1]).abs().max() > 1e-5
 
 
+@pytest.mark.parametrize(("count", "group"), [(4, 2), (4, 4), (3, 4), (1, 4), (6, 2)])
+def test_joined_batches_have_groups_of_their_own(count, group):
+    first, second, third = normal(3 * count, 3, 4, 4).chunk(3)
+    joined = minibatch_stddev(torch.cat([first, 5 * second, third]), group, parts=3)
+    expected = [naive_stddev(x.double().numpy(), group) for x in (first, 5 * second, third)]
+    np.testing.assert_allclose(joined.numpy(), np.concatenate(expected), atol=1e-5)
+
+
+def test_scores_of_joined_batches_are_those_of_each_batch_by_itself():
+    d = ready(Discriminator, TINY)
+    first, second = normal(4, 3, 16, 16), 2 * normal(4, 3, 16, 16, seed=1)
+    for alpha in (0.0, 0.5, 1.0):
+        joined = d(torch.cat([first, second]), 16, alpha, parts=2)[0]
+        apart = torch.cat([d(first, 16, alpha)[0], d(second, 16, alpha)[0]])
+        torch.testing.assert_close(joined, apart, atol=2e-5, rtol=1e-5)
+    assert (joined - d(torch.cat([first, second]), 16)[0]).abs().max() > 1e-3  # one batch is something else
+
+
 # ---- fade ------------------------------------------------------------------------------------------------
 
 TALL = variant(TINY, resolution=1024, fmap_base=1024, fmap_max=4)
@@ -713,7 +731,7 @@ def plain_discriminator(d, images, level):
     x = F.leaky_relu(d.from_rgb[str(level)](images), 0.2)
     for resolution in LEVELS[LEVELS.index(level) : 0 : -1]:
         x = d.blocks[str(resolution)](x)
-    return d.head(x)[:, 0]
+    return d.head(x, parts=1)[:, 0]
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -772,7 +790,7 @@ def test_a_fading_score_is_that_of_blended_features(tall_d, level):
         x = 0.7 * old + 0.3 * new
         for resolution in LEVELS[LEVELS.index(level) - 1 : 0 : -1]:
             x = tall_d.blocks[str(resolution)](x)
-        expected = tall_d.head(x)[:, 0]
+        expected = tall_d.head(x, parts=1)[:, 0]
         torch.testing.assert_close(tall_d(images, level, alpha)[0], expected, atol=1e-5, rtol=1e-5)
 
 

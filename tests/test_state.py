@@ -185,6 +185,17 @@ def test_weights_of_other_networks_are_refused(trained, part):
         state_of(fmap_max=5).load_tensors(parts)
 
 
+@pytest.mark.parametrize("part", ["optimizer_g", "optimizer_d"])
+def test_moments_of_other_networks_are_refused(trained, part):
+    # Fused Adam would read a moment that is too small beyond its end.
+    parts = saved(trained)
+    name = next(name for name in parts[part] if name.endswith("exp_avg"))
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], name: torch.zeros(2, 2)}})
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], "more/exp_avg": torch.zeros(1)}})
+
+
 # ---- the digest ------------------------------------------------------------------------------------------
 
 

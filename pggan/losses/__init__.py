@@ -4,6 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from pggan.errors import UserError, nearest
 from pggan.schema import validated
 
 if TYPE_CHECKING:  # importing a loss imports torch, which composing a configuration must not do
@@ -12,8 +13,15 @@ if TYPE_CHECKING:  # importing a loss imports torch, which composing a configura
 LOSSES = sorted(module.name for module in iter_modules(__path__) if module.name != "base")
 
 
+def require_loss(name: str) -> None:
+    """Raise UserError unless there is a loss of this name."""
+    if name not in LOSSES:
+        raise UserError(f"There is no loss '{name}'.", nearest(name, LOSSES))
+
+
 def loss_class(name: str) -> "type[Loss]":
-    """The `Loss` dataclass in the file `name`."""
+    """The `Loss` dataclass in the file `name`; raises UserError when there is none."""
+    require_loss(name)
     from pggan.losses.base import Loss
 
     module = import_module(f"{__name__}.{name}")
@@ -31,4 +39,4 @@ def build_loss(options: dict[str, Any]) -> "Loss":
     Raises UserError for an unknown name, an unknown or missing option, or a value of the wrong type.
     """
     values = {key: value for key, value in options.items() if key != "name"}
-    return validated(loss_class(options["name"]), values, prefix="loss.")
+    return validated(loss_class(str(options.get("name"))), values, prefix="loss.")
