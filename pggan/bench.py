@@ -15,7 +15,6 @@ from pggan.config import BenchConfig, OptimizerConfig
 from pggan.config import table as per_level
 from pggan.device import choose_device
 from pggan.draws import Draws
-from pggan.errors import UserError
 from pggan.files import whole_file
 from pggan.losses import build_loss
 from pggan.losses.base import Loss, Reals
@@ -31,13 +30,9 @@ ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
 def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print what came out."""
     device, loss = choose_device(config.devices), build_loss(config.loss)
-    stages, batches = (
-        [int(stage) for stage in config.stages],
-        per_level("batch", config.batch, 4, least=1, whole=True),
-    )
+    stages = config.stages if isinstance(config.stages, list) else [config.stages]
+    batches = per_level("batch", config.batch, min(stages), least=1, whole=True)
     architecture = config.model.architecture(max(stages), channels=3, labels=0)
-    if not set(stages) <= set(architecture.resolutions):
-        raise UserError(f"stages={stages} are not all resolutions.", "Take powers of two from 4.")
     state = new_state(architecture, ADAM, seed=0, device=device)
     rows = []
     for stage in stages:

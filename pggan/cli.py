@@ -199,11 +199,16 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
     with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
-            composed = hydra_compose(name, overrides)
+            composed = hydra_compose(name, open_tables(overrides))
             return own_values(composed)
         except (HydraException, OmegaConfBaseException) as error:
             plain = OmegaConf.to_container(hydra_compose(name), resolve=False)
             raise explanation(overrides, plain, error) from error
+
+
+def open_tables(overrides: list[str]) -> list[str]:
+    """Let `key={…}` bring new entries into a table: Hydra only takes them with `++`; the schema checks the key later."""
+    return [f"++{override}" if re.match(r"[\w.]+=\s*\{", override) else override for override in overrides]
 
 
 def own_values(composed: "DictConfig") -> dict[str, Any]:
@@ -275,7 +280,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
             sys.exit(code)
 
     tolerate_lazy_help()
-    sys.argv = [f"pggan {verb.name}", *arguments, *QUIET]
+    sys.argv = [f"pggan {verb.name}", *open_tables(arguments), *QUIET]
     hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
     return 0
 

@@ -80,6 +80,15 @@ class ModelConfig:
             value = getattr(self, key)
             require(value is None or value >= 1, f"model.{key}", value, "at least 1")
 
+    def require_whole_groups(self, key: str, batch: int) -> None:
+        """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
+        group = self.stddev_group
+        if batch % min(group, batch):
+            raise UserError(
+                f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}.",
+                f"Take a batch of {batch // group * group} or {-(-batch // group) * group}, or another stddev_group.",
+            )
+
     def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
         """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none)."""
         widest = min(self.fmap_base, self.fmap_max)
@@ -221,15 +230,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require_loss(str(self.loss.get("name")))
-        group = self.model.stddev_group
         for phase in self.schedule.build().phases:
-            if phase.batch % min(group, phase.batch):
-                raise UserError(
-                    f"schedule.batch is {phase.batch} at {phase.resolution}x{phase.resolution}, which does not "
-                    f"divide into groups of model.stddev_group={group}.",
-                    f"Take a batch of {phase.batch // group * group} or {-(-phase.batch // group) * group}, "
-                    "or another stddev_group.",
-                )
+            self.model.require_whole_groups("schedule.batch", phase.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +306,16 @@ class BenchConfig:
     out: str | None
     model: ModelConfig
     loss: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "steps", self.steps, "at least 1")
+        require(self.warmup >= 0, "warmup", self.warmup, "at least 0")
+        stages = self.stages if isinstance(self.stages, list) else [self.stages]
+        for stage in stages:
+            valid = isinstance(stage, int) and stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
+            require(valid, "stages", self.stages, "resolutions: powers of two from 4, for example [4,8,16]")
+            batch = table_at(table("batch", self.batch, stage, least=1, whole=True), stage)
+            self.model.require_whole_groups("batch", int(batch))
 
 
 # ---- values ----------------------------------------------------------------------------------------------

@@ -75,14 +75,9 @@ def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int,
 
 
 def follow(average: Generator, source: nn.Module, decay: float) -> None:
-    """Pull `average` to decay * average + (1 - decay) * source, in the levels in use: those with a gradient."""
-    pairs = [
-        (mean, parameter)
-        for mean, parameter in zip(average.parameters(), source.parameters(), strict=True)
-        if parameter.grad is not None
-    ]
-    means, parameters = [mean.detach() for mean, _ in pairs], [parameter.detach() for _, parameter in pairs]
-    torch._foreach_lerp_(means, parameters, 1 - decay)
+    """Pull every weight of `average` to decay * average + (1 - decay) * source."""
+    means = [mean.detach() for mean in average.parameters()]
+    torch._foreach_lerp_(means, [parameter.detach() for parameter in source.parameters()], 1 - decay)
 
 
 def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: int) -> str:

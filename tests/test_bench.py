@@ -26,9 +26,19 @@ def test_bench_shows_a_table(capsys):
     assert "img/s" in capsys.readouterr().out
 
 
-def test_bench_refuses_what_is_no_resolution(capsys):
-    assert main(["bench", "stages=[4,12]"]) == 2
-    assert "powers of two" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("stages=[4,12]", "powers of two"),
+        ("batch=6", "groups"),
+        ("steps=0", "at least 1"),
+        ("loss.interval=0", "at least 1"),
+        ("loss.name=nope", "nope"),
+    ],
+)
+def test_bench_refuses_what_cannot_work(override, hint, capsys):
+    assert main(["bench", override]) == 2
+    assert hint in capsys.readouterr().err
 
 
 def test_the_kernel_distance_is_the_unbiased_one_of_its_definition():

@@ -57,6 +57,7 @@ TYPOS = {
     "+model.latnet_size=5": "model.latent_size",
     "++model.latnet_size=5": "model.latent_size",
     "schedule.bach=5": "schedule.batch",
+    "schedule.bach={4: 5}": "schedule.batch",
     "sead=1": "seed",
     "loss=wgangp": "wgan_gp",
     "+loss.gp_referense=native": "loss.gp_reference",

@@ -84,6 +84,7 @@ MISTAKES = {
     "model.stddev_group=0": "at least 1",
     "model.resampling=cubic": "fused",
     "data.count=0": "at least 1",
+    "schedule.decay_images=-1": "at least 0",
     "data.crop=middle": "center",
     "seed=one": "Integer",
     "seed=null": "seed",
@@ -108,6 +109,8 @@ def test_per_level_values_take_a_number_or_a_table_and_tables_merge():
     assert train_config("schedule.batch=8").schedule.build().at(0).batch == 8
     merged = train_config("schedule=official_1gpu", "schedule.batch={4: 64}").schedule.build()
     assert (merged.phases[0].batch, merged.phases[-1].batch) == (64, 4)
+    extended = train_config("schedule=official_1gpu", "schedule.batch={16: 100}").schedule.build()
+    assert [extended.batch[side] for side in (4, 16, 32)] == [128, 100, 64]
     replaced = train_config("schedule=official_1gpu", "schedule.batch=12").schedule.build()
     assert {phase.batch for phase in replaced.phases} == {12}
 

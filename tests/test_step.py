@@ -296,7 +296,7 @@ def test_the_losses_shown_are_the_sums_of_the_means_of_their_terms():
 @pytest.mark.parametrize(("alpha", "rgb_in_use"), [(0.0, {"8", "16"}), (0.5, {"8", "16"}), (1.0, {"16"})])
 def test_a_step_leaves_the_levels_that_are_not_in_use_as_they_are(alpha, rgb_in_use):
     state = state_of()
-    networks = {"g": state.g.network, "d": state.d.network, "average": state.average}
+    networks = {"g": state.g.network, "d": state.d.network}
     step(state, phase_at(16, alpha=1.0))  # so that Adam has moments that could go on moving weights
     step(state, phase_at(8, alpha=0.5), reals_at(8))
     before = {key: copies(network) for key, network in networks.items()}
@@ -309,6 +309,15 @@ def test_a_step_leaves_the_levels_that_are_not_in_use_as_they_are(alpha, rgb_in_
                 assert torch.equal(parameter, before[key][name]), (key, name)
             elif alpha == 0.5:
                 assert not torch.equal(parameter, before[key][name]), (key, name)
+
+
+def test_the_average_goes_on_following_levels_that_are_no_longer_in_use():
+    state = state_of()
+    step(state, phase_at(8, alpha=0.5), reals_at(8))
+    weight, mean = state.g.network.to_rgb["4"].weight.detach(), state.average.to_rgb["4"].weight
+    apart = (mean - weight).abs().max()
+    step(state, phase_at(16, alpha=1.0))
+    assert 0 < (mean - weight).abs().max() < apart
 
 
 def test_at_the_first_image_of_a_fade_new_layers_get_no_gradient_and_do_not_move():

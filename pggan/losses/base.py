@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pggan.draws import Draws
 from pggan.schedule import Phase
+from pggan.schema import require
 
 
 class Critic(Protocol):
@@ -96,6 +97,11 @@ class Loss(ABC):
 
     needs_reals_for_g: ClassVar[bool] = False  # the G terms look at real scores, too
 
+    interval: int  # updates of D from one evaluation of the penalties to the next
+
+    def __post_init__(self) -> None:
+        require(self.interval >= 1, "loss.interval", self.interval, "at least 1")
+
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         """Named terms [N] that D minimises, of scores [N]."""
@@ -112,8 +118,8 @@ class Loss(ABC):
         """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient."""
         due = [penalty for penalty in self.penalties() if penalty.due(phase, draws.images)]
         looked_at = {penalty.at for penalty in due}
-        real_images = reals.images.requires_grad_(Points.reals in looked_at)
-        fake_images = fakes.requires_grad_(Points.fakes in looked_at)
+        real_images = reals.images.detach().requires_grad_(Points.reals in looked_at)
+        fake_images = fakes.detach().requires_grad_(Points.fakes in looked_at)
         if looked_at & {Points.reals, Points.fakes}:  # a gradient at one batch must not pass through the other
             real_scores, real_logits = critic(real_images)
             fake_scores, fake_logits = critic(fake_images)

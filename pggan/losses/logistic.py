@@ -13,7 +13,6 @@ class Logistic(Loss):
     """Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy: Karras et al. 2020, appendix B."""
 
     gamma: float
-    interval: int
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/reals": F.softplus(-real_scores), "D/fakes": F.softplus(fake_scores)}

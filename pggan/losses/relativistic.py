@@ -14,7 +14,6 @@ class Relativistic(Loss):
     """Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2."""
 
     gamma: float
-    interval: int
     needs_reals_for_g: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ class WganGp(Loss):
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
     drift: float  # keeps the real scores near 0
     gp_reference: Reference
-    interval: int
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/critic": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}
