@@ -207,7 +207,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def open_tables(overrides: list[str]) -> list[str]:
-    """Let `key={…}` bring new entries into a table: Hydra only takes them with `++`; the schema checks the key later."""
+    """Let `key={…}` bring new entries into a table, which Hydra takes with `++` only; the schema checks the key."""
     return [f"++{override}" if re.match(r"[\w.]+=\s*\{", override) else override for override in overrides]
 
 
@@ -268,11 +268,10 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     """--cfg, --multirun, --info, --config-dir … through Hydra's own entry point."""
     import hydra
 
-    if not {"-m", "--multirun"} & set(arguments):
-        compose(
-            verb.name,
-            [argument for argument in arguments if "=" in argument and not argument.startswith("-")],
-        )
+    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    flags = [argument for argument in arguments if argument not in overrides]
+    if not {"-m", "--multirun"} & set(flags):
+        compose(verb.name, overrides)  # a typo gets our own answer
 
     def task(composed: "DictConfig") -> None:
         code = run_plain(verb, own_values(composed))
@@ -280,7 +279,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
             sys.exit(code)
 
     tolerate_lazy_help()
-    sys.argv = [f"pggan {verb.name}", *open_tables(arguments), *QUIET]
+    sys.argv = [f"pggan {verb.name}", *open_tables(overrides), *QUIET, *flags]
     hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
     return 0
 

@@ -117,8 +117,9 @@ def test_a_typo_ends_the_process_with_2_and_without_traceback():
 
 
 def test_cfg_job_prints_the_composed_configuration():
-    result = train("--cfg", "job", "seed=7")
+    result = train("schedule.batch={8: 4}", "--cfg", "job", "seed=7")
     assert result.returncode == 0, result.stderr
+    assert "    8: 4\n" in result.stdout
     assert "seed: 7\n" in result.stdout
     assert "gp_reference: official" in result.stdout
 
