@@ -13,10 +13,9 @@ from pggan.cli import VERBS, main
 ROOT = Path(__file__).parents[1]
 
 
-def train(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "train.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def train(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_the_overview_lists_every_command(capsys):
@@ -125,7 +124,7 @@ def test_cfg_job_prints_the_composed_configuration():
 
 
 def test_multirun_trains_one_run_per_value(tiny_overrides, tmp_path):
-    result = train("--multirun", *tiny_overrides, "seed=1,2", f"run_dir={tmp_path}/seed-${{seed}}")
+    result = train("--multirun", *tiny_overrides, "seed=1,2", f"run_dir={tmp_path}/seed-${{seed}}", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "seed-1" / "generator.safetensors").is_file()
     assert (tmp_path / "seed-2" / "generator.safetensors").is_file()
