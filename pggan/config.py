@@ -249,8 +249,8 @@ class PrepareConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleConfig:
-    """Images from a generator."""
+class DrawConfig:
+    """Which generator draws which faces, and where they go."""
 
     run: str
     seeds: Any
@@ -263,25 +263,29 @@ class SampleConfig:
     out: str
     devices: str
 
+    def __post_init__(self) -> None:
+        require(self.zoom >= 1, "zoom", self.zoom, "at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
-class InterpolateConfig:
+class SampleConfig(DrawConfig):
+    """Images from a generator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterpolateConfig(DrawConfig):
     """Images between latents."""
 
-    run: str
-    seeds: Any
     path: InterpolationPath
     frames: int
     fps: int
     smoothness: float
-    grid: str | None
-    resolution: int | None
-    alpha: float | None
-    truncation: float
-    label: int | None
-    zoom: int
-    out: str
-    devices: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.frames >= 2, "frames", self.frames, "at least 2")
+        require(self.fps >= 1, "fps", self.fps, "at least 1")
+        require(self.smoothness >= 0, "smoothness", self.smoothness, "at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

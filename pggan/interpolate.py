@@ -3,14 +3,11 @@
 import numpy as np
 from torch import Tensor
 
-from pggan.checkpoint import load_generator
 from pggan.config import InterpolateConfig, InterpolationPath, parse_grid, parse_seeds
-from pggan.device import choose_device
 from pggan.errors import UserError
 from pggan.latents import seed_latents, visit, walk
 from pggan.pictures import ANIMATED, check_output, enlarge, grid, save_frames, save_png
-from pggan.rendering import choose_stage, render
-from pggan.schema import require
+from pggan.rendering import open_generator, render
 
 
 def run(config: InterpolateConfig) -> int:
@@ -19,20 +16,11 @@ def run(config: InterpolateConfig) -> int:
     An animation with a grid shows that many paths at once, each through its own seeds; a picture with a grid breaks
     its frames into rows.
     """
-    require(config.frames >= 2, "frames", config.frames, "at least 2")
-    require(config.fps >= 1, "fps", config.fps, "at least 1")
     out = check_output(config.out, (".png", *ANIMATED))
     seeds = parse_seeds(config.seeds)
     animated = out.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
-    generator = load_generator(config.run, choose_device(config.devices))
-    stage = choose_stage(
-        generator,
-        resolution=config.resolution,
-        alpha=config.alpha,
-        truncation=config.truncation,
-        label=config.label,
-    )
+    generator, stage = open_generator(config)
     size = generator.network.architecture.latent_size
     count = columns * rows if animated else 1
     drawn = [

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.checkpoint import LoadedGenerator
+from pggan.checkpoint import LoadedGenerator, load_generator
+from pggan.config import DrawConfig
+from pggan.device import choose_device
 from pggan.errors import UserError
 from pggan.latents import seed_latents
 from pggan.pictures import Pixels, to_bytes
@@ -22,6 +24,19 @@ class Stage:
     alpha: float
     truncation: float
     label: int | None
+
+
+def open_generator(config: DrawConfig) -> tuple[LoadedGenerator, Stage]:
+    """The generator and the stage that `config` asks for."""
+    generator = load_generator(config.run, choose_device(config.devices))
+    stage = choose_stage(
+        generator,
+        resolution=config.resolution,
+        alpha=config.alpha,
+        truncation=config.truncation,
+        label=config.label,
+    )
+    return generator, stage
 
 
 def choose_stage(

@@ -3,13 +3,11 @@
 from math import ceil, sqrt
 from pathlib import Path
 
-from pggan.checkpoint import load_generator
 from pggan.config import SampleConfig, parse_grid, parse_seeds
-from pggan.device import choose_device
 from pggan.errors import UserError
 from pggan.latents import seed_latents
 from pggan.pictures import check_output, enlarge, grid, save_png
-from pggan.rendering import choose_stage, render
+from pggan.rendering import open_generator, render
 
 
 def run(config: SampleConfig) -> int:
@@ -18,14 +16,7 @@ def run(config: SampleConfig) -> int:
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (ceil(sqrt(len(seeds))), len(seeds))
     if columns * rows < len(seeds):
         raise UserError(f"grid={config.grid} has no room for {len(seeds)} seeds.", "Take a larger grid or fewer seeds.")
-    generator = load_generator(config.run, choose_device(config.devices))
-    stage = choose_stage(
-        generator,
-        resolution=config.resolution,
-        alpha=config.alpha,
-        truncation=config.truncation,
-        label=config.label,
-    )
+    generator, stage = open_generator(config)
     one_file = bool(Path(config.out).suffix)
     out = check_output(config.out, (".png",)) if one_file else Path(config.out)
     latents = seed_latents(seeds, generator.network.architecture.latent_size)
