@@ -137,9 +137,8 @@ class Trainer:
             report.averages.add(watched)
             report.progress(state.images, phase)
             self.do_what_is_due(before, phase)
-        phase = schedule.at(max(state.images - 1, 0))
         if self.saved_at != state.images:
-            self.save(phase)
+            self.save()
         if state.images >= schedule.total:
             report.line(f"Done: {state.images:,} images. Sample: pggan sample run={report.run_dir} seeds=0-63")
             return 0
@@ -161,9 +160,11 @@ class Trainer:
         if due(self.config.monitor.grid_images):
             self.show_fakes(phase)
         if due(self.config.checkpoint.every_images):
-            self.save(phase)
+            self.save()
 
-    def save(self, phase: Phase) -> None:
+    def save(self) -> None:
+        """Write a checkpoint; its stage is that of the last image shown."""
+        phase = self.schedule.at(max(self.state.images - 1, 0))
         save_checkpoint(self.report.run_dir, self.state, phase, describe(self.config), self.config.checkpoint.keep)
         self.saved_at = self.state.images
 

@@ -52,8 +52,8 @@ def pixels(path):
 
 
 def test_the_newest_stage_is_drawn_unless_another_is_asked_for(generator):
-    assert (stage(generator).resolution, stage(generator).alpha) == (16, 0.75)
-    assert (stage(generator, resolution=16).resolution, stage(generator, resolution=16).alpha) == (16, 0.75)
+    assert (stage(generator).resolution, stage(generator).alpha) == (16, 31 / 32)
+    assert (stage(generator, resolution=16).resolution, stage(generator, resolution=16).alpha) == (16, 31 / 32)
     assert (stage(generator, resolution=8).resolution, stage(generator, resolution=8).alpha) == (8, 1.0)
     assert stage(generator, alpha=0.25).alpha == 0.25
 
@@ -173,7 +173,7 @@ def test_slips_are_refused_with_advice(run_dir, arguments, hint, capsys, tmp_pat
 def test_inspect_prints_what_a_run_and_a_data_set_hold(run_dir, labelled_data, capsys):
     assert main(["inspect", f"run={run_dir}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (96, 16, 0.75, "16x16 fade")
+    assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (96, 16, 31 / 32, "16x16 fade")
     assert set(facts["parameters"]) == {"generator", "discriminator"}
     assert len(facts["state_sha256"]) == 64
     assert main(["inspect", f"run={run_dir / 'checkpoints' / '000000096'}"]) == 0
