@@ -3,6 +3,7 @@
 Nothing here imports torch, so that --help and a typo are answered at once.
 """
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -117,6 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except BrokenPipeError:  # whoever reads the output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+        return 0
     except KeyboardInterrupt:
         print("Stopped at once; the last checkpoint is whole.", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -131,7 +135,7 @@ def overview() -> str:
 
 def run_verb(verb: Verb, arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
-        print(help_text(verb, arguments))
+        print(help_text(verb, arguments), flush=True)
         return 0
     for argument in arguments:
         if argument.startswith("--") and "=" in argument:

@@ -130,6 +130,13 @@ def test_multirun_trains_one_run_per_value(tiny_overrides, tmp_path):
     assert (tmp_path / "seed-2" / "generator.safetensors").is_file()
 
 
+def test_help_cut_short_by_its_reader_ends_quietly():
+    command = f"{sys.executable} train.py --help | head -n 1"
+    result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("Train")
+    assert result.stderr == ""
+
+
 def test_the_module_and_the_script_are_the_same_program():
     for command in (["-m", "pggan", "train"], ["train.py"]):
         result = subprocess.run(
