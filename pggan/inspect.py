@@ -24,6 +24,8 @@ def run(config: InspectConfig) -> int:
         print(json.dumps(facts, indent=1))
         return 0
     table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
     Console().print(table)
