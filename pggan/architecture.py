@@ -21,6 +21,14 @@ class Resampling(Enum):
     unfused = "unfused"
 
 
+class Geometry(Enum):
+    """What a convolution does to the side of an image."""
+
+    same = "same"
+    up = "up"  # doubles it, by nearest upsampling before the convolution
+    down = "down"  # halves it, by box pooling after the convolution
+
+
 def is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 

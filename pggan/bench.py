@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from pggan.compute import Compute
 from pggan.config import BenchConfig, OptimizerConfig
 from pggan.config import table as per_level
 from pggan.device import choose_device
@@ -78,7 +79,7 @@ def time_steps(state: State, phase: Phase, loss: Loss, device: torch.device, con
     for step in range(config.warmup + config.steps):
         start = time.perf_counter()
         draws = Draws(0, step * phase.batch, device)
-        watched = train_step(state, phase, Reals(images, None, None), loss, draws, decay=0.999)
+        watched = train_step(state, phase, Reals(images, None, None), loss, draws, decay=0.999, compute=Compute())
         watched["G/loss"].item()  # waits for the device
         seconds.append(time.perf_counter() - start)
     return median(seconds[config.warmup :])

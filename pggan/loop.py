@@ -6,6 +6,7 @@ import torch
 
 from pggan.architecture import Architecture
 from pggan.checkpoint import Checkpoint, differences, newest_checkpoint, open_checkpoint, save_checkpoint
+from pggan.compute import Compute
 from pggan.config import AverageConfig, TrainConfig, parse_grid
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
@@ -133,7 +134,9 @@ class Trainer:
                     state.reset_optimizers()
             draws = Draws(self.config.seed, before, report.device)
             decay = average_decay(self.config.average, before, phase.batch)
-            watched = train_step(state, phase, self.stream.batch(phase, draws), self.loss, draws, decay=decay)
+            watched = train_step(
+                state, phase, self.stream.batch(phase, draws), self.loss, draws, decay=decay, compute=Compute()
+            )
             report.averages.add(watched)
             report.progress(state.images, phase)
             self.do_what_is_due(before, phase)

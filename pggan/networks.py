@@ -4,18 +4,23 @@ Shapes: N batch, C channels or feature maps, R resolution (height = width), Z la
 Source: paper section 2-4 and Table 2; constants as in the official code.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from pggan.architecture import SMALLEST_RESOLUTION, Architecture, Resampling
+from pggan.activation import activate, activate_and_normalize, pixel_norm, widened
+from pggan.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling
+from pggan.compute import Compute
+from pggan.convolution import Method, convolution, method_for
 from pggan.draws import generator_for
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
-LEAKY_SLOPE = 0.2  # paper Table 2
-EPSILON = 1e-8  # paper section 4.2, and under the root of minibatch stddev
+EPSILON = 1e-8  # under the root of minibatch stddev, as in the official code
 
 
 # ---- functions -------------------------------------------------------------------------------------------
@@ -31,37 +36,23 @@ def downsample(images: Tensor) -> Tensor:
     return F.avg_pool2d(images, 2)
 
 
-def fade(old: Tensor, new: Tensor, alpha: float) -> Tensor:
+def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """Blend in new layers: `old` at alpha 0, `new` at alpha 1, exactly at both ends.  (paper Figure 2)"""
-    return torch.lerp(old, new, alpha)
-
-
-def pixel_norm(features: Tensor) -> Tensor:
-    """Scale each pixel's feature vector (dimension 1) to unit mean square.  (paper section 4.2)"""
-    return features * torch.rsqrt(features.square().mean(1, keepdim=True) + EPSILON)
+    return torch.lerp(widened(old), widened(new), alpha).to(new.dtype)
 
 
 def minibatch_stddev(features: Tensor, group: int, parts: int = 1) -> Tensor:
-    """Append one map holding the average standard deviation over a group of images.  (paper section 3)
+    """The average standard deviation over the group of each image, in float32.  (paper section 3)
 
     Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …
     A batch made of `parts` (P) equal ones has groups of its own in each.
-    [N, C, R, R] -> [N, C + 1, R, R]
+    [N, C, R, R] -> [N]
     """
-    count, _, height, width = features.shape
-    size = min(group, count // parts)
-    grouped = features.float().reshape(parts, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
+    size = min(group, len(features) // parts)
+    grouped = widened(features).reshape(parts, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
     centered = grouped - grouped.mean(1, keepdim=True)
     deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # [P, 1, M, C, R, R], biased variance
-    average = deviation.mean((3, 4, 5)).to(features.dtype)  # [P, 1, M]
-    maps = average.expand(-1, size, -1).reshape(-1, 1, 1, 1).expand(-1, 1, height, width)
-    return torch.cat([features, maps], 1)
-
-
-def spread(kernel: Tensor) -> Tensor:
-    """Sum of four one-pixel shifts: a 3x3 kernel joined with a 2x2 box.  [O, I, 3, 3] -> [O, I, 4, 4]"""
-    padded = F.pad(kernel, (1, 1, 1, 1))
-    return padded[..., 1:, 1:] + padded[..., 1:, :-1] + padded[..., :-1, 1:] + padded[..., :-1, :-1]
+    return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
 
 
 # ---- layers ----------------------------------------------------------------------------------------------
@@ -76,59 +67,105 @@ class Equalized(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0] if bias is None else bias))
         self.scale = gain / sqrt(self.weight[0].numel())
+        self.compute = Compute()
+        self.ready: dict[Method | None, tuple[Tensor, ...]] | None = None  # inside `prepared`
 
     @property
-    def scaled(self) -> Tensor:
-        return self.weight * self.scale
+    def dtype(self) -> torch.dtype:
+        """What this layer calculates in."""
+        return self.compute.dtype or self.weight.dtype
+
+    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
+        """What `forward` calculates with, from the scaled weight."""
+        return weight, self.bias
+
+    def operands(self, method: Method | None = None) -> tuple[Tensor, ...]:
+        """What `make` gives in the precision of `prepared`, and made once there."""
+        if self.ready is not None and method in self.ready:
+            return self.ready[method]
+        with torch.set_grad_enabled(self.ready is not None or torch.is_grad_enabled()):  # a later use may need it
+            made = tuple(operand.to(self.dtype) for operand in self.make(self.weight * self.scale, method))
+        if self.ready is not None:
+            self.ready[method] = made
+        return made
+
+
+@contextmanager
+def prepared(network: nn.Module, compute: Compute) -> Iterator[None]:
+    """Inside, `network` calculates as `compute` says, and makes its kernels once, not per use.
+
+    That is to scale them, cast them and bring them into the form of their convolution.  The weights must not change.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, Equalized)]
+    for layer in layers:
+        layer.ready, layer.compute = None if compute.compiled else {}, compute  # compilers find repetitions themselves
+    network.recompute = compute.recompute
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.ready, layer.compute = None, Compute()
+        network.recompute = False
 
 
 class EqualizedLinear(Equalized):
     """[N, I] -> [N, O]"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.scaled, self.bias)
+        kernel, bias = self.operands()
+        return F.linear(x.to(self.dtype), kernel, bias)
+
+
+class Score(EqualizedLinear):
+    """The last layer of D, in the precision of its weight whatever that of the others."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+
+class ToOrFromRGB(Equalized):
+    """Every pixel by itself.  [N, I, R, R] -> [N, O, R, R]"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, bias = self.operands()
+        return F.conv2d(x.to(self.dtype), kernel, bias)
 
 
 class EqualizedConv(Equalized):
-    """Convolution at constant resolution.  [N, I, R, R] -> [N, O, R, R]"""
+    """3x3 convolution.  [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its geometry"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.scaled, self.bias, padding=self.weight.shape[-1] // 2)
-
-
-class UpConv(Equalized):
-    """Nearest upsampling, then a 3x3 convolution.  [N, I, R, R] -> [N, O, 2R, 2R]"""
-
-    def __init__(self, *shape: int, resampling: Resampling) -> None:
+    def __init__(self, *shape: int, geometry: Geometry = Geometry.same) -> None:
         super().__init__(*shape)
-        self.fused = resampling is Resampling.fused
+        self.geometry = geometry
+
+    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
+        assert method is not None, "a convolution needs one"
+        return method.prepared(weight, self.geometry), self.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.fused:
-            return F.conv2d(upsample(x), self.scaled, self.bias, padding=1)
-        # A transposed convolution mirrors its kernel, hence the flip; its weight is [I, O, 4, 4].
-        kernel = spread(self.scaled.flip(-1, -2)).transpose(0, 1)
-        return F.conv_transpose2d(x, kernel, self.bias, stride=2, padding=1)
+        x = x.to(self.dtype)
+        method = self.compute.method or method_for(x, self.weight, self.geometry)
+        kernel, bias = self.operands(method)
+        return convolution(x, kernel, bias, method, self.geometry)
 
 
-class DownConv(Equalized):
-    """3x3 convolution, activation and box pooling.  [N, I, R, R] -> [N, O, R/2, R/2]
+class ConvWithEvenMap(EqualizedConv):
+    """3x3 convolution of 4x4 features and one more map, even over each image: [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    The order of activation and pooling is that of `Resampling`.
+    An even map needs no convolution, only the sums of its taps; and I stays a round number, which is fast.
     """
 
-    def __init__(self, *shape: int, resampling: Resampling) -> None:
-        super().__init__(*shape)
-        self.fused = resampling is Resampling.fused
+    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
+        """[O, I + 1, 3, 3] to the features' kernel, the bias and the sums of the map's taps [O, 4, 4]."""
+        sums = F.conv2d(weight.new_ones(1, 1, 4, 4), weight[:, -1:], padding=1)[0]
+        return *super().make(weight[:, :-1], method), sums
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.fused:
-            return downsample(activate(F.conv2d(x, self.scaled, self.bias, padding=1)))
-        return activate(F.conv2d(x, spread(self.scaled) / 4, self.bias, stride=2, padding=1))
-
-
-def activate(x: Tensor) -> Tensor:
-    return F.leaky_relu(x, LEAKY_SLOPE)
+    def forward(self, x: Tensor, even: Tensor) -> Tensor:  # type: ignore[override]
+        x = x.to(self.dtype)
+        method = self.compute.method or method_for(x, self.weight[:, :-1], self.geometry)
+        kernel, bias, sums = self.operands(method)
+        return convolution(x, kernel, bias, method, self.geometry) + even.to(x.dtype)[:, None, None, None] * sums
 
 
 class GeneratorStem(nn.Module):
@@ -142,9 +179,10 @@ class GeneratorStem(nn.Module):
         self.conv = EqualizedConv(width, width, 3, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
-        x = F.linear(latents, self.dense.scaled).reshape(-1, self.width, 4, 4)
-        x = pixel_norm(activate(x + self.dense.bias[:, None, None]))
-        return pixel_norm(activate(self.conv(x)))
+        kernel, bias = self.dense.operands()
+        x = F.linear(latents.to(kernel.dtype), kernel).reshape(-1, self.width, 4, 4)
+        x = activate_and_normalize(x + bias[:, None, None])
+        return activate_and_normalize(self.conv(x))
 
 
 class GeneratorBlock(nn.Module):
@@ -152,25 +190,27 @@ class GeneratorBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling) -> None:
         super().__init__()
-        self.up_conv = UpConv(outputs, inputs, 3, 3, resampling=resampling)
+        self.fused = resampling is Resampling.fused
+        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.up if self.fused else Geometry.same)
         self.conv = EqualizedConv(outputs, outputs, 3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = pixel_norm(activate(self.up_conv(x)))
-        return pixel_norm(activate(self.conv(x)))
+        x = activate_and_normalize(self.up_conv(x if self.fused else upsample(x)))
+        return activate_and_normalize(self.conv(x))
 
 
 class DiscriminatorBlock(nn.Module):
-    """Halve the resolution.  [N, I, R, R] -> [N, O, R/2, R/2]"""
+    """Halve the resolution, in the order of `Resampling`.  [N, I, R, R] -> [N, O, R/2, R/2]"""
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling) -> None:
         super().__init__()
+        self.fused = resampling is Resampling.fused
         self.conv = EqualizedConv(inputs, inputs, 3, 3)
-        self.down_conv = DownConv(outputs, inputs, 3, 3, resampling=resampling)
+        self.down_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.down if self.fused else Geometry.same)
 
     def forward(self, x: Tensor) -> Tensor:
-        halved: Tensor = self.down_conv(activate(self.conv(x)))
-        return halved
+        x = activate(self.down_conv(activate(self.conv(x))))
+        return x if self.fused else downsample(x)
 
 
 class DiscriminatorHead(nn.Module):
@@ -179,14 +219,15 @@ class DiscriminatorHead(nn.Module):
     def __init__(self, width: int, hidden: int, outputs: int, stddev_group: int) -> None:
         super().__init__()
         self.stddev_group = stddev_group
-        self.conv = EqualizedConv(width, width + 1, 3, 3)
+        self.conv = ConvWithEvenMap(width, width + 1, 3, 3)
         self.dense = EqualizedLinear(hidden, width * 16)
-        self.score = EqualizedLinear(outputs, hidden, gain=1.0)
+        self.score = Score(outputs, hidden, gain=1.0)
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
-        x = activate(self.conv(minibatch_stddev(x, self.stddev_group, parts)))
-        output: Tensor = self.score(activate(self.dense(x.flatten(1))))
-        return output.float()
+        x = activate(self.conv(x, minibatch_stddev(x, self.stddev_group, parts)))
+        x = activate(self.dense(x.flatten(1)))
+        output: Tensor = self.score(x)
+        return output
 
 
 # ---- networks --------------------------------------------------------------------------------------------
@@ -197,16 +238,17 @@ class Generator(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
+        self.recompute = False  # inside `prepared`
         self.architecture = a = architecture
         self.stem = GeneratorStem(a.latent_size + a.labels, a.width(SMALLEST_RESOLUTION))
         self.blocks = nn.ModuleDict(
             {str(r): GeneratorBlock(a.width(r // 2), a.width(r), a.resampling) for r in a.resolutions[1:]}
         )
         self.to_rgb = nn.ModuleDict(
-            {str(r): EqualizedConv(a.channels, a.width(r), 1, 1, gain=1.0) for r in a.resolutions}
+            {str(r): ToOrFromRGB(a.channels, a.width(r), 1, 1, gain=1.0) for r in a.resolutions}
         )
 
-    def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float = 1.0) -> Tensor:
+    def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R], about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
         `alpha`: weight of the block that reaches R against the upsampled image of the level below.
@@ -219,15 +261,15 @@ class Generator(nn.Module):
         features: Tensor = self.stem(pixel_norm(x))
         return features
 
-    def grow(self, features: Tensor, resolution: int, alpha: float = 1.0) -> Tensor:
+    def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`."""
         x = previous = features
         for level in self.architecture.resolutions[1:]:
             if level <= resolution:
-                x, previous = self.blocks[str(level)](x), x
-        images: Tensor = self.to_rgb[str(resolution)](x)
-        if resolution > SMALLEST_RESOLUTION and alpha < 1:
-            images = fade(upsample(self.to_rgb[str(resolution // 2)](previous)), images, alpha)
+                x, previous = run_block(self.blocks[str(level)], x, self.recompute), x
+        images: Tensor = widened(self.to_rgb[str(resolution)](x))
+        if resolution > SMALLEST_RESOLUTION and fading(alpha):
+            images = fade(upsample(widened(self.to_rgb[str(resolution // 2)](previous))), images, alpha)
         return images
 
 
@@ -236,8 +278,9 @@ class Discriminator(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
+        self.recompute = False  # inside `prepared`
         self.architecture = a = architecture
-        self.from_rgb = nn.ModuleDict({str(r): EqualizedConv(a.width(r), a.channels, 1, 1) for r in a.resolutions})
+        self.from_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.width(r), a.channels, 1, 1) for r in a.resolutions})
         self.blocks = nn.ModuleDict(
             {str(r): DiscriminatorBlock(a.width(r), a.width(r // 2), a.resampling) for r in a.resolutions[1:]}
         )
@@ -245,7 +288,9 @@ class Discriminator(nn.Module):
             a.width(SMALLEST_RESOLUTION), a.width(SMALLEST_RESOLUTION // 2), 1 + a.labels, a.stddev_group
         )
 
-    def forward(self, images: Tensor, resolution: int, alpha: float = 1.0, parts: int = 1) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+    ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L], float32, of `images` [N, C, R, R]; R = `resolution`.
 
         `parts`: equal batches that `images` is made of, whose scores don't depend on each other.
@@ -254,12 +299,26 @@ class Discriminator(nn.Module):
         for level in reversed(self.architecture.resolutions[1:]):
             if level > resolution:
                 continue
-            x = self.blocks[str(level)](x)
-            if level == resolution and alpha < 1:
+            x = run_block(self.blocks[str(level)], x, self.recompute)
+            if level == resolution and fading(alpha):
                 old = activate(self.from_rgb[str(level // 2)](downsample(images)))
                 x = fade(old, x, alpha)
         output = self.head(x, parts)
         return output[:, 0], output[:, 1:]
+
+
+def run_block(block: nn.Module, x: Tensor, recompute: bool) -> Tensor:
+    """`block(x)`, keeping for the way back either all that is inside or, with `recompute`, `x` alone."""
+    if recompute and torch.is_grad_enabled():
+        kept: Tensor = checkpoint(block, x, use_reentrant=False)
+        return kept
+    result: Tensor = block(x)
+    return result
+
+
+def fading(alpha: float | Tensor) -> bool:
+    """Whether there is anything to blend; a tensor may hold any weight, and is not looked into."""
+    return isinstance(alpha, Tensor) or alpha < 1
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:

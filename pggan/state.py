@@ -12,6 +12,10 @@ from pggan.architecture import Architecture
 from pggan.config import OptimizerConfig
 from pggan.networks import Discriminator, Generator, initialize
 
+FIRST_SCALE = 2.0**12
+LARGEST_SCALE = 2.0**24
+SCALE_INTERVAL = 2000  # updates
+
 
 @dataclass
 class Player:
@@ -19,6 +23,28 @@ class Player:
 
     network: nn.Module
     optimizer: torch.optim.Adam
+    skipped: Tensor  # int32: updates left out in a row because their gradient was not finite
+    scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
+    since_scaling: Tensor  # int32: updates since the scale was changed
+
+    def step(self, learning_rate: float | Tensor, finite: Tensor) -> None:
+        """Update the weights unless `finite` is false, and forget the gradient; without waiting for the device.
+
+        The gradient is multiplied by `scale`, which halves when it overflows and doubles after 2000 good updates.
+        Source: Micikevicius et al. 2018, section 3.2 (loss scaling).
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        # Fused Adam takes these two from its attributes, as torch.amp.GradScaler hands them over.
+        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = self.scale  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.optimizer.zero_grad()  # to None: frees memory, and levels not in use stay without gradient and update
+        self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
+        if self.scale is not None:
+            grown = self.since_scaling + 1 >= SCALE_INTERVAL
+            self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, LARGEST_SCALE)
+            self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
 
 
 @dataclass
@@ -44,6 +70,7 @@ class State:
             "average": dict(self.average.state_dict()),
             "optimizer_g": dict(_moments(self.g)),
             "optimizer_d": dict(_moments(self.d)),
+            "guards": dict(_guards(self)),
         }
 
     def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
@@ -53,10 +80,16 @@ class State:
         self.average.load_state_dict(parts["average"])
         _load_moments(self.g, parts["optimizer_g"])
         _load_moments(self.d, parts["optimizer_d"])
+        saved = parts["guards"]
+        for name, guard in _guards(self):
+            if name in saved:  # a run may go on in another precision
+                guard.copy_(saved[name])
 
 
-def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> State:
-    """The state before the first image."""
+def new_state(
+    architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device, *, half: bool = False
+) -> State:
+    """The state before the first image; `half`: losses are scaled, for half precision."""
     generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
@@ -70,14 +103,20 @@ def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int,
             eps=optimizer.epsilon,
             fused=True,
         )
-        players.append(Player(network, adam))
+        counters = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
+        scale = torch.tensor(FIRST_SCALE, device=device) if half else None
+        players.append(Player(network, adam, next(counters), scale, next(counters)))
     return State(g=players[0], d=players[1], average=deepcopy(generator).requires_grad_(False))
 
 
-def follow(average: Generator, source: nn.Module, decay: float) -> None:
+def follow(average: Generator, source: nn.Module, decay: float | Tensor) -> None:
     """Pull every weight of `average` to decay * average + (1 - decay) * source."""
     means = [mean.detach() for mean in average.parameters()]
-    torch._foreach_lerp_(means, [parameter.detach() for parameter in source.parameters()], 1 - decay)
+    sources = [parameter.detach() for parameter in source.parameters()]
+    if isinstance(decay, Tensor):
+        torch._foreach_lerp_(means, sources, [1 - decay] * len(means))
+    else:
+        torch._foreach_lerp_(means, sources, 1 - decay)
 
 
 def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: int) -> str:
@@ -95,6 +134,14 @@ def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in player.network.named_parameters():
         for key, value in player.optimizer.state.get(parameter, {}).items():
             yield f"{name}/{key}", value
+
+
+def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
+    for name, player in (("g", state.g), ("d", state.d)):
+        yield f"{name}/skipped", player.skipped
+        if player.scale is not None:
+            yield f"{name}/scale", player.scale
+            yield f"{name}/since_scaling", player.since_scaling
 
 
 def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:

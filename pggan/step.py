@@ -3,58 +3,164 @@
 N batch, Z latent size, C channels, R resolution of the phase.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pggan.compute import Compute
 from pggan.draws import Draws
-from pggan.losses.base import Loss, Reals, Terms
+from pggan.losses.base import Examination, GradientPenalty, Loss, Points, Reals, Terms
+from pggan.networks import prepared
 from pggan.schedule import Phase
 from pggan.state import Player, State, follow
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What is the same for many steps: one compiled function, or one recording, serves them all."""
+
+    resolution: int
+    missing_levels: int
+    fading: bool
+    due: tuple[GradientPenalty, ...]
+
+
+class Inputs(NamedTuple):
+    """The images and random numbers of one step."""
+
+    reals: Reals
+    latents_d: Tensor  # [N, Z]
+    latents_g: Tensor  # [N, Z]
+    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1)
+
+    def rows(self, rows: Tensor) -> "Inputs":
+        mix = None if self.mix is None else self.mix[rows]
+        return Inputs(self.reals.rows(rows), self.latents_d[rows], self.latents_g[rows], mix)
+
+
+class Passes(NamedTuple):
+    """The forward passes of a step, as they are or compiled."""
+
+    d: Callable[..., Terms]
+    g: Callable[..., Terms]
+
+
+class Dials(NamedTuple):
+    """What changes from step to step; tensors where the step is recorded, to be set without recording anew."""
+
+    alpha: float | Tensor
+    learning_rate_d: float | Tensor
+    learning_rate_g: float | Tensor
+    decay: float | Tensor  # of the averaged generator
+
+
 def train_step(
-    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float
+    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float, compute: Compute
 ) -> dict[str, Tensor]:
-    """Update D once, then G once, then the averaged G; returns what is worth watching, not reduced.
-
-    `decay`: of the averaged generator, for this step.
-    """
-    count, latent_size = len(reals.images), state.average.architecture.latent_size
-    generate = partial(state.g.network, resolution=phase.resolution, alpha=phase.alpha)
-    critic = partial(state.d.network, resolution=phase.resolution, alpha=phase.alpha)
-
-    with torch.no_grad():  # D: tell reals from fakes
-        fakes = generate(draws.normal("d_latents", count, latent_size), reals.labels)  # [N, C, R, R]
-    terms = loss.for_d(critic, reals, fakes, phase, draws)
-    watched = update(state.d, terms, phase.learning_rate_d, "D")
-
-    with frozen(state.d.network):  # G: raise the scores of fresh fakes
-        fakes = generate(draws.normal("g_latents", count, latent_size), reals.fake_labels)  # [N, C, R, R]
-        terms = loss.for_g(critic, reals, fakes)
-        watched |= update(state.g, terms, phase.learning_rate_g, "G")
-
-    follow(state.average, state.g.network, decay)
-    state.images += count
+    """Update D once, then G once, then the averaged G; returns what is worth watching, not reduced."""
+    stage, inputs, dials = set_up(state, phase, reals, loss, draws, decay)
+    watched = learn(state, stage, inputs, loss, dials, compute)
+    state.images += phase.batch
     state.phase_index = phase.index
     return watched
 
 
-def update(player: Player, terms: Terms, learning_rate: float, name: str) -> dict[str, Tensor]:
-    """Add up the mean of every term, backpropagate, take one optimizer step."""
-    player.optimizer.zero_grad(set_to_none=True)  # levels not in use keep no gradient, and so are not updated
-    total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
+def set_up(
+    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, decay: float
+) -> tuple[Stage, Inputs, Dials]:
+    """All that one step needs to know, so that `learn` is arithmetic alone."""
+    count, size = phase.batch, state.average.architecture.latent_size
+    due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, draws.images))
+    mix = draws.uniform("mix", count, 1, 1, 1) if any(penalty.at is Points.mixed for penalty in due) else None
+    return (
+        Stage(phase.resolution, phase.missing_levels, phase.fading, due),
+        Inputs(reals, draws.normal("d_latents", count, size), draws.normal("g_latents", count, size), mix),
+        Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, decay),
+    )
+
+
+def learn(
+    state: State, stage: Stage, inputs: Inputs, loss: Loss, dials: Dials, compute: Compute, passes: Passes | None = None
+) -> dict[str, Tensor]:
+    """The step itself; never waits for the device."""
+    passes = passes or Passes(look_at_images, look_at_fakes)
+    parts = micro_batches(inputs, state.average.architecture.stddev_group, compute.micro_batch)
+
+    seen = []
+    for part, share in parts:  # D: tell reals from fakes
+        with prepared(state.g.network, compute), prepared(state.d.network, compute):
+            seen.append(backward(state.d, passes.d(state, stage, part, loss, dials.alpha, compute), share))
+    watched = update(state.d, seen, dials.learning_rate_d, "D")
+
+    seen = []
+    for part, share in parts:  # G: raise the scores of fresh fakes
+        with prepared(state.g.network, compute), prepared(state.d.network, compute), frozen(state.d.network):
+            seen.append(backward(state.g, passes.g(state, stage, part, loss, dials.alpha, compute), share))
+    watched |= update(state.g, seen, dials.learning_rate_g, "G")
+
+    follow(state.average, state.g.network, dials.decay)
+    return watched
+
+
+def look_at_images(
+    state: State, stage: Stage, part: Inputs, loss: Loss, alpha: float | Tensor, compute: Compute
+) -> Terms:
+    """D's terms for reals and fresh fakes."""
+    with torch.no_grad():
+        fakes = state.g.network(part.latents_d, part.reals.labels, stage.resolution, alpha)  # [N, C, R, R]
+    critic = partial(state.d.network, resolution=stage.resolution, alpha=alpha)
+    how = Examination(stage.due, stage.missing_levels, part.mix, state.d.scale, compute.tangent)
+    return loss.for_d(critic, part.reals, fakes, how)
+
+
+def look_at_fakes(
+    state: State, stage: Stage, part: Inputs, loss: Loss, alpha: float | Tensor, compute: Compute
+) -> Terms:
+    """G's terms for fresh fakes."""
+    fakes = state.g.network(part.latents_g, part.reals.fake_labels, stage.resolution, alpha)  # [N, C, R, R]
+    return loss.for_g(partial(state.d.network, resolution=stage.resolution, alpha=alpha), part.reals, fakes)
+
+
+def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[tuple[Inputs, float]]:
+    """The batch in parts of at most `size` images, each with its share of the whole.
+
+    A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
+    """
+    count = len(inputs.latents_d)
+    group = min(group, count)
+    if size is None or size >= count:
+        return [(inputs, 1.0)]
+    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
+    parts = members.split(max(size // group, 1), 1)
+    return [(inputs.rows(part.flatten()), part.numel() / count) for part in parts]
+
+
+def backward(player: Player, terms: Terms, share: float) -> Terms:
+    """Add the gradient of the terms' means, times `share`; returns the terms without their gradient."""
+    total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
+    if player.scale is not None:
+        total = total * player.scale
     total.backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in player.network.parameters() if parameter.grad is not None]
-    norm = torch.stack(torch._foreach_norm(gradients)).norm()
-    for group in player.optimizer.param_groups:
-        group["lr"] = learning_rate
-    player.optimizer.step()
-    named = {tag: term.detach() for tag, term in terms.loss.items()}
-    return {f"{name}/loss": total.detach(), f"{name}/gradient_norm": norm, **named, **terms.shown}
+    return Terms({tag: term.detach() for tag, term in terms.loss.items()}, terms.shown)
+
+
+def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, name: str) -> dict[str, Tensor]:
+    """One optimizer step, unless the gradient is not finite; forgets the gradient, returns what to watch."""
+    parameters = [parameter for parameter in player.network.parameters() if parameter.grad is not None]
+    norm = torch.stack(torch._foreach_norm([parameter.grad for parameter in parameters])).norm()
+    if player.scale is not None:
+        norm = norm / player.scale
+    player.step(learning_rate, torch.isfinite(norm))
+    loss = {tag: torch.cat([terms.loss[tag] for terms in seen]) for tag in seen[0].loss}
+    shown = {tag: torch.cat([terms.shown[tag] for terms in seen]) for tag in seen[0].shown}
+    total = torch.stack([term.mean() for term in loss.values()]).sum()
+    about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
+    return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}
 
 
 @contextmanager

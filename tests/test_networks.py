@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.architecture import Architecture, Resampling
+from pggan.architecture import Architecture, Geometry, Resampling
 from pggan.draws import Draws
 from pggan.networks import (
     Discriminator,
-    DownConv,
+    DiscriminatorBlock,
     EqualizedConv,
     EqualizedLinear,
     Generator,
-    UpConv,
+    ToOrFromRGB,
     count_parameters,
     downsample,
     fade,
@@ -54,6 +54,12 @@ def variant(base=PAPER, **changes):
 def on_meta(network, architecture):
     with torch.device("meta"):
         return network(architecture)
+
+
+def with_stddev(features, group, parts=1):
+    """The features and, as the last map, their minibatch standard deviation."""
+    values = minibatch_stddev(features, group, parts)
+    return torch.cat([features, values[:, None, None, None].expand(-1, 1, *features.shape[2:])], 1)
 
 
 def ready(network, architecture, seed=0):
@@ -312,9 +318,8 @@ def test_initial_weights_depend_on_seed_network_and_layer():
         (lambda: EqualizedLinear(400, 300), (200, 300), 2),
         (lambda: EqualizedLinear(400, 300, gain=1.0), (200, 300), 1),
         (lambda: EqualizedConv(64, 48, 3, 3), (8, 48, 16, 16), 2),
-        (lambda: EqualizedConv(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
-        (lambda: UpConv(64, 48, 3, 3, resampling=Resampling.fused), (8, 48, 16, 16), 2),
-        (lambda: UpConv(64, 48, 3, 3, resampling=Resampling.unfused), (8, 48, 16, 16), 2),
+        (lambda: ToOrFromRGB(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
+        (lambda: EqualizedConv(64, 48, 3, 3, geometry=Geometry.up), (8, 48, 16, 16), 2),
     ],
 )
 def test_an_equalized_layer_keeps_the_scale_of_its_input(layer, shape, gain):
@@ -330,11 +335,11 @@ def test_an_equalized_layer_keeps_the_scale_of_its_input(layer, shape, gain):
 
 @pytest.mark.parametrize("resampling", Resampling)
 def test_a_pooling_layer_keeps_the_scale_of_an_even_image(resampling):
-    made = DownConv(300, 200, 3, 3, resampling=resampling)
+    made = DiscriminatorBlock(200, 300, resampling)
     initialize(made, 0, "layer")
     even = normal(4, 200, 1, 1).expand(-1, -1, 12, 12)
     with torch.no_grad():
-        out = made(even)[..., 1:-1, 1:-1]
+        out = made(even)[..., 2:-2, 2:-2]
     assert out.square().mean().item() == pytest.approx(1.04, rel=0.15)
 
 
@@ -494,7 +499,7 @@ def test_float32_networks_are_the_naive_ones_to_rounding():
 
 
 def test_fused_upsampling_is_nearest_upsampling_and_convolution():
-    layer = UpConv(5, 4, 3, 3, resampling=Resampling.fused)
+    layer = EqualizedConv(5, 4, 3, 3, geometry=Geometry.up)
     initialize(layer, 0, "layer")
     layer.bias.data = normal(5)
     layer.double()
@@ -506,16 +511,17 @@ def test_fused_upsampling_is_nearest_upsampling_and_convolution():
 
 @pytest.mark.parametrize("resampling", Resampling)
 def test_the_pooling_layer_activates_in_the_order_of_its_resampling(resampling):
-    layer = DownConv(5, 4, 3, 3, resampling=resampling)
-    initialize(layer, 0, "layer")
-    layer.bias.data = normal(5)
-    layer.double()
+    block = ready(lambda _: DiscriminatorBlock(4, 5, resampling), None).double()
     x = normal(2, 4, 6, 6, dtype=torch.float64)
-    convolved = naive_conv(x.numpy(), layer.weight.detach().numpy() * math.sqrt(2 / 36), layer.bias.detach().numpy())
+    convolved = x.numpy()
+    for layer in (block.conv, block.down_conv):
+        before = convolved if layer is block.conv else naive_activation(convolved)
+        weight, bias = layer.weight.detach().numpy() * math.sqrt(2 / 36), layer.bias.detach().numpy()
+        convolved = naive_conv(before, weight, bias)
     pooled_first, activated_first = naive_activation(naive_down(convolved)), naive_down(naive_activation(convolved))
     assert np.abs(pooled_first - activated_first).max() > 0.1
     expected = pooled_first if resampling is Resampling.fused else activated_first
-    np.testing.assert_allclose(layer(x).detach().numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(block(x).detach().numpy(), expected, atol=1e-12)
 
 
 def test_fused_and_unfused_generators_are_the_same_function():
@@ -589,7 +595,7 @@ def test_minibatch_stddev_of_a_worked_example_with_strided_groups():
     # Four images of two maps at 1x1; groups of 2: images 0 and 2, images 1 and 3.
     x = torch.tensor([[0.0, 10.0], [1.0, 7.0], [4.0, 10.0], [7.0, 1.0]])[:, :, None, None]
     # Group 0: biased deviations 2 and 0 (1e-4 with epsilon), mean 1.00005; group 1: 3 and 3, mean 3.
-    out = minibatch_stddev(x, 2)
+    out = with_stddev(x, 2)
     assert torch.equal(out[:, :2], x)
     assert out[:, 2].flatten().tolist() == pytest.approx([1.00005, 3.0, 1.00005, 3.0], abs=1e-6)
 
@@ -597,53 +603,53 @@ def test_minibatch_stddev_of_a_worked_example_with_strided_groups():
 def test_minibatch_stddev_averages_over_all_maps_and_positions_into_one_even_map():
     x = torch.zeros(2, 2, 2, 2)
     x[1] = torch.tensor([[[2.0, 4.0], [6.0, 8.0]], [[10.0, 12.0], [14.0, 16.0]]])
-    out = minibatch_stddev(x, 2)  # deviations are half of each: 1 … 8, mean 4.5
+    out = with_stddev(x, 2)  # deviations are half of each: 1 … 8, mean 4.5
     assert out.shape == (2, 3, 2, 2)
     torch.testing.assert_close(out[:, 2], torch.full((2, 2, 2), 4.5))
 
 
 def test_minibatch_stddev_of_four_has_the_biased_variance():
     x = torch.tensor([0.0, 0.0, 4.0, 4.0])[:, None, None, None]  # deviation 2; the unbiased one is 2.309
-    torch.testing.assert_close(minibatch_stddev(x, 4)[:, 1].flatten(), torch.full((4,), 2.0))
+    torch.testing.assert_close(with_stddev(x, 4)[:, 1].flatten(), torch.full((4,), 2.0))
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_minibatch_stddev_of_identical_images_is_the_root_of_epsilon(count):
     x = normal(1, 3, 4, 4).expand(count, -1, -1, -1)
-    found = minibatch_stddev(x, 4)[:, 3]
+    found = with_stddev(x, 4)[:, 3]
     torch.testing.assert_close(found, torch.full((count, 4, 4), 1e-4), atol=1e-9, rtol=1e-3)
 
 
 def test_minibatch_stddev_keeps_its_precision_far_from_0():
     # Deviation 1 around 1000: mean of squares minus square of mean would lose it in float32.
     x = torch.tensor([999.0, 1001.0])[:, None, None, None]
-    torch.testing.assert_close(minibatch_stddev(x, 2)[:, 1].flatten(), torch.ones(2))
+    torch.testing.assert_close(with_stddev(x, 2)[:, 1].flatten(), torch.ones(2))
 
 
 def test_a_group_larger_than_the_batch_is_the_whole_batch():
     x = normal(3, 2, 4, 4)
-    assert torch.equal(minibatch_stddev(x, 16), minibatch_stddev(x, 3))
+    assert torch.equal(with_stddev(x, 16), with_stddev(x, 3))
     deviation = np.sqrt(x.double().numpy().var(0) + 1e-8).mean()
-    torch.testing.assert_close(minibatch_stddev(x, 16)[:, 2], torch.full((3, 4, 4), float(deviation)))
+    torch.testing.assert_close(with_stddev(x, 16)[:, 2], torch.full((3, 4, 4), float(deviation)))
 
 
 def test_minibatch_stddev_does_not_depend_on_the_order_within_a_group():
     x = normal(8, 3, 4, 4)  # two groups: 0 2 4 6 and 1 3 5 7
-    plain, shuffled = minibatch_stddev(x, 4), minibatch_stddev(x[[4, 7, 0, 1, 6, 3, 2, 5]], 4)
+    plain, shuffled = with_stddev(x, 4), with_stddev(x[[4, 7, 0, 1, 6, 3, 2, 5]], 4)
     torch.testing.assert_close(plain[:, 3], shuffled[:, 3], atol=1e-6, rtol=1e-6)
-    across = minibatch_stddev(x[[1, 0, 2, 3, 4, 5, 6, 7]], 4)
+    across = with_stddev(x[[1, 0, 2, 3, 4, 5, 6, 7]], 4)
     assert (plain[:, 3] - across[:, 3]).abs().max() > 1e-4
 
 
 def test_minibatch_stddev_takes_groups_that_are_strided_not_adjacent():
     x = torch.tensor([0.0, 5.0, 0.0, 5.0])[:, None, None, None].expand(-1, 2, 4, 4)
-    torch.testing.assert_close(minibatch_stddev(x, 2)[:, 2], torch.full((4, 4, 4), 1e-4))
+    torch.testing.assert_close(with_stddev(x, 2)[:, 2], torch.full((4, 4, 4), 1e-4))
 
 
 def test_gradients_through_minibatch_stddev_are_those_of_finite_differences():
     x = normal(4, 1, 1, 2, seed=2).requires_grad_()
     weights = torch.tensor([1.0, -2.0, 3.0, 0.5])
-    (minibatch_stddev(x, 2)[:, 1, 0, 0] * weights).sum().backward()
+    (with_stddev(x, 2)[:, 1, 0, 0] * weights).sum().backward()
 
     def value(array):
         return (naive_stddev(array, 2)[:, 1, 0, 0] * weights.numpy()).sum()
@@ -659,7 +665,7 @@ def test_gradients_through_minibatch_stddev_are_those_of_finite_differences():
 @pytest.mark.parametrize("count", [1, 4])
 def test_first_and_second_gradients_are_finite_for_identical_images(count):
     x = normal(1, 3, 4, 4).repeat(count, 1, 1, 1).requires_grad_()
-    (gradient,) = torch.autograd.grad(minibatch_stddev(x, 4).square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(with_stddev(x, 4).square().sum(), x, create_graph=True)
     assert torch.isfinite(gradient).all()
     gradient.square().sum().backward()
     assert torch.isfinite(x.grad).all()
@@ -677,7 +683,7 @@ def test_scores_are_those_of_each_group_by_itself():
 @pytest.mark.parametrize(("count", "group"), [(4, 2), (4, 4), (3, 4), (1, 4), (6, 2)])
 def test_joined_batches_have_groups_of_their_own(count, group):
     first, second, third = normal(3 * count, 3, 4, 4).chunk(3)
-    joined = minibatch_stddev(torch.cat([first, 5 * second, third]), group, parts=3)
+    joined = with_stddev(torch.cat([first, 5 * second, third]), group, parts=3)
     expected = [naive_stddev(x.double().numpy(), group) for x in (first, 5 * second, third)]
     np.testing.assert_allclose(joined.numpy(), np.concatenate(expected), atol=1e-5)
 

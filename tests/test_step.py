@@ -5,11 +5,13 @@ import itertools
 import math
 from copy import deepcopy
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 
 from pggan.architecture import Architecture, Resampling
+from pggan.compute import Compute
 from pggan.config import AverageConfig, OptimizerConfig
 from pggan.draws import Draws
 from pggan.loop import average_decay
@@ -43,8 +45,14 @@ def phase_at(resolution=16, alpha=1.0, index=3, batch=4, rate_g=0.001, rate_d=0.
     return Phase(index, resolution, alpha < 1, alpha, 0, 10_000, batch, rate_g, rate_d, missing)
 
 
+LAST = WeakKeyDictionary()  # the gradients of each network's last update
+
+
 def state_of(seed=0, **changes):
-    return new_state(dataclasses.replace(ARCHITECTURE, **changes), ADAM, seed, CPU)
+    state = new_state(dataclasses.replace(ARCHITECTURE, **changes), ADAM, seed, CPU)
+    remember(state.g)
+    remember(state.d)
+    return state
 
 
 def reals_at(resolution=16, seed=0, count=4, labels=None, fake_labels=None):
@@ -52,10 +60,10 @@ def reals_at(resolution=16, seed=0, count=4, labels=None, fake_labels=None):
     return Reals(torch.randn(count, 3, resolution, resolution, generator=generator).clamp(-1, 1), labels, fake_labels)
 
 
-def step(state, phase=None, reals=None, loss=WGAN_GP, decay=0.9, seed=0):
+def step(state, phase=None, reals=None, loss=WGAN_GP, decay=0.9, seed=0, compute=Compute()):  # noqa: B008
     phase = phase or phase_at()
     reals = reals or reals_at(phase.resolution, seed=state.images, count=phase.batch)
-    return train_step(state, phase, reals, loss, Draws(seed, state.images, CPU), decay=decay)
+    return train_step(state, phase, reals, loss, Draws(seed, state.images, CPU), decay=decay, compute=compute)
 
 
 def copies(network):
@@ -63,7 +71,18 @@ def copies(network):
 
 
 def gradients(network):
-    return {name: p.grad.detach().clone() for name, p in network.named_parameters() if p.grad is not None}
+    """Those of the last update; none before the first."""
+    return LAST.get(network, {})
+
+
+def remember(player):
+    """A step forgets its gradients; keep those that its optimizer saw."""
+
+    def keep(*_):
+        named = player.network.named_parameters()
+        LAST[player.network] = {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
+
+    player.optimizer.register_step_pre_hook(keep)
 
 
 def equal(one, other):
@@ -77,9 +96,9 @@ class Watching(WganGp):
     before_d: object = None
     before_g: object = None
 
-    def for_d(self, critic, reals, fakes, phase, draws):
+    def for_d(self, critic, reals, fakes, how):
         self.before_d(reals, fakes)
-        return super().for_d(critic, reals, fakes, phase, draws)
+        return super().for_d(critic, reals, fakes, how)
 
     def for_g(self, critic, reals, fakes):
         self.before_g(reals, fakes)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.draws import Draws
+from pggan.activation import widened
 from pggan.schedule import Phase
 from pggan.schema import require
 
@@ -31,6 +31,10 @@ class Reals(NamedTuple):
     images: Tensor  # [N, C, R, R] in [-1, 1], faded like the generator's output
     labels: Tensor | None  # [N, L] one-hot, of these images; also given to the fakes of the D step
     fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes of the G step
+
+    def rows(self, rows: Tensor) -> "Reals":
+        """Some of the batch."""
+        return Reals(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
 
 class Terms(NamedTuple):
@@ -78,17 +82,26 @@ class GradientPenalty:
     def due(self, phase: Phase, images: int) -> bool:
         return (images // phase.batch) % self.interval == 0
 
-    def of(self, points: Tensor, scores: Tensor, phase: Phase) -> Tensor:
-        """The penalty [N] of `scores` [N] at `points` [N, C, R, R]; differentiable in the discriminator's weights."""
-        (gradient,) = torch.autograd.grad(scores.sum(), points, create_graph=True)
-        gradient = gradient.float().flatten(1)
+    def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
+        """The penalty [N] of the scores' `gradient` [N, C, R, R] at its points."""
+        gradient = widened(gradient).flatten(1)
         if self.reference is Reference.official:
-            gradient = gradient / 2**phase.missing_levels
+            gradient = gradient / 2**missing_levels
         weight = self.weight * self.interval
         if self.target == 0:
             return weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         return weight * (norm - self.target).square() / self.target**2
+
+
+class Examination(NamedTuple):
+    """What the discriminator's terms depend on besides images and weights."""
+
+    due: tuple[GradientPenalty, ...]
+    missing_levels: int
+    mix: Tensor | None  # [N, 1, 1, 1], where each mixed image lies between its real (0) and its fake (1)
+    scale: Tensor | None  # of the loss in half precision; small gradients are kept from vanishing by it
+    tangent: bool  # penalties by a forward derivative, not by differentiating twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,32 +127,35 @@ class Loss(ABC):
         """Gradient penalties that D minimises."""
         return ()
 
-    def for_d(self, critic: Critic, reals: Reals, fakes: Tensor, phase: Phase, draws: Draws) -> Terms:
+    def for_d(self, critic: Critic, reals: Reals, fakes: Tensor, how: Examination) -> Terms:
         """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient."""
-        due = [penalty for penalty in self.penalties() if penalty.due(phase, draws.images)]
-        looked_at = {penalty.at for penalty in due}
-        real_images = reals.images.detach().requires_grad_(Points.reals in looked_at)
-        fake_images = fakes.detach().requires_grad_(Points.fakes in looked_at)
-        if looked_at & {Points.reals, Points.fakes}:  # a gradient at one batch must not pass through the other
-            real_scores, real_logits = critic(real_images)
-            fake_scores, fake_logits = critic(fake_images)
-        else:  # one large batch is faster than two
-            scores, logits = critic(torch.cat([real_images, fake_images]), parts=2)
-            (real_scores, fake_scores), (real_logits, fake_logits) = scores.chunk(2), logits.chunk(2)
-        terms = self.d_terms(real_scores, fake_scores)
-        shown = {"scores/reals": real_scores.detach(), "scores/fakes": fake_scores.detach()}
-        at = {Points.reals: (real_images, real_scores), Points.fakes: (fake_images, fake_scores)}
+        looked_at = {penalty.at for penalty in how.due}
+        points = {Points.reals: reals.images.detach(), Points.fakes: fakes.detach()}
         if Points.mixed in looked_at:
-            mix = draws.uniform("mix", len(fakes), 1, 1, 1)
-            mixed = torch.lerp(reals.images, fakes, mix).detach().requires_grad_()
-            at[Points.mixed] = mixed, critic(mixed)[0]
-            shown["scores/mixed"] = at[Points.mixed][1].detach()
-        for penalty in due:
-            terms[penalty.name] = penalty.of(*at[penalty.at], phase)
+            assert how.mix is not None, "drawn when a penalty looks at mixed points"
+            points[Points.mixed] = torch.lerp(reals.images, fakes, how.mix).detach()
+        for at in looked_at:
+            points[at].requires_grad_(not how.tangent)
+        scores: dict[Points, Tensor] = {}
+        if not how.tangent and looked_at & {Points.reals, Points.fakes}:
+            # A gradient at one batch must not pass through the other.
+            scores[Points.reals], real_logits = critic(points[Points.reals])
+            scores[Points.fakes], fake_logits = critic(points[Points.fakes])
+        else:  # one large batch is faster than two
+            both, logits = critic(torch.cat([points[Points.reals], points[Points.fakes]]), parts=2)
+            (scores[Points.reals], scores[Points.fakes]), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
+        terms = self.d_terms(scores[Points.reals], scores[Points.fakes])
+        for penalty in how.due:
+            if how.tangent:
+                terms[penalty.name], scores[penalty.at] = by_tangent(critic, penalty, points[penalty.at], how)
+            else:
+                if penalty.at not in scores:
+                    scores[penalty.at] = critic(points[penalty.at])[0]
+                terms[penalty.name] = by_autograd(penalty, points[penalty.at], scores[penalty.at], how)
         if reals.labels is not None:
             terms["D/labels_reals"] = label_loss(real_logits, reals.labels)
             terms["D/labels_fakes"] = label_loss(fake_logits, reals.labels)
-        return Terms(terms, shown)
+        return Terms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
     def for_g(self, critic: Critic, reals: Reals, fakes: Tensor) -> Terms:
         """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
@@ -152,6 +168,33 @@ class Loss(ABC):
         if reals.fake_labels is not None:
             terms["G/labels_fakes"] = label_loss(fake_logits, reals.fake_labels)
         return Terms(terms, {})
+
+
+def by_autograd(penalty: GradientPenalty, points: Tensor, scores: Tensor, how: Examination) -> Tensor:
+    """The penalty [N] of `scores` [N] at `points` [N, C, R, R], differentiable a second time."""
+    scale = 1.0 if how.scale is None else how.scale
+    (gradient,) = torch.autograd.grad((scores * scale).sum(), points, create_graph=True)
+    return penalty.of(widened(gradient) / scale, how.missing_levels)
+
+
+def by_tangent(critic: Critic, penalty: GradientPenalty, points: Tensor, how: Examination) -> tuple[Tensor, Tensor]:
+    """The same penalty [N] with the same gradient in the weights, and the scores, without differentiating twice.
+
+    For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative along
+    dp/dg does: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed.  The sums agree, not each image.
+    """
+
+    def scores_at(images: Tensor) -> Tensor:
+        return critic(images)[0]
+
+    with torch.no_grad():  # for the weights
+        scores, pullback = torch.func.vjp(scores_at, points)
+        scale = torch.ones_like(scores) if how.scale is None else how.scale.expand_as(scores)
+        gradient = widened(pullback(scale)[0]) / scale[0]
+        value, pullback = torch.func.vjp(lambda g: penalty.of(g, how.missing_levels), gradient)
+        (along,) = pullback(torch.ones_like(value))
+    _, directional = torch.func.jvp(scores_at, (points,), (along.to(points.dtype),))
+    return value + (directional - directional.detach()), scores
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:

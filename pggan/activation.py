@@ -1,0 +1,66 @@
+"""What follows a convolution: leaky ReLU, and in the generator pixel normalisation, in as few passes as can be.
+
+N batch, C features, R resolution.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LEAKY_SLOPE = 0.2  # paper Table 2
+EPSILON = 1e-8  # paper section 4.2
+
+
+def widened(x: Tensor) -> Tensor:
+    """`x` in float32, unless it is that precise already."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def activate(x: Tensor) -> Tensor:
+    """Leaky ReLU in the memory of `x`, which must not be needed any more."""
+    return F.leaky_relu_(x, LEAKY_SLOPE)
+
+
+def pixel_norm(features: Tensor) -> Tensor:
+    """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
+    wide = widened(features)
+    return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
+
+
+def activate_and_normalize(x: Tensor) -> Tensor:
+    """Pixel norm of the leaky ReLU, in the memory of `x` [N, C, R, R], which must not be needed any more.
+
+    Differentiable once: the generator's output is not differentiated twice.
+    """
+    if torch.compiler.is_compiling():  # the compiler joins plain operations by itself
+        return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
+    result: Tensor = ActivationAndNorm.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class ActivationAndNorm(torch.autograd.Function):
+    """Keeps the result, which the next layer keeps anyway, and one number per pixel; autograd would keep 4 maps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        F.leaky_relu_(x, LEAKY_SLOPE)
+        wide = widened(x)
+        scale = torch.linalg.vector_norm(wide, dim=1, keepdim=True)  # [N, 1, R, R]
+        scale = scale.square_().div_(x.shape[1]).add_(EPSILON).rsqrt_()
+        x.copy_(wide.mul_(scale))
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x, scale)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """With y = scale * z, z the leaky ReLU: dL/dz = scale * (g - y * mean(g * y)); y has the sign of z."""
+        y, scale = ctx.saved_tensors
+        wide, g = widened(y), widened(gradient)
+        along = (g * wide).mean(1, keepdim=True)
+        result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
+        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)

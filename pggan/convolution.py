@@ -1,0 +1,177 @@
+"""3x3 convolutions, alone or joined with resampling, by the method that is fastest for their device and shape.
+
+Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in both
+of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never meets
+PyTorch's own second derivative, which convolves with whole feature maps as kernels.
+N batch, H and W sides, I and O feature maps.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pggan import winograd
+from pggan.architecture import Geometry
+
+WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
+TILES = 64  # in a batch, from which they outweigh the transformation of the kernel
+CACHED = 128  # side up to which a transformed image of that width stays in the cache
+LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
+
+
+def spread(kernel: Tensor) -> Tensor:
+    """Sum of four one-pixel shifts: a 3x3 kernel joined with a 2x2 box.  [O, I, 3, 3] -> [O, I, 4, 4]"""
+    padded = F.pad(kernel, (1, 1, 1, 1))
+    return padded[..., 1:, 1:] + padded[..., 1:, :-1] + padded[..., :-1, 1:] + padded[..., :-1, :-1]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to convolve.  `geometry` is that of the convolution; kernels are as `prepared` gives them."""
+
+    prepared: Callable[[Tensor, Geometry], Tensor]  # kernel [O, I, 3, 3]
+    convolve: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # x [N, I, H, W], kernel, bias [O]
+    input_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # gradient [N, O, …], kernel
+    kernel_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # x, gradient
+
+
+def joined(kernel: Tensor, geometry: Geometry) -> Tensor:
+    """A kernel [O, I, 3, 3] joined with the resampling: [O, I, 3, 3] or [O, I, 4, 4], for `up` [I, O, 4, 4]."""
+    if geometry is Geometry.up:  # a transposed convolution mirrors its kernel, hence the flip
+        return spread(kernel.flip(-1, -2)).transpose(0, 1)
+    return spread(kernel) / 4 if geometry is Geometry.down else kernel
+
+
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """The plain convolution, with PyTorch's own derivatives; `kernel` is `joined`."""
+    if geometry is Geometry.up:
+        return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
+    return F.conv2d(x, kernel, bias, stride=1 if geometry is Geometry.same else 2, padding=1)
+
+
+def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    """The adjoint of `convolve` in `x`: a convolution, too."""
+    if geometry is Geometry.up:
+        return F.conv2d(gradient, kernel, stride=2, padding=1)
+    stride = 1 if geometry is Geometry.same else 2
+    return F.conv_transpose2d(gradient, kernel, stride=stride, padding=1)
+
+
+def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
+    """The adjoint of `convolve` in `kernel`."""
+    if x.device.type == "cpu" and x.shape[-1] >= LARGE:
+        x, gradient = x.contiguous(), gradient.contiguous()
+    up, side = geometry is Geometry.up, 3 if geometry is Geometry.same else 4
+    features = (x.shape[1], gradient.shape[1]) if up else (gradient.shape[1], x.shape[1])
+    kernel = x.new_empty(*features, side, side)  # only its shape is looked at
+    stride = [1, 1] if geometry is Geometry.same else [2, 2]
+    asked = [False, True, False]
+    result: Tensor = torch.ops.aten.convolution_backward(
+        gradient, x, kernel, None, stride, [1, 1], [1, 1], up, [0, 0], 1, asked
+    )[1]
+    return result
+
+
+NATIVE = Method(joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
+DIRECT = Method(joined, convolve, input_gradient, kernel_gradient)
+WINOGRAD = Method(winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient)
+
+
+def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
+    """The fastest method here for images `x` [N, I, H, W] and a kernel [O, I, 3, 3], as measured."""
+    if torch.compiler.is_compiling():
+        return NATIVE
+    if x.device.type != "cpu":
+        return DIRECT
+    stride = 2 if geometry is Geometry.up else 4
+    tiles = len(x) * (x.shape[2] // stride) * (x.shape[3] // stride)
+    fits = x.dtype.itemsize >= 4 and x.shape[2] % stride == x.shape[3] % stride == 0
+    if fits and min(kernel.shape[:2]) >= WIDE and tiles >= TILES and x.shape[-1] <= CACHED:
+        return WINOGRAD
+    return DIRECT if x.shape[-1] >= LARGE else NATIVE
+
+
+def convolution(x: Tensor, kernel: Tensor, bias: Tensor, method: Method, geometry: Geometry) -> Tensor:
+    """[N, I, H, W] -> [N, O, …]; `kernel` is the method's `prepared` one, `bias` [O]."""
+    if method is NATIVE:
+        return convolve(x, kernel, bias, geometry)
+    result: Tensor = Convolution.apply(x, kernel, bias, method, geometry)  # type: ignore[no-untyped-call]
+    return result
+
+
+def remember(ctx: Any, one: Tensor, other: Tensor, method: Method, geometry: Geometry) -> None:
+    ctx.save_for_backward(one, other)
+    ctx.save_for_forward(one, other)
+    ctx.set_materialize_grads(False)
+    ctx.method, ctx.geometry = method, geometry
+
+
+class Convolution(torch.autograd.Function):
+    """x, prepared kernel, bias or None, method, geometry -> [N, O, …]"""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, geometry: Geometry) -> Tensor:
+        return method.convolve(x, kernel, bias, geometry)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        remember(ctx, inputs[0], inputs[1], *inputs[3:])
+
+    @staticmethod
+    def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:  # type: ignore[override]
+        """Only images have tangents: it is the penalties' path."""
+        assert x is not None and kernel is None and bias is None
+        return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, kernel = ctx.saved_tensors
+        how = ctx.method, ctx.geometry
+        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None
+        for_kernel = KernelGradient.apply(x, gradient, *how) if ctx.needs_input_grad[1] else None
+        for_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        return for_x, for_kernel, for_bias, None, None
+
+
+class InputGradient(torch.autograd.Function):
+    """gradient [N, O, …], prepared kernel, method, geometry -> [N, I, H, W]"""
+
+    @staticmethod
+    def forward(gradient: Tensor, kernel: Tensor, method: Method, geometry: Geometry) -> Tensor:
+        return method.input_gradient(gradient, kernel, geometry)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        remember(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradient, kernel = ctx.saved_tensors
+        how = ctx.method, ctx.geometry
+        for_gradient = Convolution.apply(tangent, kernel, None, *how) if ctx.needs_input_grad[0] else None
+        for_kernel = KernelGradient.apply(tangent, gradient, *how) if ctx.needs_input_grad[1] else None
+        return for_gradient, for_kernel, None, None
+
+
+class KernelGradient(torch.autograd.Function):
+    """x [N, I, H, W], gradient [N, O, …], method, geometry -> the prepared kernel's gradient"""
+
+    @staticmethod
+    def forward(x: Tensor, gradient: Tensor, method: Method, geometry: Geometry) -> Tensor:
+        return method.kernel_gradient(x, gradient, geometry)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        remember(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, gradient = ctx.saved_tensors
+        how = ctx.method, ctx.geometry
+        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None
+        for_gradient = Convolution.apply(x, kernel, None, *how) if ctx.needs_input_grad[1] else None
+        return for_x, for_gradient, None, None

@@ -1,0 +1,123 @@
+"""How the training step is run: as it is, compiled, or as recordings of the device's work (CUDA graphs)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from pggan.compute import Compute
+from pggan.draws import Draws
+from pggan.losses.base import Loss, Reals
+from pggan.schedule import Phase
+from pggan.state import State
+from pggan.step import Dials, Inputs, Passes, Stage, learn, look_at_fakes, look_at_images, set_up
+
+STEPS_BEFORE_RECORDING = 3  # they allocate what a recording must find there: moments, workspaces, kernels
+Watched = dict[str, Tensor]
+Replay = Callable[[], None]
+
+
+class Stepper:
+    """Takes the training steps of one run; what it compiled or recorded is kept as long as the resolution stays."""
+
+    def __init__(
+        self, state: State, loss: Loss, compute: Compute, *, record: bool, notice: Callable[[str], None]
+    ) -> None:
+        """Args: record: replay CUDA graphs; notice: is told, once, when that does not work here."""
+        self.state = state
+        self.loss = loss
+        self.compute = compute
+        self.record = record
+        self.notice = notice
+        self.passes = compiled_passes() if compute.compiled else None
+        self._resolution = 0
+        self._taken: dict[Stage, int] = {}
+        self._recordings: dict[Stage, Recording] = {}
+
+    def step(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
+        """One step; returns what is worth watching, not reduced, valid until the next step."""
+        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay)
+        if stage.resolution != self._resolution:
+            self.forget()
+            self._resolution = stage.resolution
+        watched = self._replayed(stage, inputs, dials)
+        if watched is None:
+            if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
+                dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
+            watched = learn(self.state, stage, inputs, self.loss, dials, self.compute, self.passes)
+        self._taken[stage] = self._taken.get(stage, 0) + 1
+        self.state.images += phase.batch
+        self.state.phase_index = phase.index
+        return watched
+
+    def forget(self) -> None:
+        """Release all recordings and their memory: the optimizer's moments or the networks' levels change."""
+        self._recordings.clear()
+        self._taken.clear()
+
+    def _replayed(self, stage: Stage, inputs: Inputs, dials: Dials) -> Watched | None:
+        """The step as a recording, or None where there is none (yet)."""
+        if not self.record or self._taken.get(stage, 0) < STEPS_BEFORE_RECORDING:
+            return None
+        if stage not in self._recordings:
+            try:
+                self._recordings[stage] = Recording(
+                    lambda i, d: learn(self.state, stage, i, self.loss, d, self.compute, self.passes),
+                    inputs,
+                    tensors_for(dials, stage, inputs.latents_d.device),
+                )
+            except RuntimeError as error:
+                self.record = False
+                self.forget()
+                self.notice(f"Goes on without CUDA graphs: {str(error).splitlines()[0]}")
+                return None
+        return self._recordings[stage].replay(inputs, dials)
+
+
+class Recording:
+    """One step's work on the device, repeated by a single launch; its inputs and dials are set in place."""
+
+    def __init__(
+        self,
+        learn: Callable[[Inputs, Dials], Watched],
+        inputs: Inputs,
+        dials: Dials,
+        capture: "Callable[[Callable[[], Watched]], tuple[Replay, Watched]] | None" = None,
+    ) -> None:
+        self.inputs: Inputs = tree_map(torch.clone, inputs)
+        self.dials = dials
+        self._replay, self._watched = (capture or capture_cuda)(lambda: learn(self.inputs, self.dials))
+
+    def replay(self, inputs: Inputs, dials: Dials) -> Watched:
+        """Take the step with these numbers."""
+        tree_map(lambda here, new: here.copy_(new, non_blocking=True), self.inputs, inputs)
+        for here, new in zip(self.dials, dials, strict=True):
+            if isinstance(here, Tensor):
+                here.fill_(new)
+        self._replay()
+        return self._watched
+
+
+def tensors_for(dials: Dials, stage: Stage, device: torch.device) -> Dials:
+    """Dials that can be turned after recording; the weight of layers that don't fade is no dial."""
+    made = Dials(*(torch.tensor(value, dtype=torch.float32, device=device) for value in dials))
+    return made if stage.fading else made._replace(alpha=1.0)
+
+
+def capture_cuda(function: Callable[[], Any]) -> tuple[Replay, Any]:
+    """Record what `function` does on the device, without doing it."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = function()
+    return graph.replay, result
+
+
+def compiled_passes() -> Passes:
+    """The forward passes of D and G, each one graph per stage, kept on disk by torch for later runs."""
+    torch._dynamo.config.recompile_limit = 64  # 9 levels, fading or not, with and without a lazy penalty
+    d, g = (torch.compile(function, fullgraph=True, dynamic=False) for function in (look_at_images, look_at_fakes))
+    return Passes(d, g)

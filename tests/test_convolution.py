@@ -1,0 +1,107 @@
+"""Every method of convolution is the same function, with the same derivatives of first and second order."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pggan.architecture import Geometry
+from pggan.convolution import DIRECT, NATIVE, WINOGRAD, convolution, method_for
+
+METHODS = {"native": NATIVE, "direct": DIRECT, "winograd": WINOGRAD}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_definition(x, kernel, bias, geometry):
+    """Nearest upsampling, 3x3 convolution and box pooling one by one."""
+    if geometry is Geometry.up:
+        x = F.interpolate(x, scale_factor=2, mode="nearest")
+    x = F.conv2d(x, kernel, bias, padding=1)
+    return F.avg_pool2d(x, 2) if geometry is Geometry.down else x
+
+
+@pytest.mark.parametrize("geometry", Geometry)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_method_is_the_definition(name, geometry, layout):
+    method = METHODS[name]
+    x, kernel, bias = normal(3, 5, 8, 16), normal(7, 5, 3, 3, seed=1), normal(7, seed=2)
+    found = convolution(x.contiguous(memory_format=layout), method.prepared(kernel, geometry), bias, method, geometry)
+    torch.testing.assert_close(found, by_definition(x, kernel, bias, geometry), atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("geometry", Geometry)
+@pytest.mark.parametrize("name", METHODS)
+def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry):
+    method, found = METHODS[name], []
+    direction = normal(2, 3, 8, 8, seed=4)
+    for way in ("definition", "method"):
+        x, kernel, bias = (t.requires_grad_() for t in (normal(2, 3, 8, 8), normal(4, 3, 3, 3, seed=1), normal(4)))
+        if way == "method":
+            y = convolution(x, method.prepared(kernel, geometry), bias, method, geometry)
+        else:
+            y = by_definition(x, kernel, bias, geometry)
+        first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
+        slope = (first[0] * direction).sum() + first[1].square().sum() + first[2].square().sum()
+        found.append([y, *first, *torch.autograd.grad(slope, (x, kernel, bias))])
+    for expected, result in zip(*found, strict=True):
+        torch.testing.assert_close(result, expected, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("geometry", Geometry)
+@pytest.mark.parametrize("name", ["direct", "winograd"])
+def test_forward_derivatives_are_those_of_the_definition(name, geometry):
+    method = METHODS[name]
+    x, tangent, kernel, bias = normal(2, 3, 8, 8), normal(2, 3, 8, 8, seed=5), normal(4, 3, 3, 3, seed=1), normal(4)
+    prepared = method.prepared(kernel, geometry)
+    _, found = torch.func.jvp(lambda x: convolution(x, prepared, bias, method, geometry), (x,), (tangent,))
+    torch.testing.assert_close(found, by_definition(tangent, kernel, None, geometry), atol=1e-11, rtol=0)
+
+
+def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
+    x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
+    made, results = WINOGRAD.prepared(kernel, Geometry.same), []
+    for chunk in (1, 2000, 2**21):
+        monkeypatch.setattr("pggan.winograd.CHUNK", chunk)
+        results.append(
+            (
+                WINOGRAD.convolve(x, made, None, Geometry.same),
+                WINOGRAD.input_gradient(gradient, made, Geometry.same),
+                WINOGRAD.kernel_gradient(x, gradient, Geometry.same),
+            )
+        )
+    for one, other in ((results[0], results[2]), (results[1], results[2])):
+        for found, expected in zip(one, other, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+def test_rounding_of_winograds_method_stays_near_that_of_the_direct_one():
+    x, kernel = normal(4, 256, 16, 16), normal(256, 256, 3, 3, seed=1)
+    exact = F.conv2d(x, kernel, padding=1)
+    errors = []
+    for method in (NATIVE, WINOGRAD):
+        made = method.prepared(kernel.float(), Geometry.same)
+        found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
+        errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
+    assert errors[0] < 1e-6
+    assert errors[1] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "geometry", "method"),
+    [
+        ((16, 512, 16, 16), (512, 512, 3, 3), Geometry.same, WINOGRAD),
+        ((16, 512, 4, 4), (512, 512, 3, 3), Geometry.up, WINOGRAD),
+        ((4, 512, 4, 4), (512, 512, 3, 3), Geometry.same, NATIVE),  # too few tiles for so large a kernel
+        ((16, 64, 16, 16), (64, 64, 3, 3), Geometry.same, NATIVE),  # too narrow
+        ((2, 64, 128, 128), (64, 64, 3, 3), Geometry.same, DIRECT),
+        ((16, 512, 6, 6), (512, 512, 3, 3), Geometry.same, NATIVE),  # no whole tiles
+    ],
+)
+def test_each_shape_gets_the_method_that_is_fastest_for_it(shape, kernel, geometry, method):
+    x = torch.empty(1).expand(shape)
+    assert method_for(x, torch.empty(1).expand(kernel), geometry) is method
+    if method is WINOGRAD:
+        assert method_for(x.bfloat16(), torch.empty(1).expand(kernel), geometry) is not WINOGRAD

@@ -1,0 +1,102 @@
+"""The fast step against the plain one: the same networks after several updates."""
+
+import math
+
+import pytest
+import torch
+
+from pggan.architecture import Architecture, Resampling
+from pggan.compute import Compute
+from pggan.config import OptimizerConfig
+from pggan.draws import Draws
+from pggan.losses.base import Reals, Reference
+from pggan.losses.logistic import Logistic
+from pggan.losses.relativistic import Relativistic
+from pggan.losses.wgan_gp import WganGp
+from pggan.schedule import Phase
+from pggan.state import new_state
+from pggan.step import train_step
+from pggan.textbook import Textbook
+
+CPU = torch.device("cpu")
+ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.native, interval=1)
+LOGISTIC, RELATIVISTIC = Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=1)
+# 128 maps up to 16x16 are wide enough for Winograd's method, the 64 and 32 above are not.
+ARCHITECTURE = Architecture(
+    resolution=64,
+    channels=3,
+    labels=0,
+    latent_size=16,
+    fmap_base=1024,
+    fmap_decay=1.0,
+    fmap_max=128,
+    stddev_group=4,
+    resampling=Resampling.unfused,
+)
+
+
+class PreciseDraws(Draws):
+    def normal(self, purpose, *shape):
+        return super().normal(purpose, *shape).double()
+
+    def uniform(self, purpose, *shape):
+        return super().uniform(purpose, *shape).double()
+
+
+def both(dtype):
+    """The real state and the textbook one, with the same weights."""
+    state, textbook = new_state(ARCHITECTURE, ADAM, 0, CPU), Textbook(ARCHITECTURE, ADAM, 0, CPU)
+    for network in (state.g.network, state.d.network, state.average):
+        network.to(dtype)
+    for weight in (*textbook.g.values(), *textbook.d.values(), *textbook.average.values()):
+        weight.data = weight.data.to(dtype)
+    return state, textbook
+
+
+def steps(state, textbook, loss, resolution, dtype, count):
+    phase = Phase(0, resolution, False, 1.0, 0, 100, 4, 0.001, 0.001, int(math.log2(64 / resolution)))
+    for step in range(count):
+        images = torch.rand(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(step)) * 2 - 1
+        reals = Reals(images.to(dtype), None, None)
+        draws = (PreciseDraws if dtype is torch.float64 else Draws)(0, 4 * step, CPU)
+        train_step(state, phase, reals, loss, draws, decay=0.9, compute=Compute())
+        textbook.step(phase, reals, loss, draws, decay=0.9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "resolution"), [(WGAN_GP, 4), (WGAN_GP, 32), (LOGISTIC, 8), (LOGISTIC, 16), (RELATIVISTIC, 16)]
+)
+def test_in_float64_the_fast_step_does_exactly_what_the_textbook_says(loss, resolution):
+    state, textbook = both(torch.float64)
+    before = state.g.network.stem.conv.weight.detach().clone()
+    steps(state, textbook, loss, resolution, torch.float64, 2)
+    assert not torch.equal(state.g.network.stem.conv.weight, before)
+    for network, weights in (
+        (state.g.network, textbook.g),
+        (state.d.network, textbook.d),
+        (state.average, textbook.average),
+    ):
+        for name, parameter in network.named_parameters():
+            torch.testing.assert_close(parameter, weights[name], atol=1e-8, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("resolution", [4, 64])
+def test_in_float32_gradients_differ_by_rounding_only(resolution):
+    state, textbook = both(torch.float32)
+    found = {}
+    for player, tolerance in ((state.d, 1e-3), (state.g, 5e-3)):
+        player.optimizer.register_step_pre_hook(
+            lambda *_, player=player, tolerance=tolerance: found.update(
+                {p: (None if p.grad is None else p.grad.clone(), tolerance) for p in player.network.parameters()}
+            )
+        )
+    steps(state, textbook, WGAN_GP, resolution, torch.float32, 1)
+    # G learns from a D that Adam has just moved by the sign of each gradient, rounding included: hence its tolerance.
+    for network, weights in ((state.d.network, textbook.d), (state.g.network, textbook.g)):
+        for name, parameter in network.named_parameters():
+            gradient, tolerance = found[parameter]
+            expected = weights[name].grad
+            assert (gradient is None) == (expected is None)
+            if gradient is not None:
+                assert (gradient - expected).norm() < tolerance * expected.norm() + 1e-7, name
