@@ -6,6 +6,7 @@ Values live in `configs/*.yaml`, each with a comment; this file says which keys 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any
 
 from pggan.architecture import (
@@ -19,6 +20,8 @@ from pggan.errors import UserError
 from pggan.losses import require_loss
 from pggan.schedule import Schedule, Table, table_at
 from pggan.schema import require
+
+PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
@@ -200,14 +203,34 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the state is saved, and how much of it is kept."""
+    """When the state is saved, how much of it is kept, and when training goes back to it."""
 
     every_images: int
+    every_minutes: float | None
     keep: int
+    milestones: Any
+    roll_back_after: int
 
     def __post_init__(self) -> None:
         require(self.every_images >= 1, "checkpoint.every_images", self.every_images, "at least 1")
+        minutes = self.every_minutes
+        require(minutes is None or 0 < minutes < inf, "checkpoint.every_minutes", minutes, "above 0, or null")
         require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
+        require(self.roll_back_after >= 1, "checkpoint.roll_back_after", self.roll_back_after, "at least 1")
+        counts = self.milestones if isinstance(self.milestones, list) else []
+        valid = self.milestones == PHASES or isinstance(self.milestones, list)
+        require(
+            valid and all(type(count) is int and count >= 1 for count in counts),
+            "checkpoint.milestones",
+            self.milestones,
+            "a list of image counts, for example [100000,200000], or the word phases",
+        )
+
+    def is_milestone(self, schedule: Schedule, before: int, images: int) -> bool:
+        """Whether the step from `before` to `images` reaches an image count whose checkpoint stays for good."""
+        if self.milestones == PHASES:
+            return any(before < phase.end <= images for phase in schedule.phases)
+        return any(before < count <= images for count in self.milestones)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +240,8 @@ class TrainConfig:
     name: str
     run_dir: str | None
     resume: str
+    allow_changes: list[str]
+    init_from: str | None
     seed: int
     devices: str
     data: DataConfig
@@ -229,6 +254,11 @@ class TrainConfig:
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
+        if self.init_from is not None and self.resume not in ("auto", "never"):
+            raise UserError(
+                "init_from= begins a new run, resume= goes on with one.",
+                "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
+            )
         require_loss(str(self.loss.get("name")))
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

@@ -4,6 +4,7 @@ Nothing here waits for the device between ticks.
 """
 
 import json
+import math
 import resource
 import sys
 import time
@@ -22,11 +23,14 @@ from pggan.pictures import Pixels
 from pggan.schedule import Phase, Schedule
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from pggan.board import Board
+
+
+COUNTED = "/skipped"  # how these names end
 
 
 class Averages:
-    """Running means of named tensors, kept on the device until they are asked for."""
+    """Running means of named tensors, kept on the device until they are asked for; of what is `COUNTED`, the sums."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -40,11 +44,14 @@ class Averages:
             self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def flush(self) -> dict[str, float]:
-        """The means since the last flush."""
+        """The means, or sums, since the last flush."""
         if not self._sums:
             return {}
         sums = torch.stack(list(self._sums.values())).tolist()
-        means = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+        means = {
+            name: total if name.endswith(COUNTED) else total / self._counts[name]
+            for name, total in zip(self._sums, sums, strict=True)
+        }
         self._sums.clear()
         self._counts.clear()
         return means
@@ -85,7 +92,7 @@ class Report:
         self.device = device
         self.averages = Averages()
         self.console = Console(stderr=True, highlight=False)
-        self._board: SummaryWriter | None = None
+        self._board: Board | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -108,7 +115,11 @@ class Report:
     ) -> None:
         self._progress.stop()
         if self._board is not None:
-            self._board.close()
+            try:
+                self._board.close()
+            except OSError:  # a full disk, which is why the block failed
+                if kind is None:
+                    raise
 
     def begin(self, images: int) -> None:
         """Go on from `images`: what an interrupted run wrote beyond it is dropped."""
@@ -117,9 +128,12 @@ class Report:
             lines = metrics.read_text().splitlines()
             with whole_file(metrics) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by training only
+        if self._board is not None:
+            self._board.close()
+        from pggan.board import Board  # slow to import, and needed by training only
 
-        self._board = SummaryWriter(str(self.run_dir), purge_step=images + 1)
+        self._board = Board(self.run_dir, first=images + 1 if images else 0)
+        self.averages.flush()
         self._tick_images = images
         self._tick_time = time.monotonic()
 
@@ -153,24 +167,36 @@ class Report:
         }
         assert self._board is not None, "begin() comes first"
         for name, value in scalars.items():
-            self._board.add_scalar(name, value, images)
+            self._board.scalar(name, value, images)
         self._board.flush()
         about = {name.split("/", 1)[1]: value for name, value in scalars.items() if name not in means}
-        record = {"images": images, "phase": phase.name, **about, **means}
+        finite = {name: value if math.isfinite(value) else None for name, value in means.items()}  # JSON has no NaN
+        record = {"images": images, "phase": phase.name, **about, **finite}
         with (self.run_dir / "metrics.jsonl").open("a") as metrics:
-            metrics.write(json.dumps(record) + "\n")
+            metrics.write(json.dumps(record, allow_nan=False) + "\n")
         status = f"{1 / seconds_per_image:.1f} img/s  {clock(left)} left"
         self._progress.update(self._task, status=status)
         self.line(
             f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
             f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.device) / 2**20:.0f} MiB"
         )
+        for player in ("G", "D"):
+            if skipped := means.get(f"{player}{COUNTED}"):
+                self.line(f"Skipped {skipped:.0f} updates of {player}: their gradients were not finite.")
         self._tick_images, self._tick_time = images, now
 
     def picture(self, tag: str, picture: Pixels, images: int) -> None:
         """Show a picture [H, W, C] in TensorBoard."""
         assert self._board is not None, "begin() comes first"
-        self._board.add_image(tag, picture, images, dataformats="HWC")
+        self._board.picture(tag, picture, images)
+
+    def flush(self) -> None:
+        """Hand to the system what TensorBoard's file still holds back.
+
+        Before a state is saved, so that a process killed afterwards has reported everything up to there.
+        """
+        assert self._board is not None, "begin() comes first"
+        self._board.flush()
 
 
 def _images_of(line: str) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 import torch
@@ -19,6 +19,8 @@ class Player:
 
     network: nn.Module
     optimizer: torch.optim.Adam
+    # Updates in a row that were skipped because their gradients were not finite: int32 on the network's device.
+    skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int32))
 
 
 @dataclass
@@ -70,7 +72,7 @@ def new_state(architecture: Architecture, optimizer: OptimizerConfig, seed: int,
             eps=optimizer.epsilon,
             fused=True,
         )
-        players.append(Player(network, adam))
+        players.append(Player(network, adam, torch.zeros((), dtype=torch.int32, device=device)))
     return State(g=players[0], d=players[1], average=deepcopy(generator).requires_grad_(False))
 
 

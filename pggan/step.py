@@ -44,7 +44,10 @@ def train_step(
 
 
 def update(player: Player, terms: Terms, learning_rate: float, name: str) -> dict[str, Tensor]:
-    """Add up the mean of every term, backpropagate, take one optimizer step."""
+    """Add up the mean of every term, backpropagate, take one optimizer step unless a gradient is not finite.
+
+    Whether it is taken is decided on the device: nothing here waits for it.
+    """
     player.optimizer.zero_grad(set_to_none=True)  # levels not in use keep no gradient, and so are not updated
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total.backward()  # type: ignore[no-untyped-call]
@@ -52,9 +55,18 @@ def update(player: Player, terms: Terms, learning_rate: float, name: str) -> dic
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
     for group in player.optimizer.param_groups:
         group["lr"] = learning_rate
+    skip = ~torch.isfinite(norm + total.detach())
+    player.optimizer.found_inf = skip.float()  # type: ignore[attr-defined] # fused Adam leaves all as it is then
     player.optimizer.step()
+    player.skipped = torch.where(skip, player.skipped + 1, 0)
     named = {tag: term.detach() for tag, term in terms.loss.items()}
-    return {f"{name}/loss": total.detach(), f"{name}/gradient_norm": norm, **named, **terms.shown}
+    return {
+        f"{name}/loss": total.detach(),
+        f"{name}/gradient_norm": norm,
+        f"{name}/skipped": skip.int(),
+        **named,
+        **terms.shown,
+    }
 
 
 @contextmanager

@@ -1,0 +1,100 @@
+"""What a run will need, found out before its first step: space on the disk."""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pggan.checkpoint import PARTS
+from pggan.config import CheckpointConfig, MonitorConfig, parse_grid
+from pggan.data.pyramid import ImagePyramid
+from pggan.errors import UserError
+from pggan.files import directory_bytes
+from pggan.pictures import contact_sheet, to_pil
+from pggan.schedule import Schedule
+from pggan.state import State
+
+# What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
+TICK_BYTES = 3000
+HEADER_BYTES = 80  # what a safetensors header says about one tensor, besides its name
+MOMENTS = {"exp_avg": 10, "exp_avg_sq": 13, "step": 6}  # what Adam keeps per weight, and the length of its header entry
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes and files of a run directory."""
+
+    checkpoint: int  # bytes of one checkpoint
+    final: int  # bytes of everything, at the end of the run
+    peak: int  # bytes of everything while the last checkpoint replaces an older one
+    files: int
+
+
+def disk_need(
+    schedule: Schedule,
+    *,
+    checkpoints: CheckpointConfig,
+    monitor: MonitorConfig,
+    state: State,
+    pyramid: ImagePyramid,
+    description: dict[str, Any],
+) -> DiskNeed:
+    """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints."""
+    generator = sum(t.nbytes + len(name) + HEADER_BYTES for name, t in state.average.state_dict().items())
+    checkpoint = generator + len(json.dumps(description, indent=1))
+    for player in (state.g, state.d):
+        for name, weight in player.network.named_parameters():
+            checkpoint += 3 * weight.nbytes + 4  # the weight and its two moments, and the step count
+            checkpoint += 4 * (len(name) + HEADER_BYTES) + sum(MOMENTS.values())
+    saves = schedule.total // checkpoints.every_images + 1
+    milestones = checkpoints.milestones
+    kept = min(checkpoints.keep, saves) + len(schedule.phases if milestones == "phases" else milestones)
+    ticks = schedule.total // monitor.tick_images + 1
+    pictures, picture_bytes = _pictures(schedule, monitor, pyramid)
+    final = kept * checkpoint + generator + picture_bytes + ticks * TICK_BYTES
+    return DiskNeed(
+        checkpoint=checkpoint,
+        final=final,
+        peak=final + checkpoint + generator,
+        files=(kept + 1) * (len(PARTS) + 2) + pictures + 10,
+    )
+
+
+def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
+    """How many grids there will be, and their bytes: each like a grid of reals, as a file and in TensorBoard."""
+    columns, rows = parse_grid(monitor.grid, "monitor.grid")
+    indices = torch.arange(min(columns * rows, pyramid.images)).numpy()
+    count, total = 0, 0
+    for phase in schedule.phases:
+        sheet = contact_sheet(pyramid.read(phase.resolution, indices), columns, schedule.final_resolution)
+        encoded = BytesIO()
+        to_pil(sheet).save(encoded, format="PNG")
+        end = min(phase.end, schedule.total)
+        grids = end // monitor.grid_images - min(phase.start, end) // monitor.grid_images
+        grids += (phase.index == 0) + 2 * (phase is schedule.phases[-1])  # the first one; the last one and the reals
+        count += grids
+        total += 2 * grids * encoded.tell()
+    return count, total
+
+
+def require_disk(run_dir: Path, need: DiskNeed) -> str:
+    """Raise a UserError, with the megabytes missing, unless the rest of `need` is free; returns a line about it."""
+    free = shutil.disk_usage(run_dir).free
+    rest = max(need.peak - directory_bytes(run_dir), 2 * need.checkpoint)
+    if rest > free:
+        raise UserError(
+            f"{run_dir} will need {rest / 1e6:,.1f} MB more; the disk is {(rest - free) / 1e6:,.1f} MB short.",
+            "Free some space, choose another run_dir=, lower checkpoint.keep, or raise monitor.grid_images.",
+        )
+    inodes = os.statvfs(run_dir)
+    if inodes.f_files and inodes.f_favail < need.files:  # f_files is 0 where files are not counted
+        raise UserError(
+            f"{run_dir} will have about {need.files:,} files; the disk has room for {inodes.f_favail:,} more.",
+            "Remove files there, choose another run_dir=, or raise monitor.grid_images.",
+        )
+    return f"{need.final / 1e6:,.1f} MB in the end, {need.peak / 1e6:,.1f} MB at most; {free / 1e6:,.0f} MB are free"
