@@ -41,6 +41,7 @@ from pggan.config import TrainConfig
 from pggan.data.pyramid import PyramidWriter
 from pggan.saving import Saver
 from pggan.schema import validated
+from pggan.step import train_step
 
 BATCH = 8
 TOTAL = 96
@@ -90,6 +91,7 @@ class Soak:
 
     def start(self, config: TrainConfig, prepare: Callable[[], None] = lambda: None) -> int:
         """Fork a child that trains; returns its process id."""
+        self.shown[:8] = struct.pack("q", 0)
         child = os.fork()
         if child:
             return child
@@ -198,15 +200,14 @@ class Soak:
 
 def count_images(shown: mmap.mmap) -> None:
     """Note the image count after every step where the parent can read it."""
-    step = loop.train_step
-    shown[:8] = struct.pack("q", 0)
+    step = train_step
 
     def counting_step(state: Any, *arguments: Any, **options: Any) -> Any:
         watched = step(state, *arguments, **options)
         shown[:8] = struct.pack("q", state.images)
         return watched
 
-    loop.train_step = counting_step
+    vars(loop)["train_step"] = counting_step
 
 
 def kill_while_saving(instant: float) -> None:

@@ -9,6 +9,7 @@ What is read may come from anywhere: sizes and shapes are checked against the ar
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -100,7 +101,7 @@ def _host_copy(tensor: Tensor) -> Tensor:
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` and its generator into `run_dir`.
 
-    The generator comes first, so that a run killed in between has one that is too new rather than too old.
+    The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
     Raises NotFinite when there is a number that is not finite, and OSError; then all is as it was before.
     """
     require_finite(snapshot.parts)
@@ -117,14 +118,14 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
         "state_sha256": state_sha256(snapshot.parts, snapshot.images, snapshot.phase_index),
         **snapshot.notes,
     }
-    with _system_errors():
+    with _system_errors(), whole_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
+        for part, tensors in snapshot.parts.items():
+            save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
+        # A copy, because the safetensors library would leave its own temporary file behind if it was killed here.
         with whole_file(run_dir / GENERATOR_FILE) as temporary:
-            save_file(snapshot.parts["average"], temporary, metadata=metadata)
-        with whole_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
-            for part, tensors in snapshot.parts.items():
-                save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
-            header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
-            (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
+            shutil.copyfile(directory / "average.safetensors", temporary)
+        header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
+        (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
 
 
 def require_finite(parts: Parts) -> None:

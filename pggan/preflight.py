@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from pggan.architecture import Architecture
 from pggan.checkpoint import PARTS
-from pggan.config import CheckpointConfig, MonitorConfig, parse_grid
+from pggan.config import PHASES, CheckpointConfig, MonitorConfig, parse_grid
 from pggan.data.pyramid import ImagePyramid
 from pggan.errors import UserError
 from pggan.files import directory_bytes
+from pggan.networks import Discriminator, Generator
 from pggan.pictures import contact_sheet, to_pil
 from pggan.schedule import Schedule
 from pggan.state import State
@@ -22,7 +25,7 @@ from pggan.state import State
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
 TICK_BYTES = 3000
 HEADER_BYTES = 80  # what a safetensors header says about one tensor, besides its name
-MOMENTS = {"exp_avg": 10, "exp_avg_sq": 13, "step": 6}  # what Adam keeps per weight, and the length of its header entry
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam keeps of a weight
 
 
 @dataclass(frozen=True)
@@ -45,24 +48,52 @@ def disk_need(
     description: dict[str, Any],
 ) -> DiskNeed:
     """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints."""
-    generator = sum(t.nbytes + len(name) + HEADER_BYTES for name, t in state.average.state_dict().items())
-    checkpoint = generator + len(json.dumps(description, indent=1))
-    for player in (state.g, state.d):
-        for name, weight in player.network.named_parameters():
-            checkpoint += 3 * weight.nbytes + 4  # the weight and its two moments, and the step count
-            checkpoint += 4 * (len(name) + HEADER_BYTES) + sum(MOMENTS.values())
-    saves = schedule.total // checkpoints.every_images + 1
-    milestones = checkpoints.milestones
-    kept = min(checkpoints.keep, saves) + len(schedule.phases if milestones == "phases" else milestones)
+    average = state.average
+    generator = _tensor_bytes(average)
+    weights = 2 * generator + _tensor_bytes(state.d.network) + len(json.dumps(description, indent=1))
+    largest = weights + _moment_bytes(average.architecture)
+    ordinary, milestones = _kept(schedule, checkpoints)
+    kept = [*ordinary[-checkpoints.keep :], *milestones]
+    final = generator + sum(
+        weights + _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
+        for images in kept
+    )
     ticks = schedule.total // monitor.tick_images + 1
     pictures, picture_bytes = _pictures(schedule, monitor, pyramid)
-    final = kept * checkpoint + generator + picture_bytes + ticks * TICK_BYTES
+    final += picture_bytes + ticks * TICK_BYTES
     return DiskNeed(
-        checkpoint=checkpoint,
+        checkpoint=largest,
         final=final,
-        peak=final + checkpoint + generator,
-        files=(kept + 1) * (len(PARTS) + 2) + pictures + 10,
+        peak=final + largest + generator,
+        files=(len(kept) + 1) * (len(PARTS) + 2) + pictures + 10,
     )
+
+
+def _tensor_bytes(network: nn.Module) -> int:
+    """A network's weights as a safetensors file."""
+    return sum(weight.nbytes + len(name) + HEADER_BYTES for name, weight in network.named_parameters())
+
+
+def _moment_bytes(architecture: Architecture) -> int:
+    """Adam's state of both networks when they have been trained up to the resolution of `architecture`."""
+    total = 0
+    with torch.device("meta"):  # shapes only
+        networks = Generator(architecture), Discriminator(architecture)
+    for network in networks:
+        for name, weight in network.named_parameters():
+            total += 2 * weight.nbytes + 4  # the two moments, and the step count
+            total += sum(len(name) + HEADER_BYTES + len(moment) for moment in MOMENTS)
+    return total
+
+
+def _kept(schedule: Schedule, checkpoints: CheckpointConfig) -> tuple[list[int], list[int]]:
+    """Image counts of the last ordinary checkpoints and of the milestones; every_minutes changes neither number."""
+    total, every = schedule.total, checkpoints.every_images
+    counts = [phase.end for phase in schedule.phases] if checkpoints.milestones == PHASES else checkpoints.milestones
+    milestones = [count for count in counts if count <= total]
+    last = range(total // every * every, 0, -every)[: checkpoints.keep + len(milestones)]
+    ordinary = {total, *last} - set(milestones)
+    return sorted(ordinary), milestones
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:

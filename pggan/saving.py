@@ -1,5 +1,6 @@
 """Checkpoints written in the background, while training goes on."""
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -71,9 +72,11 @@ class Saver:
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     """What to say when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
     missing = needed - shutil.disk_usage(existing_parent(run_dir)).free
+    inodes = os.statvfs(existing_parent(run_dir))
+    full = " There is no room for more files." * (inodes.f_files > 0 and inodes.f_favail == 0)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
-        f"{run_dir} can't be written any more: {error.strerror or error}.{short}",
+        f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
         "Training has stopped; the last checkpoint is whole. Make room there, or get permission, and give the same "
         "command again.",
     )
