@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from pggan.networks import Discriminator, Generator, count_parameters
 from pggan.schedule import Phase
 from pggan.state import State, state_sha256
 
-VERSION = 1
+VERSION = 2  # 1 had no checksum of state.json itself
 STATE_FILE = "state.json"
 GENERATOR_FILE = "generator.safetensors"
 HEADER_KEY = "pggan"
+CHECKSUM = "sha256"  # of everything else in state.json
 PARTS = ("generator", "discriminator", "average", "optimizer_g", "optimizer_d")
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
@@ -125,6 +127,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
         with whole_file(run_dir / GENERATOR_FILE) as temporary:
             shutil.copyfile(directory / "average.safetensors", temporary)
         header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
+        header[CHECKSUM] = checksum_of(header)
         (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
 
 
@@ -221,10 +224,12 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 def _check_header(directory: Path, header: dict[str, Any]) -> None:
     """Raise ValueError (KeyError when missing) unless a state.json is one of ours, UserError if of a newer version."""
     version = header["version"]
-    if version != VERSION:
+    if require_count("version", version) > VERSION:
         raise UserError(
-            f"{directory} has checkpoint version {version}; this is for version {VERSION}.", "Update pggan."
+            f"{directory} has checkpoint version {version}; this reads up to version {VERSION}.", "Update pggan."
         )
+    if version > 1 and header[CHECKSUM] != checksum_of(header):
+        raise ValueError("its content has changed: the checksum is another one")
     _check_stage(header)
     require_count("phase_index", header["phase_index"])
     if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
@@ -378,6 +383,12 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
     return Architecture(**{**plain, "resampling": Resampling(plain["resampling"])})
+
+
+def checksum_of(header: dict[str, Any]) -> str:
+    """The checksum of what a state.json says."""
+    rest = {key: value for key, value in header.items() if key != CHECKSUM}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:

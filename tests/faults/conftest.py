@@ -37,3 +37,11 @@ def after_step(monkeypatch):
         monkeypatch.setattr(loop, "train_step", watched_step)
 
     return install
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory, tiny_config) -> Path:
+    """A run of 160 images with checkpoints at 128 and 160; not to be written to."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    loop.run(tiny_config(f"run_dir={run_dir}"))
+    return run_dir
