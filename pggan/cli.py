@@ -220,9 +220,25 @@ def own_values(composed: "DictConfig") -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    refuse_resolvers(OmegaConf.to_container(own, resolve=False))
     values = OmegaConf.to_container(own, resolve=True)
     assert isinstance(values, dict), "a YAML file with keys"
     return {str(key): value for key, value in values.items()}
+
+
+def refuse_resolvers(values: Any, key: str = "") -> None:
+    """Raise UserError for a value that asks for more than another key: the environment, say, as `${oc.env:HOME}` does.
+
+    A configuration can come from anywhere, and what it fetches would be written into the run's files.
+    """
+    if isinstance(values, dict):
+        for name, value in values.items():
+            refuse_resolvers(value, f"{key}.{name}".removeprefix("."))
+    elif isinstance(values, list):
+        for value in values:
+            refuse_resolvers(value, key)
+    elif isinstance(values, str) and re.search(r"\$\{[^}]*:", values):
+        raise UserError(f"{key}={values} can't be used.", "Write the value itself; '${key}' takes that of another key.")
 
 
 def explanation(overrides: list[str], plain: Any, error: Exception) -> UserError:

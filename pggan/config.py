@@ -169,6 +169,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for key in ("beta1", "beta2"):
             require(0 <= getattr(self, key) < 1, f"optimizer.{key}", getattr(self, key), "from 0 up to below 1")
+        require(0 < self.epsilon < inf, "optimizer.epsilon", self.epsilon, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +186,10 @@ class AverageConfig:
                 "The averaged generator needs exactly one of average.half_life_images and average.decay_per_step.",
                 "Set one to null: 'average.half_life_images=null average.decay_per_step=0.999' is the paper's.",
             )
+        half_life, ramp_up, decay = self.half_life_images, self.ramp_up, self.decay_per_step
+        require(half_life is None or half_life > 0, "average.half_life_images", half_life, "above 0, or null")
+        require(ramp_up is None or ramp_up > 0, "average.ramp_up", ramp_up, "above 0, or null")
+        require(decay is None or 0 <= decay < 1, "average.decay_per_step", decay, "from 0 up to below 1, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,8 +393,8 @@ def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = 
                 f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes).",
             )
         number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
-        wanted = f"a {'whole ' if whole else ''}number of at least {least}"
-        require(number and not isinstance(entry, bool) and entry >= least, key, entry, wanted)
+        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
+        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
     try:
         table_at(entries, first)
     except KeyError:

@@ -67,13 +67,13 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(tiny_config, tmp_path, m
     after_step(lambda state: state.images not in (64, 128) and stop(state.images))
     monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
-    for point in POINTS:
+    for point, kind in POINTS.items():
         code = loop.run(halting)
         assert code == (0 if point == 160 else loop.EXIT_INTERRUPTED)
         facts = facts_of_run(tmp_path / "stopped")
         # Where the checkpoint was being written, training may have taken one more step before it noticed.
         assert facts["images"] == point or (point in (64, 128) and facts["images"] == point + 8)
-        assert facts["state_sha256"] == wanted[facts["images"]]["state_sha256"], POINTS[point]
+        assert facts["state_sha256"] == wanted[facts["images"]]["state_sha256"], kind
     assert waiting == []
 
 
