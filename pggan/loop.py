@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from pggan.checkpoint import NotFinite, take_snapshot
 from pggan.config import AverageConfig, TrainConfig, parse_grid
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
@@ -29,7 +28,7 @@ from pggan.resuming import check_changes, check_networks, find_start, transfer
 from pggan.rollback import Rollback
 from pggan.run_dir import choose_run_dir, create_run_dir, describe, write_config
 from pggan.run_lock import claimed
-from pggan.saving import Saver, refused_by_disk
+from pggan.saving import NotFinite, Saver, Snapshot, refused_by_disk, take_snapshot
 from pggan.schedule import Phase
 from pggan.state import State, new_state
 from pggan.step import train_step
@@ -156,6 +155,7 @@ class Trainer:
         self.saved_time = time.monotonic()  # not the system clock, which may jump
         self.save_wanted = False
         self.is_milestone = False
+        self.snapshot: Snapshot | None = None  # the last one taken
 
     def train(self, interruption: Interruption) -> int:
         """Repeat the step to the end of the schedule; returns the exit code."""
@@ -236,7 +236,10 @@ class Trainer:
         """Begin to write a checkpoint; its stage is that of the last image shown."""
         phase = self.schedule.at(max(self.state.images - 1, 0))
         self.report.flush()
-        self.saver.save(take_snapshot(self.state, phase, {**self.notes, "milestone": self.is_milestone}))
+        self.saver.wait()
+        notes = {**self.notes, "milestone": self.is_milestone}
+        self.snapshot = take_snapshot(self.state, phase, notes, self.snapshot)
+        self.saver.save(self.snapshot)
         self.saved_at, self.saved_time, self.is_milestone = self.state.images, time.monotonic(), False
 
     def show_reals(self) -> None:

@@ -8,7 +8,9 @@ import math
 import resource
 import sys
 import time
+from collections import deque
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,14 +29,23 @@ if TYPE_CHECKING:
 
 
 COUNTED = "/skipped"  # how these names end
+PEAKED = "/gradient_norm"
+PEAK = "_max"  # added to them
+
+ALARM_FACTOR = 100  # times what a gradient norm has been lately; growth and restarts stay far below
+ALARM_TICKS = 10  # lately
 
 
 class Averages:
-    """Running means of named tensors, kept on the device until they are asked for; of what is `COUNTED`, the sums."""
+    """Running means of named tensors, kept on the device until they are asked for.
+
+    Of what is `COUNTED` they are sums; of what is `PEAKED` there is the maximum too.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
+        self._peaks: dict[str, Tensor] = {}
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Take in tensors of any shape; a name need not come every time."""
@@ -42,11 +53,15 @@ class Averages:
             total = values.float().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0) + values.numel()
+            if name.endswith(PEAKED):
+                peak = values.float().max()
+                self._peaks[name + PEAK] = torch.maximum(self._peaks.get(name + PEAK, peak), peak)
 
     def flush(self) -> dict[str, float]:
         """The means, or sums, since the last flush."""
         if not self._sums:
             return {}
+        peaks = {name: float(peak) for name, peak in self._peaks.items()}
         sums = torch.stack(list(self._sums.values())).tolist()
         means = {
             name: total if name.endswith(COUNTED) else total / self._counts[name]
@@ -54,7 +69,29 @@ class Averages:
         }
         self._sums.clear()
         self._counts.clear()
-        return means
+        self._peaks.clear()
+        return means | peaks
+
+
+class Alarms:
+    """Notices gradients that are far larger than they have been lately."""
+
+    def __init__(self) -> None:
+        self._lately: dict[str, deque[float]] = {}
+
+    def look(self, means: dict[str, float]) -> list[str]:
+        """What to say about the numbers of one tick; nothing, if all is well."""
+        said = []
+        for name, peak in means.items():
+            if not name.endswith(PEAKED + PEAK):
+                continue
+            lately = self._lately.setdefault(name, deque(maxlen=ALARM_TICKS))
+            usual = median(lately) if lately else math.inf
+            if peak > ALARM_FACTOR * usual:
+                said.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
+            if math.isfinite(peak):
+                lately.append(peak)
+        return said
 
 
 def remaining_seconds(schedule: Schedule, architecture: Architecture, images: int, seconds_per_image: float) -> float:
@@ -91,6 +128,7 @@ class Report:
         self.architecture = architecture
         self.device = device
         self.averages = Averages()
+        self.alarms = Alarms()
         self.console = Console(stderr=True, highlight=False)
         self._board: Board | None = None
         self._progress = Progress(
@@ -154,6 +192,7 @@ class Report:
         shown = max(images - self._tick_images, 1)
         seconds_per_image = (now - self._tick_time) / shown
         left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
+        alarms = self.alarms.look(means)
         scalars: dict[str, float] = {
             **means,
             "schedule/resolution": phase.resolution,
@@ -164,6 +203,7 @@ class Report:
             "speed/images_per_second": 1 / seconds_per_image,
             "speed/memory_bytes": memory_bytes(self.device),
             "speed/eta_seconds": left,
+            "health/alarms": len(alarms),
         }
         assert self._board is not None, "begin() comes first"
         for name, value in scalars.items():
@@ -180,6 +220,8 @@ class Report:
             f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
             f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.device) / 2**20:.0f} MiB"
         )
+        for alarm in alarms:
+            self.line(f"Alarm: {alarm}.")
         for player in ("G", "D"):
             if skipped := means.get(f"{player}{COUNTED}"):
                 self.line(f"Skipped {skipped:.0f} updates of {player}: their gradients were not finite.")

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from pggan.checkpoint import NotFinite, newest_checkpoint
+from pggan.checkpoint import newest_checkpoint
 from pggan.errors import UserError
+from pggan.saving import NotFinite
 from pggan.state import State
 
 MOST_RETURNS = 3  # by one process: a run that needs more is not getting anywhere

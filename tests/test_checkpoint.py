@@ -13,19 +13,16 @@ from pggan import loop
 from pggan.checkpoint import (
     PARTS,
     Broken,
-    NotFinite,
-    Snapshot,
     checkpoints_of,
     checksum_of,
     load_generator,
     newest_checkpoint,
     open_checkpoint,
-    prune,
-    write_checkpoint,
 )
 from pggan.errors import UserError
 from pggan.files import sweep
 from pggan.inspect import facts_of_run
+from pggan.saving import NotFinite, Snapshot, prune, write_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -132,7 +129,7 @@ def test_a_failed_save_keeps_what_was_there(run_dir, monkeypatch):
     def full_disk(*arguments, **options):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("pggan.checkpoint.save_file", full_disk)
+    monkeypatch.setattr("pggan.saving.save_file", full_disk)
     with pytest.raises(OSError, match="No space") as caught:
         write_checkpoint(run_dir, snapshot)
     assert caught.value.errno == 28

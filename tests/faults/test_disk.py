@@ -145,7 +145,8 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
     loop.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
     for name in ("fsync", "rename", "replace"):
         watch(name)
-    from pggan.checkpoint import Snapshot, newest_checkpoint, write_checkpoint
+    from pggan.checkpoint import newest_checkpoint
+    from pggan.saving import Snapshot, write_checkpoint
 
     saved, _ = newest_checkpoint(tmp_path)
     parts = {part: saved.load(part) for part in checkpoint.PARTS}

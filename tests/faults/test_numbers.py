@@ -10,10 +10,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pggan import loop
-from pggan.checkpoint import checkpoints_of, newest_checkpoint, require_finite
+from pggan.checkpoint import checkpoints_of, newest_checkpoint
 from pggan.cli import main
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
+from pggan.saving import require_finite
 
 PLAYERS = {"G": "g", "D": "d"}
 
@@ -180,3 +181,13 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
     loop.run(tiny_config(f"run_dir={tmp_path}"))
     assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
     assert waits[32] > 0
+
+
+@pytest.mark.fault(27)
+def test_a_spike_of_a_thousand_times_raises_an_alarm_at_the_next_tick(tiny_config, tmp_path, poison):
+    poison("D", 104, 104, value=1000.0)
+    assert loop.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
+    board = EventAccumulator(str(tmp_path)).Reload()
+    alarms = {event.step: event.value for event in board.Scalars("health/alarms")}
+    assert alarms == {32: 0, 64: 0, 96: 0, 128: 1, 160: 0, 192: 0}
+    assert (tmp_path / "train.log").read_text().count("Alarm: D/gradient_norm_max is ") == 1

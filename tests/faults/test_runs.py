@@ -198,6 +198,19 @@ def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.fault(19)
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_little_shared_memory_is_enough(tiny_overrides, tmp_path):
+    """Data comes from memory-mapped files, not through shared memory between processes."""
+    words = [sys.executable, "train.py", *tiny_overrides, f"run_dir={tmp_path}"]
+    script = 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", *words]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode == 77:
+        pytest.skip("mounting is not allowed here")
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.fault(35)
 @pytest.mark.fault(17)
 @pytest.mark.fault(18)

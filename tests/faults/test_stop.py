@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pggan import loop, saving
-from pggan.checkpoint import checkpoints_of, open_checkpoint, write_checkpoint
+from pggan.checkpoint import checkpoints_of, open_checkpoint
 from pggan.cli import main
 from pggan.inspect import facts_of_run
 from pggan.interruption import SIGNALS, Interruption
+from pggan.saving import write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
