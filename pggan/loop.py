@@ -57,7 +57,7 @@ def run_in(run_dir: Path, config: TrainConfig, loss: Loss, device: torch.device,
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     description = describe(config)
-    remarks = start.remarks
+    remarks = [*start.remarks]
     if start.checkpoint is not None:
         check_networks(start.checkpoint, architecture)
         remarks += check_changes(
