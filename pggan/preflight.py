@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,6 +25,9 @@ from pggan.state import State
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
 TICK_BYTES = 3000
+# Generated images are never as flat as drawings, and compress like those with this much noise, in grey levels: measured
+# on the demo, where the files of 32x32 came out 10 % larger than predicted, those of 16x16 as predicted.
+GRAIN = 4
 HEADER_BYTES = 80  # what a safetensors header says about one tensor, besides its name
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam keeps of a weight
 
@@ -97,12 +101,16 @@ def _kept(schedule: Schedule, checkpoints: CheckpointConfig) -> tuple[list[int],
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
-    """How many grids there will be, and their bytes: each like a grid of reals, as a file and in TensorBoard."""
+    """How many grids there will be, and their bytes: each like a grid of noisy reals, as a file and in TensorBoard."""
+    noise = np.random.default_rng(0)
     columns, rows = parse_grid(monitor.grid, "monitor.grid")
-    indices = torch.arange(min(columns * rows, pyramid.images)).numpy()
+    indices = np.arange(min(columns * rows, pyramid.images))
     count, total = 0, 0
     for phase in schedule.phases:
-        sheet = contact_sheet(pyramid.read(phase.resolution, indices), columns, schedule.final_resolution)
+        reals = pyramid.read(phase.resolution, indices)
+        grain = noise.integers(-GRAIN, GRAIN + 1, reals.shape)
+        grainy = (reals + grain).clip(0, 255).astype(np.uint8)
+        sheet = contact_sheet(grainy, columns, schedule.final_resolution)
         encoded = BytesIO()
         to_pil(sheet).save(encoded, format="PNG")
         end = min(phase.end, schedule.total)
