@@ -222,20 +222,15 @@ class CheckpointConfig:
         require(minutes is None or 0 < minutes < inf, "checkpoint.every_minutes", minutes, "above 0, or null")
         require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
         require(self.roll_back_after >= 1, "checkpoint.roll_back_after", self.roll_back_after, "at least 1")
-        counts = self.milestones if isinstance(self.milestones, list) else []
-        valid = self.milestones == PHASES or isinstance(self.milestones, list)
-        require(
-            valid and all(type(count) is int and count >= 1 for count in counts),
-            "checkpoint.milestones",
-            self.milestones,
-            "a list of image counts, for example [100000,200000], or the word phases",
-        )
+        counts = self.milestones
+        listed = isinstance(counts, list) and all(type(count) is int and count >= 1 for count in counts)
+        wanted = "image counts, for example [100000,200000], or the word phases"
+        require(listed or counts == PHASES, "checkpoint.milestones", counts, wanted)
 
     def is_milestone(self, schedule: Schedule, before: int, images: int) -> bool:
         """Whether the step from `before` to `images` reaches an image count whose checkpoint stays for good."""
-        if self.milestones == PHASES:
-            return any(before < phase.end <= images for phase in schedule.phases)
-        return any(before < count <= images for count in self.milestones)
+        counts = [phase.end for phase in schedule.phases] if self.milestones == PHASES else self.milestones
+        return any(before < count <= images for count in counts)
 
 
 @dataclass(frozen=True, kw_only=True)
