@@ -13,7 +13,6 @@ from rich.table import Table
 
 from pggan.compute import Compute
 from pggan.config import BenchConfig, OptimizerConfig
-from pggan.config import table as per_level
 from pggan.device import choose_device
 from pggan.draws import Draws
 from pggan.files import whole_file
@@ -24,6 +23,7 @@ from pggan.run_dir import versions
 from pggan.schedule import Phase, table_at
 from pggan.state import State, new_state
 from pggan.step import train_step
+from pggan.values import table as per_level
 
 ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
 

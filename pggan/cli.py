@@ -200,11 +200,14 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
             composed = hydra_compose(name, open_tables(overrides))
             return own_values(composed)
+        except YAMLError as error:
+            raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except (HydraException, OmegaConfBaseException) as error:
             plain = OmegaConf.to_container(hydra_compose(name), resolve=False)
             raise explanation(overrides, plain, error) from error
@@ -220,9 +223,25 @@ def own_values(composed: "DictConfig") -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    refuse_resolvers(OmegaConf.to_container(own, resolve=False))
     values = OmegaConf.to_container(own, resolve=True)
     assert isinstance(values, dict), "a YAML file with keys"
     return {str(key): value for key, value in values.items()}
+
+
+def refuse_resolvers(values: Any, key: str = "") -> None:
+    """Raise UserError for a value that asks for more than another key: the environment, say, as `${oc.env:HOME}` does.
+
+    A configuration can come from anywhere, and what it fetches would be written into the run's files.
+    """
+    if isinstance(values, dict):
+        for name, value in values.items():
+            refuse_resolvers(value, f"{key}.{name}".removeprefix("."))
+    elif isinstance(values, list):
+        for value in values:
+            refuse_resolvers(value, key)
+    elif isinstance(values, str) and re.search(r"\$\{[^}]*:", values):
+        raise UserError(f"{key}={values} can't be used.", "Write the value itself; '${key}' takes that of another key.")
 
 
 def explanation(overrides: list[str], plain: Any, error: Exception) -> UserError:
@@ -271,6 +290,7 @@ def _flat(values: Any, prefix: str = "") -> list[str]:
 def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     """--cfg, --multirun, --info, --config-dir … through Hydra's own entry point."""
     import hydra
+    from hydra.errors import HydraException
 
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
@@ -283,9 +303,29 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
             sys.exit(code)
 
     tolerate_lazy_help()
+    refuse_callbacks()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
     sys.argv = [f"pggan {verb.name}", *open_tables(overrides), *QUIET, *flags]
-    hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
+    try:
+        hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
+    except HydraException as error:
+        raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
+
+
+def refuse_callbacks() -> None:
+    """Have Hydra raise UserError where it would call what a configuration names as `hydra.callbacks`."""
+    from hydra._internal.callbacks import Callbacks
+    from omegaconf import OmegaConf
+
+    def without_callbacks(self: Callbacks, config: "DictConfig | None" = None) -> None:
+        self.callbacks = []
+        if config is not None and OmegaConf.select(config, "hydra.callbacks"):
+            raise UserError(
+                "This configuration wants code to be called (hydra.callbacks).", "Take that part out of it."
+            )
+
+    Callbacks.__init__ = without_callbacks  # type: ignore[method-assign]
 
 
 def tolerate_lazy_help() -> None:

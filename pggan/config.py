@@ -3,9 +3,9 @@
 Values live in `configs/*.yaml`, each with a comment; this file says which keys exist and what they may be.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any
 
 from pggan.architecture import (
@@ -17,10 +17,11 @@ from pggan.architecture import (
 )
 from pggan.errors import UserError
 from pggan.losses import require_loss
-from pggan.schedule import Schedule, Table, table_at
+from pggan.schedule import Schedule, table_at
 from pggan.schema import require
+from pggan.values import PerLevel, parse_grid, table
 
-PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
+PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 
 class Crop(Enum):
@@ -29,6 +30,41 @@ class Crop(Enum):
     center = "center"
     resize = "resize"
     pad = "pad"
+
+
+class Precision(Enum):
+    """What activations and kernels are calculated in; weights, losses and penalties stay in float32."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class ConvolutionMethod(Enum):
+    """How 3x3 convolutions are calculated."""
+
+    auto = "auto"
+    native = "native"
+    direct = "direct"
+    winograd = "winograd"
+
+
+class PenaltyPath(Enum):
+    """How the gradient of a gradient penalty is calculated."""
+
+    auto = "auto"
+    autograd = "autograd"
+    tangent = "tangent"
+
+
+class Switch(Enum):
+    """Something that is on, off, or decided by the program."""
+
+    auto = "auto"
+    on = "on"
+    off = "off"
 
 
 class OnBad(Enum):
@@ -166,6 +202,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for key in ("beta1", "beta2"):
             require(0 <= getattr(self, key) < 1, f"optimizer.{key}", getattr(self, key), "from 0 up to below 1")
+        require(0 < self.epsilon < inf, "optimizer.epsilon", self.epsilon, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +219,10 @@ class AverageConfig:
                 "The averaged generator needs exactly one of average.half_life_images and average.decay_per_step.",
                 "Set one to null: 'average.half_life_images=null average.decay_per_step=0.999' is the paper's.",
             )
+        half_life, ramp_up, decay = self.half_life_images, self.ramp_up, self.decay_per_step
+        require(half_life is None or half_life > 0, "average.half_life_images", half_life, "above 0, or null")
+        require(ramp_up is None or ramp_up > 0, "average.ramp_up", ramp_up, "above 0, or null")
+        require(decay is None or 0 <= decay < 1, "average.decay_per_step", decay, "from 0 up to below 1, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,14 +241,64 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the state is saved, and how much of it is kept."""
+    """When the state is saved, how much of it is kept, and when training goes back to it."""
 
     every_images: int
+    every_minutes: float | None
     keep: int
+    milestones: Any
+    roll_back_after: int
 
     def __post_init__(self) -> None:
         require(self.every_images >= 1, "checkpoint.every_images", self.every_images, "at least 1")
+        minutes = self.every_minutes
+        require(minutes is None or 0 < minutes < inf, "checkpoint.every_minutes", minutes, "above 0, or null")
         require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
+        require(self.roll_back_after >= 1, "checkpoint.roll_back_after", self.roll_back_after, "at least 1")
+        counts = self.milestones
+        listed = isinstance(counts, list) and all(type(count) is int and count >= 1 for count in counts)
+        wanted = "image counts, for example [100000,200000], or the word phases"
+        require(listed or counts == PHASES, "checkpoint.milestones", counts, wanted)
+
+    def is_milestone(self, schedule: Schedule, before: int, images: int) -> bool:
+        """Whether the step from `before` to `images` reaches an image count whose checkpoint stays for good."""
+        counts = [phase.end for phase in schedule.phases] if self.milestones == PHASES else self.milestones
+        return any(before < count <= images for count in counts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Choices that change speed and memory, and results by rounding only."""
+
+    convolution: ConvolutionMethod
+    penalty: PenaltyPath
+    micro_batch: int | None
+    recompute: bool
+    compile: bool
+    cuda_graphs: Switch
+
+    def __post_init__(self) -> None:
+        micro = self.micro_batch
+        require(micro is None or micro >= 1, "compute.micro_batch", micro, "at least 1, or null")
+        tangent = self.penalty is not PenaltyPath.autograd
+        if self.compile and not tangent:
+            raise UserError(
+                "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
+                "Take compute.penalty=tangent or auto.",
+            )
+        if self.recompute and (self.compile or self.penalty is PenaltyPath.tangent):
+            raise UserError(
+                "compute.recompute=true needs compute.penalty=autograd and compute.compile=false.",
+                "Set these two, or take smaller micro-batches: they save memory, too.",
+            )
+
+    def require_whole_groups(self, group: int) -> None:
+        """Raise UserError unless micro-batches hold whole groups of minibatch stddev."""
+        if self.micro_batch is not None and self.micro_batch % group:
+            raise UserError(
+                f"compute.micro_batch={self.micro_batch} does not divide into groups of model.stddev_group={group}.",
+                f"Take {max(self.micro_batch // group, 1) * group}.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +308,12 @@ class TrainConfig:
     name: str
     run_dir: str | None
     resume: str
+    allow_changes: list[str]
+    init_from: str | None
     seed: int
     devices: str
+    precision: Precision
+    compute: ComputeConfig
     data: DataConfig
     model: ModelConfig
     schedule: ScheduleConfig
@@ -229,7 +324,13 @@ class TrainConfig:
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
+        if self.init_from is not None and self.resume not in ("auto", "never"):
+            raise UserError(
+                "init_from= begins a new run, resume= goes on with one.",
+                "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
+            )
         require_loss(str(self.loss.get("name")))
+        self.compute.require_whole_groups(self.model.stddev_group)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)
 
@@ -320,51 +421,3 @@ class BenchConfig:
             require(valid, "stages", self.stages, "resolutions: powers of two from 4, for example [4,8,16]")
             batch = table_at(table("batch", self.batch, stage, least=1, whole=True), stage)
             self.model.require_whole_groups("batch", int(batch))
-
-
-# ---- values ----------------------------------------------------------------------------------------------
-
-
-def parse_grid(grid: str, key: str) -> tuple[int, int]:
-    """Columns and rows of a grid written as '8x4'."""
-    columns, _, rows = grid.partition("x")
-    if not (columns.isdecimal() and rows.isdecimal() and int(columns) > 0 and int(rows) > 0):
-        raise UserError(f"{key}={grid} is not a grid.", "Write columns x rows, for example 8x4.")
-    return int(columns), int(rows)
-
-
-def parse_seeds(seeds: object) -> list[int]:
-    """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
-    parts = seeds if isinstance(seeds, list) else str(seeds).split(",")
-    found: list[int] = []
-    for part in map(str, parts):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UserError(f"seeds={seeds} can't be read: '{part}'.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
-
-
-def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> Table:
-    """The per-level `value` of `key` as a table that covers every resolution from `first` up.
-
-    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
-    """
-    entries = dict(value) if isinstance(value, Mapping) else {SMALLEST_RESOLUTION: value}
-    for resolution, entry in entries.items():
-        if not isinstance(resolution, int) or not is_power_of_two(resolution):
-            raise UserError(
-                f"{key} has an entry for '{resolution}', which is not a resolution.",
-                f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes).",
-            )
-        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
-        wanted = f"a {'whole ' if whole else ''}number of at least {least}"
-        require(number and not isinstance(entry, bool) and entry >= least, key, entry, wanted)
-    try:
-        table_at(entries, first)
-    except KeyError:
-        raise UserError(
-            f"{key} has no entry for {first}x{first}.",
-            "Add one: an entry holds from its resolution up to the next one listed.",
-        ) from None
-    return entries

@@ -1,8 +1,8 @@
 """3x3 convolutions, alone or joined with resampling, by the method that is fastest for their device and shape.
 
-Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in both
-of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never meets
-PyTorch's own second derivative, which convolves with whole feature maps as kernels.
+Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
+both of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never
+meets PyTorch's own second derivative, which convolves with whole feature maps as kernels.
 N batch, H and W sides, I and O feature maps.
 """
 
@@ -124,7 +124,8 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:  # type: ignore[override]
         """Only images have tangents: it is the penalties' path."""
-        assert x is not None and kernel is None and bias is None
+        assert kernel is None
+        assert bias is None
         return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return]
 
     @staticmethod

@@ -1,8 +1,27 @@
-"""Where the arithmetic happens."""
+"""Where the arithmetic happens, and how."""
+
+import ctypes
+import os
+import sys
+from pathlib import Path
 
 import torch
 
+from pggan.compute import Compute
+from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.convolution import DIRECT, NATIVE, WINOGRAD
 from pggan.errors import UserError
+
+METHODS = {
+    ConvolutionMethod.auto: None,
+    ConvolutionMethod.native: NATIVE,
+    ConvolutionMethod.direct: DIRECT,
+    ConvolutionMethod.winograd: WINOGRAD,
+}
+COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
+
+# Of glibc's mallopt: how much free memory is kept at the top, and how many blocks are mapped one by one.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def choose_device(devices: str) -> torch.device:
@@ -19,3 +38,53 @@ def choose_device(devices: str) -> torch.device:
         found = ", ".join(name for name, is_there in there.items() if is_there)
         raise UserError(f"devices={devices}: there is none that PyTorch can use.", f"Found here: {found}.")
     return torch.device(devices)
+
+
+def set_up(device: torch.device, precision: Precision) -> None:
+    """Settings of the whole process that suit `device`."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
+        short = "tf32" if precision is Precision.tf32 else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = short
+        torch.backends.cudnn.conv.fp32_precision = short  # type: ignore[attr-defined]
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
+    if device.type == "cpu" and sys.platform == "linux":
+        # Large blocks otherwise go back to the system at once and come back page by page, each cleared: a map of
+        # 35 MB then costs 14 ms to allocate, more than most operations on it.
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+        if mallopt is not None:
+            mallopt(M_MMAP_MAX, 0)
+            mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def choose_compute(precision: Precision, config: ComputeConfig, device: torch.device) -> Compute:
+    """How steps are calculated on `device`; raises UserError for what it can't do."""
+    if config.convolution is ConvolutionMethod.winograd and (device.type != "cpu" or is_short(precision, device)):
+        raise UserError(
+            "compute.convolution=winograd is for float32 on CPUs.", "Take compute.convolution=auto, or precision=fp32."
+        )
+    if precision is Precision.tf32 and device.type != "cuda":
+        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Take precision=fp32 or auto.")
+    if precision is Precision.auto:
+        precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
+    tangent = config.penalty is PenaltyPath.tangent or (config.penalty is PenaltyPath.auto and config.compile)
+    return Compute(
+        dtype={Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}.get(precision),
+        method=METHODS[config.convolution],
+        tangent=tangent,
+        micro_batch=config.micro_batch,
+        recompute=config.recompute,
+        compiled=config.compile,
+    )
+
+
+def is_short(precision: Precision, device: torch.device) -> bool:
+    """Whether activations have 16 bits."""
+    return precision in (Precision.bf16, Precision.fp16) or (precision is Precision.auto and device.type == "cuda")
+
+
+def records(wanted: Switch, device: torch.device) -> bool:
+    """Whether steps are recorded as CUDA graphs; raises UserError where there are none."""
+    if wanted is Switch.on and device.type != "cuda":
+        raise UserError(f"compute.cuda_graphs=on: there are none on {device.type}.", "Take auto or off.")
+    return wanted is not Switch.off and device.type == "cuda"

@@ -3,11 +3,12 @@
 import numpy as np
 from torch import Tensor
 
-from pggan.config import InterpolateConfig, InterpolationPath, parse_grid, parse_seeds
+from pggan.config import InterpolateConfig, InterpolationPath
 from pggan.errors import UserError
 from pggan.latents import seed_latents, visit, walk
 from pggan.pictures import ANIMATED, check_output, enlarge, grid, save_frames, save_png
 from pggan.rendering import open_generator, render
+from pggan.values import parse_grid, parse_seeds
 
 
 def run(config: InterpolateConfig) -> int:

@@ -15,6 +15,8 @@ Pixels = npt.NDArray[np.uint8]
 
 ANIMATED = (".webp", ".gif")
 
+SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
+
 
 def to_bytes(images: Tensor) -> Pixels:
     """[N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
@@ -31,6 +33,12 @@ def grid(images: Pixels, columns: int) -> Pixels:
     padded[: len(images)] = images
     tiled = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
     return np.ascontiguousarray(tiled.reshape(rows * height, columns * width, channels))
+
+
+def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
+    """A grid of images of a run up to `resolution`, small ones enlarged so that they are worth looking at."""
+    tile = min(resolution, SMALLEST_TILE)
+    return grid(enlarge(images, max(tile // images.shape[1], 1)), columns)
 
 
 def enlarge(images: Pixels, factor: int) -> Pixels:

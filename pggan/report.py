@@ -4,10 +4,13 @@ Nothing here waits for the device between ticks.
 """
 
 import json
+import math
 import resource
 import sys
 import time
+from collections import deque
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -22,15 +25,27 @@ from pggan.pictures import Pixels
 from pggan.schedule import Phase, Schedule
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from pggan.board import Board
+
+
+COUNTED = "/skipped"  # how these names end
+PEAKED = "/gradient_norm"
+PEAK = "_max"  # added to them
+
+ALARM_FACTOR = 100  # times what a gradient norm has been lately; growth and restarts stay far below
+ALARM_TICKS = 10  # lately
 
 
 class Averages:
-    """Running means of named tensors, kept on the device until they are asked for."""
+    """Running means of named tensors, kept on the device until they are asked for.
+
+    Of what is `COUNTED` they are sums; of what is `PEAKED` there is the maximum too.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
+        self._peaks: dict[str, Tensor] = {}
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Take in tensors of any shape; a name need not come every time."""
@@ -38,16 +53,45 @@ class Averages:
             total = values.float().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0) + values.numel()
+            if name.endswith(PEAKED):
+                peak = values.float().max()
+                self._peaks[name + PEAK] = torch.maximum(self._peaks.get(name + PEAK, peak), peak)
 
     def flush(self) -> dict[str, float]:
-        """The means since the last flush."""
+        """The means, or sums, since the last flush."""
         if not self._sums:
             return {}
+        peaks = {name: float(peak) for name, peak in self._peaks.items()}
         sums = torch.stack(list(self._sums.values())).tolist()
-        means = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+        means = {
+            name: total if name.endswith(COUNTED) else total / self._counts[name]
+            for name, total in zip(self._sums, sums, strict=True)
+        }
         self._sums.clear()
         self._counts.clear()
-        return means
+        self._peaks.clear()
+        return means | peaks
+
+
+class Alarms:
+    """Notices gradients that are far larger than they have been lately."""
+
+    def __init__(self) -> None:
+        self._lately: dict[str, deque[float]] = {}
+
+    def look(self, means: dict[str, float]) -> list[str]:
+        """What to say about the numbers of one tick; nothing, if all is well."""
+        said = []
+        for name, peak in means.items():
+            if not name.endswith(PEAKED + PEAK):
+                continue
+            lately = self._lately.setdefault(name, deque(maxlen=ALARM_TICKS))
+            usual = median(lately) if lately else math.inf
+            if peak > ALARM_FACTOR * usual:
+                said.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
+            if math.isfinite(peak):
+                lately.append(peak)
+        return said
 
 
 def remaining_seconds(schedule: Schedule, architecture: Architecture, images: int, seconds_per_image: float) -> float:
@@ -84,8 +128,9 @@ class Report:
         self.architecture = architecture
         self.device = device
         self.averages = Averages()
+        self.alarms = Alarms()
         self.console = Console(stderr=True, highlight=False)
-        self._board: SummaryWriter | None = None
+        self._board: Board | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -108,7 +153,11 @@ class Report:
     ) -> None:
         self._progress.stop()
         if self._board is not None:
-            self._board.close()
+            try:
+                self._board.close()
+            except OSError:  # a full disk, which is why the block failed
+                if kind is None:
+                    raise
 
     def begin(self, images: int) -> None:
         """Go on from `images`: what an interrupted run wrote beyond it is dropped."""
@@ -117,9 +166,12 @@ class Report:
             lines = metrics.read_text().splitlines()
             with whole_file(metrics) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by training only
+        if self._board is not None:
+            self._board.close()
+        from pggan.board import Board  # slow to import, and needed by training only
 
-        self._board = SummaryWriter(str(self.run_dir), purge_step=images + 1)
+        self._board = Board(self.run_dir, first=images + 1 if images else 0)
+        self.averages.flush()
         self._tick_images = images
         self._tick_time = time.monotonic()
 
@@ -140,6 +192,7 @@ class Report:
         shown = max(images - self._tick_images, 1)
         seconds_per_image = (now - self._tick_time) / shown
         left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
+        alarms = self.alarms.look(means)
         scalars: dict[str, float] = {
             **means,
             "schedule/resolution": phase.resolution,
@@ -150,27 +203,42 @@ class Report:
             "speed/images_per_second": 1 / seconds_per_image,
             "speed/memory_bytes": memory_bytes(self.device),
             "speed/eta_seconds": left,
+            "health/alarms": len(alarms),
         }
         assert self._board is not None, "begin() comes first"
         for name, value in scalars.items():
-            self._board.add_scalar(name, value, images)
+            self._board.scalar(name, value, images)
         self._board.flush()
         about = {name.split("/", 1)[1]: value for name, value in scalars.items() if name not in means}
-        record = {"images": images, "phase": phase.name, **about, **means}
+        finite = {name: value if math.isfinite(value) else None for name, value in means.items()}  # JSON has no NaN
+        record = {"images": images, "phase": phase.name, **about, **finite}
         with (self.run_dir / "metrics.jsonl").open("a") as metrics:
-            metrics.write(json.dumps(record) + "\n")
+            metrics.write(json.dumps(record, allow_nan=False) + "\n")
         status = f"{1 / seconds_per_image:.1f} img/s  {clock(left)} left"
         self._progress.update(self._task, status=status)
         self.line(
             f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
             f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.device) / 2**20:.0f} MiB"
         )
+        for alarm in alarms:
+            self.line(f"Alarm: {alarm}.")
+        for player in ("G", "D"):
+            if skipped := means.get(f"{player}{COUNTED}"):
+                self.line(f"Skipped {skipped:.0f} updates of {player}: their gradients were not finite.")
         self._tick_images, self._tick_time = images, now
 
     def picture(self, tag: str, picture: Pixels, images: int) -> None:
         """Show a picture [H, W, C] in TensorBoard."""
         assert self._board is not None, "begin() comes first"
-        self._board.add_image(tag, picture, images, dataformats="HWC")
+        self._board.picture(tag, picture, images)
+
+    def flush(self) -> None:
+        """Hand to the system what TensorBoard's file still holds back.
+
+        Before a state is saved, so that a process killed afterwards has reported everything up to there.
+        """
+        assert self._board is not None, "begin() comes first"
+        self._board.flush()
 
 
 def _images_of(line: str) -> int:

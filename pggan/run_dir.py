@@ -1,5 +1,6 @@
 """The directory of one run: where it is, and what it says about itself."""
 
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 from pggan import __version__
 from pggan.config import TrainConfig
 from pggan.errors import UserError
-from pggan.files import whole_file
+from pggan.files import make_directory, whole_file
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 
@@ -31,19 +32,28 @@ def choose_run_dir(config: TrainConfig) -> Path:
 
 
 def create_run_dir(path: Path) -> None:
-    """Make the directory and those inside it; raises UserError when that can't be done."""
+    """Make the directories of a run; raises UserError when that can't be done."""
     try:
-        for directory in (path, path / "samples", path / "checkpoints"):
-            directory.mkdir(parents=True, exist_ok=True)
+        for directory in (path / "samples", path / "checkpoints"):
+            make_directory(directory)
     except OSError as error:
         raise UserError(f"run_dir={path} can't be written: {error.strerror}.", "Choose another run_dir=.") from error
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as plain values, with the versions of everything that shaped the run."""
+    """The configuration as plain values, with the versions of everything that shaped the run; exact as JSON."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     assert isinstance(plain, dict), "a dataclass becomes a dictionary"
-    return {**{str(key): value for key, value in plain.items()}, "versions": versions()}
+    return {**_json_values(plain), "versions": versions()}
+
+
+def _json_values(value: Any) -> Any:
+    """`value` as it comes back from JSON: keys are text; an infinity, which JSON has not, is too."""
+    if isinstance(value, dict):
+        return {str(key): _json_values(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_json_values(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_config(path: Path, description: dict[str, Any]) -> None:
@@ -67,14 +77,14 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys in which two descriptions differ, as 'key: before -> now'."""
+def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The keys in which two descriptions differ, each with 'key: before -> now'."""
     for key in sorted({*before, *now} - {"versions"}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from changes(old, new, f"{prefix}{key}.")
         elif old != new:
-            yield f"{prefix}{key}: {old} -> {new}"
+            yield f"{prefix}{key}", f"{prefix}{key}: {old} -> {new}"
 
 
 def _commit() -> str | None:

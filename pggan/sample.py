@@ -3,11 +3,12 @@
 from math import ceil, sqrt
 from pathlib import Path
 
-from pggan.config import SampleConfig, parse_grid, parse_seeds
+from pggan.config import SampleConfig
 from pggan.errors import UserError
 from pggan.latents import seed_latents
 from pggan.pictures import check_output, enlarge, grid, save_png
 from pggan.rendering import open_generator, render
+from pggan.values import parse_grid, parse_seeds
 
 
 def run(config: SampleConfig) -> int:

@@ -80,7 +80,7 @@ class State:
         self.average.load_state_dict(parts["average"])
         _load_moments(self.g, parts["optimizer_g"])
         _load_moments(self.d, parts["optimizer_d"])
-        saved = parts["guards"]
+        saved = parts.get("guards", {})  # not in the oldest checkpoints
         for name, guard in _guards(self):
             if name in saved:  # a run may go on in another precision
                 guard.copy_(saved[name])
@@ -102,6 +102,7 @@ def new_state(
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
             fused=True,
+            capturable=device.type == "cuda",  # may be part of a recorded step
         )
         counters = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
         scale = torch.tensor(FIRST_SCALE, device=device) if half else None

@@ -24,10 +24,12 @@ from pggan.state import Player, State, follow
 class Stage:
     """What is the same for many steps: one compiled function, or one recording, serves them all."""
 
+    loss: Loss
+    due: tuple[GradientPenalty, ...]
+    compute: Compute
     resolution: int
     missing_levels: int
     fading: bool
-    due: tuple[GradientPenalty, ...]
 
 
 class Inputs(NamedTuple):
@@ -63,67 +65,60 @@ def train_step(
     state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float, compute: Compute
 ) -> dict[str, Tensor]:
     """Update D once, then G once, then the averaged G; returns what is worth watching, not reduced."""
-    stage, inputs, dials = set_up(state, phase, reals, loss, draws, decay)
-    watched = learn(state, stage, inputs, loss, dials, compute)
+    watched = learn(state, *set_up(state, phase, reals, loss, draws, decay=decay, compute=compute))
     state.images += phase.batch
     state.phase_index = phase.index
     return watched
 
 
 def set_up(
-    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, decay: float
+    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float, compute: Compute
 ) -> tuple[Stage, Inputs, Dials]:
     """All that one step needs to know, so that `learn` is arithmetic alone."""
     count, size = phase.batch, state.average.architecture.latent_size
     due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, draws.images))
     mix = draws.uniform("mix", count, 1, 1, 1) if any(penalty.at is Points.mixed for penalty in due) else None
     return (
-        Stage(phase.resolution, phase.missing_levels, phase.fading, due),
+        Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
         Inputs(reals, draws.normal("d_latents", count, size), draws.normal("g_latents", count, size), mix),
         Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, decay),
     )
 
 
-def learn(
-    state: State, stage: Stage, inputs: Inputs, loss: Loss, dials: Dials, compute: Compute, passes: Passes | None = None
-) -> dict[str, Tensor]:
+def learn(state: State, stage: Stage, inputs: Inputs, dials: Dials, passes: Passes | None = None) -> dict[str, Tensor]:
     """The step itself; never waits for the device."""
-    passes = passes or Passes(look_at_images, look_at_fakes)
+    passes, compute = passes or Passes(look_at_images, look_at_fakes), stage.compute
     parts = micro_batches(inputs, state.average.architecture.stddev_group, compute.micro_batch)
 
     seen = []
     for part, share in parts:  # D: tell reals from fakes
         with prepared(state.g.network, compute), prepared(state.d.network, compute):
-            seen.append(backward(state.d, passes.d(state, stage, part, loss, dials.alpha, compute), share))
+            seen.append(backward(state.d, passes.d(state, stage, part, dials.alpha), share))
     watched = update(state.d, seen, dials.learning_rate_d, "D")
 
     seen = []
     for part, share in parts:  # G: raise the scores of fresh fakes
         with prepared(state.g.network, compute), prepared(state.d.network, compute), frozen(state.d.network):
-            seen.append(backward(state.g, passes.g(state, stage, part, loss, dials.alpha, compute), share))
+            seen.append(backward(state.g, passes.g(state, stage, part, dials.alpha), share))
     watched |= update(state.g, seen, dials.learning_rate_g, "G")
 
     follow(state.average, state.g.network, dials.decay)
     return watched
 
 
-def look_at_images(
-    state: State, stage: Stage, part: Inputs, loss: Loss, alpha: float | Tensor, compute: Compute
-) -> Terms:
+def look_at_images(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Terms:
     """D's terms for reals and fresh fakes."""
     with torch.no_grad():
         fakes = state.g.network(part.latents_d, part.reals.labels, stage.resolution, alpha)  # [N, C, R, R]
     critic = partial(state.d.network, resolution=stage.resolution, alpha=alpha)
-    how = Examination(stage.due, stage.missing_levels, part.mix, state.d.scale, compute.tangent)
-    return loss.for_d(critic, part.reals, fakes, how)
+    how = Examination(stage.due, stage.missing_levels, part.mix, state.d.scale, stage.compute.tangent)
+    return stage.loss.for_d(critic, part.reals, fakes, how)
 
 
-def look_at_fakes(
-    state: State, stage: Stage, part: Inputs, loss: Loss, alpha: float | Tensor, compute: Compute
-) -> Terms:
+def look_at_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Terms:
     """G's terms for fresh fakes."""
     fakes = state.g.network(part.latents_g, part.reals.fake_labels, stage.resolution, alpha)  # [N, C, R, R]
-    return loss.for_g(partial(state.d.network, resolution=stage.resolution, alpha=alpha), part.reals, fakes)
+    return stage.loss.for_g(partial(state.d.network, resolution=stage.resolution, alpha=alpha), part.reals, fakes)
 
 
 def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[tuple[Inputs, float]]:
@@ -150,15 +145,15 @@ def backward(player: Player, terms: Terms, share: float) -> Terms:
 
 
 def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, name: str) -> dict[str, Tensor]:
-    """One optimizer step, unless the gradient is not finite; forgets the gradient, returns what to watch."""
-    parameters = [parameter for parameter in player.network.parameters() if parameter.grad is not None]
-    norm = torch.stack(torch._foreach_norm([parameter.grad for parameter in parameters])).norm()
-    if player.scale is not None:
-        norm = norm / player.scale
-    player.step(learning_rate, torch.isfinite(norm))
+    """One optimizer step, unless loss or gradient are not finite; forgets the gradient, returns what to watch."""
     loss = {tag: torch.cat([terms.loss[tag] for terms in seen]) for tag in seen[0].loss}
     shown = {tag: torch.cat([terms.shown[tag] for terms in seen]) for tag in seen[0].shown}
     total = torch.stack([term.mean() for term in loss.values()]).sum()
+    gradients = [parameter.grad for parameter in player.network.parameters() if parameter.grad is not None]
+    norm = torch.stack(torch._foreach_norm(gradients)).norm()
+    if player.scale is not None:
+        norm = norm / player.scale
+    player.step(learning_rate, torch.isfinite(norm + total))
     about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
     return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}
 

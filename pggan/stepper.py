@@ -38,7 +38,7 @@ class Stepper:
 
     def step(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
         """One step; returns what is worth watching, not reduced, valid until the next step."""
-        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay)
+        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay=decay, compute=self.compute)
         if stage.resolution != self._resolution:
             self.forget()
             self._resolution = stage.resolution
@@ -46,7 +46,7 @@ class Stepper:
         if watched is None:
             if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
                 dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
-            watched = learn(self.state, stage, inputs, self.loss, dials, self.compute, self.passes)
+            watched = learn(self.state, stage, inputs, dials, self.passes)
         self._taken[stage] = self._taken.get(stage, 0) + 1
         self.state.images += phase.batch
         self.state.phase_index = phase.index
@@ -64,7 +64,7 @@ class Stepper:
         if stage not in self._recordings:
             try:
                 self._recordings[stage] = Recording(
-                    lambda i, d: learn(self.state, stage, i, self.loss, d, self.compute, self.passes),
+                    lambda i, d: learn(self.state, stage, i, d, self.passes),
                     inputs,
                     tensors_for(dials, stage, inputs.latents_d.device),
                 )

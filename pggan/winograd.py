@@ -146,7 +146,7 @@ def _from_result(gradient: Tensor, m: Maps) -> Tensor:
 
 def _result_tiles(images: Tensor, side: int) -> Tensor:
     """[N, C, H, W] seen as tiles [side, side, N, H / side, W / side, C]."""
-    count, features, height, width = images.shape
+    height, width = images.shape[2:]
     parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))
     return parts.permute(3, 5, 0, 2, 4, 1)
 

@@ -67,13 +67,13 @@ TINY = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_overrides(toy_data: Path) -> list[str]:
     """Overrides for a run of 160 images, 4x4 to 16x16, that takes about a second."""
     return [*TINY, f"data.path={toy_data}"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_config(tiny_overrides: list[str]) -> Callable[..., TrainConfig]:
     """The configuration of that run, with more overrides."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pggan import config
+from pggan import config, values
 from pggan.cli import CONFIGS, VERBS, compose
 from pggan.config import TrainConfig
 from pggan.errors import UserError
@@ -123,13 +123,13 @@ def test_d_learns_at_the_rate_of_g_unless_told():
 
 
 def test_seeds_are_read_in_all_their_forms():
-    assert config.parse_seeds(5) == [5]
-    assert config.parse_seeds("0-3") == [0, 1, 2, 3]
-    assert config.parse_seeds("1,5,9-11") == [1, 5, 9, 10, 11]
-    assert config.parse_seeds([1, 5]) == [1, 5]
+    assert values.parse_seeds(5) == [5]
+    assert values.parse_seeds("0-3") == [0, 1, 2, 3]
+    assert values.parse_seeds("1,5,9-11") == [1, 5, 9, 10, 11]
+    assert values.parse_seeds([1, 5]) == [1, 5]
     for bad in ("", "a", "3-1", "-1", [1, "x"], "1-"):
         with pytest.raises(UserError, match="seeds="):
-            config.parse_seeds(bad)
+            values.parse_seeds(bad)
 
 
 def test_the_wheel_lists_every_package():

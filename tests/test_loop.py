@@ -1,7 +1,6 @@
 """The main job, small: grow, stop, go on, and leave a run directory that keeps its promises."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,9 +16,6 @@ from pggan import loop
 from pggan.checkpoint import load_generator, newest_checkpoint
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
-from pggan.interruption import Interruption
-
-LOSSES = ("wgan_gp", "logistic", "relativistic")
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -76,31 +72,6 @@ def test_the_reals_grid_shows_the_data(tiny_config, tmp_path):
     assert np.array_equal(picture[16:, 16:32], top_level[4])
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("stop_at", [8, 40, 64, 96, 152])  # first image, mid-fade, both kinds of phase change, last
-def test_going_on_ends_in_the_state_of_an_uninterrupted_run(tiny_config, tmp_path, monkeypatch, loss, stop_at):
-    settings = (f"loss={loss}", "schedule.total_images=160")
-    loop.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
-
-    step = loop.train_step
-
-    def stopping_step(state, *arguments, **options):
-        watched = step(state, *arguments, **options)
-        if state.images == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return watched
-
-    monkeypatch.setattr(loop, "train_step", stopping_step)
-    halved = tiny_config(*settings, f"run_dir={tmp_path / 'halved'}")
-    assert loop.run(halved) == loop.EXIT_INTERRUPTED
-    assert facts_of_run(tmp_path / "halved")["images"] == stop_at
-    monkeypatch.setattr(loop, "train_step", step)
-    assert loop.run(halved) == 0
-    whole, again = facts_of_run(tmp_path / "whole"), facts_of_run(tmp_path / "halved")
-    assert again == {**whole, "checkpoint": again["checkpoint"]}
-    assert [line["images"] for line in metrics_of(tmp_path / "halved")] == [32, 64, 96, 128, 160]
-
-
 def test_a_finished_run_is_left_as_it_is(tiny_config, tmp_path):
     config = tiny_config(f"run_dir={tmp_path}")
     loop.run(config)
@@ -123,19 +94,6 @@ def test_seeds_differ_and_runs_repeat(tiny_config, tmp_path):
         loop.run(tiny_config(f"run_dir={tmp_path / str(number)}", f"seed={seed}"))
         hashes.append(facts_of_run(tmp_path / str(number))["state_sha256"])
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_broken_newest_checkpoint_is_passed_over_with_a_line(tiny_config, tmp_path):
-    config = tiny_config(f"run_dir={tmp_path}", "checkpoint.keep=3")
-    loop.run(config)
-    good = facts_of_run(tmp_path)["state_sha256"]
-    broken = tmp_path / "checkpoints" / "000000160" / "average.safetensors"
-    broken.write_bytes(broken.read_bytes()[:-7])
-    assert loop.run(config) == 0
-    assert facts_of_run(tmp_path)["state_sha256"] == good
-    log = (tmp_path / "train.log").read_text()
-    assert log.count("Passed over a broken checkpoint") == 1
-    assert "Going on from 128 images" in log
 
 
 def test_other_networks_are_refused_by_name_before_anything_changes(tiny_config, tmp_path):
@@ -197,14 +155,6 @@ def test_the_saved_generator_is_the_averaged_one(tiny_config, tmp_path):
     for name, value in loaded.network.state_dict().items():
         assert value.equal(from_checkpoint.network.state_dict()[name])
     assert (loaded.resolution, loaded.alpha, loaded.images) == (16, 1.0, 160)
-
-
-def test_a_second_interrupt_stops_at_once():
-    with Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.wanted
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_control_c_exits_with_75_and_the_same_command_goes_on(tiny_overrides, tmp_path):

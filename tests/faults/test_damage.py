@@ -1,0 +1,106 @@
+"""Checkpoints that are cut short or changed are passed over, with one line about it."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pggan import loop
+from pggan.checkpoint import Broken, checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.errors import UserError
+from pggan.inspect import facts_of_run
+
+FILES = ("average", "discriminator", "generator", "optimizer_d", "optimizer_g")
+
+
+def newest(run_dir: Path) -> Path:
+    return checkpoints_of(run_dir)[-1]
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
+def test_a_file_cut_short_at_any_size_makes_the_checkpoint_before_the_newest(finished_run, tmp_path, share):
+    for name in (*(f"{part}.safetensors" for part in FILES), "state.json"):
+        run_dir = Path(shutil.copytree(finished_run, tmp_path / name))
+        path = newest(run_dir) / name
+        content = path.read_bytes()
+        path.write_bytes(content[: min(int(share * len(content)), len(content) - 1)])
+        checkpoint, broken = newest_checkpoint(run_dir)
+        assert checkpoint is not None
+        assert checkpoint.images == 128
+        assert len(broken) == 1
+        assert name in broken[0]
+
+
+@pytest.mark.fault(9)
+def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    dice = random.Random(9)
+    for name in (*(f"{part}.safetensors" for part in FILES), "state.json"):
+        path = newest(run_dir) / name
+        content = path.read_bytes()
+        for _ in range(20):
+            changed = bytearray(content)
+            changed[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+            path.write_bytes(changed)
+            with pytest.raises((Broken, UserError), match=r"000000160"):
+                open_checkpoint(newest(run_dir))
+        path.write_bytes(content)
+    assert open_checkpoint(newest(run_dir)).images == 160
+
+
+@pytest.mark.fault(8)
+def test_the_run_goes_on_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    wanted = facts_of_run(run_dir)["state_sha256"]
+    (newest(run_dir) / "average.safetensors").write_bytes(b"")
+    before = (run_dir / "train.log").read_text()
+    assert loop.run(tiny_config(f"run_dir={run_dir}")) == 0
+    said = (run_dir / "train.log").read_text().removeprefix(before)
+    assert said.count("Passed over a broken checkpoint") == 1
+    assert "Going on from 128 images" in said
+    assert facts_of_run(run_dir)["state_sha256"] == wanted
+
+
+@pytest.mark.fault(8)
+def test_a_run_without_any_whole_checkpoint_is_not_begun_anew(finished_run, tiny_config, tmp_path):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    for directory in checkpoints_of(run_dir):
+        (directory / "state.json").write_text("{")
+    with pytest.raises(UserError, match=r"(?s)no whole checkpoint.*000000160.*000000128.*Put back"):
+        loop.run(tiny_config(f"run_dir={run_dir}"))
+    assert len(checkpoints_of(run_dir)) == 2
+
+
+@pytest.mark.fault(11)
+def test_a_checkpoint_of_other_networks_is_refused_with_the_keys_that_differ(finished_run, tiny_config):
+    for override, line in (
+        ("model.fmap_max=4", "fmap_max: 8 -> 4"),
+        ("schedule.final_resolution=8", "resolution: 16 -> 8"),
+        ("model.resampling=unfused", "resampling: "),
+        ("model.stddev_group=2", "stddev_group: 4 -> 2"),
+    ):
+        with pytest.raises(UserError, match=f"(?s){line}.*Give the same model"):
+            loop.run(tiny_config(f"run_dir={finished_run}", override))
+
+
+@pytest.mark.fault(11)
+def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, tiny_config, tmp_path):
+    """Files that are whole, and an optimizer state for parameters that don't exist."""
+    from safetensors.torch import load_file, save_file
+
+    from pggan.checkpoint import checksum_of
+    from pggan.files import file_sha256
+
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    path = newest(run_dir) / "optimizer_g.safetensors"
+    save_file({f"other.{name}": tensor for name, tensor in load_file(path).items()}, path)
+    state = newest(run_dir) / "state.json"
+    header = json.loads(state.read_text())
+    header["files"]["optimizer_g.safetensors"] = file_sha256(path)
+    header["sha256"] = checksum_of(header)
+    state.write_text(json.dumps(header))
+    with pytest.raises(UserError, match=r"(?s)does not fit.*fits no parameter.*Remove this directory"):
+        loop.run(tiny_config(f"run_dir={run_dir}"))

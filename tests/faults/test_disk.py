@@ -1,0 +1,198 @@
+"""Full, read-only and failing disks: nothing that was there is lost, and the message says what to do."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pggan import checkpoint, files, loop, preflight
+from pggan.cli import main
+from pggan.errors import UserError
+from pggan.files import directory_bytes
+from pggan.inspect import facts_of_run
+from pggan.preflight import DiskNeed, require_disk
+
+
+@pytest.fixture
+def without_preflight(monkeypatch):
+    """The space is there when the run starts, and gone later."""
+    monkeypatch.setattr(loop, "require_disk", lambda *_: "not looked at")
+
+
+def fill(folder: Path, leave: int) -> Path:
+    """Write a file that leaves `leave` bytes free."""
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    (folder / "ballast").write_bytes(bytes(free - leave))
+    return folder / "ballast"
+
+
+def leftovers(run_dir: Path) -> list[Path]:
+    return [*run_dir.rglob(".partial-*"), *run_dir.rglob(".replaced-*"), *run_dir.rglob(".lock")]
+
+
+@pytest.mark.fault(4)
+@pytest.mark.usefixtures("without_preflight")
+def test_a_disk_that_fills_up_costs_only_what_was_not_saved(tiny_config, tmp_path, small_disk, after_step):
+    run_dir = small_disk / "run"
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+    after_step(lambda state: state.images == 104 and fill(small_disk, 16_384))
+    with pytest.raises(UserError, match=r"(?s)No space left.*MB more than is free.*last checkpoint is whole"):
+        loop.run(config)
+    assert facts_of_run(run_dir)["images"] == 64
+    assert leftovers(run_dir) == []
+    (small_disk / "ballast").unlink()
+    after_step(lambda state: None)
+    assert loop.run(config) == 0
+    loop.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    assert facts_of_run(run_dir)["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
+
+
+@pytest.mark.fault(5)
+@pytest.mark.usefixtures("without_preflight")
+def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, small_disk, after_step):
+    run_dir = small_disk / "run"
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+
+    def use_up(state) -> None:
+        for number in range(64 if state.images == 104 else 0):
+            try:
+                (small_disk / f"empty-{number}").touch()
+            except OSError:
+                return
+
+    after_step(use_up)
+    with pytest.raises(UserError, match=r"(?s)No space left.*no room for more files"):
+        loop.run(config)
+    after_step(lambda state: None)
+    assert facts_of_run(run_dir)["images"] == 64
+    assert leftovers(run_dir) == []
+    for path in small_disk.glob("empty-*"):
+        path.unlink()
+    assert loop.run(config) == 0
+
+
+@pytest.mark.fault(6)
+def test_a_directory_that_becomes_read_only_is_left_with_its_checkpoint(tiny_config, small_disk, after_step):
+    run_dir = small_disk / "run"
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=32", "monitor.grid=1x1", "model.fmap_max=4")
+    faults = [72]
+
+    def make_read_only(state) -> None:
+        if state.images in faults:
+            faults.clear()
+            subprocess.run(["mount", "--bind", str(run_dir), str(run_dir)], check=True)
+            subprocess.run(["mount", "-o", "remount,ro,bind", str(run_dir)], check=True)
+
+    after_step(make_read_only)
+    try:
+        with pytest.raises(UserError, match=r"(?s)Read-only file system.*last checkpoint is whole"):
+            loop.run(config)
+    finally:
+        subprocess.run(["umount", str(run_dir)], check=True)
+    assert facts_of_run(run_dir)["images"] == 64
+    assert loop.run(config) == 0
+
+
+@pytest.mark.fault(6)
+def test_a_directory_that_is_read_only_from_the_start_is_refused_by_name(tiny_overrides, small_disk, capsys):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert main(["train", *tiny_overrides, f"run_dir={small_disk / 'run'}"]) == 2
+    assert f"run_dir={small_disk / 'run'} can't be written: Read-only file system" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("call", ["mkdir", "fsync", "rename", "replace"])
+@pytest.mark.fault(4)
+def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
+    tiny_config, tmp_path, monkeypatch, after_step, number, call
+):
+    """The same where mounting is not allowed, and at every stage of a save."""
+    run_dir = tmp_path / "run"
+    real = getattr(os, call)
+
+    def refuse(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    # Once only, so that the second attempt finds a disk in order.
+    faults = [refuse]
+    after_step(lambda state: state.images == 104 and faults and monkeypatch.setattr(os, call, faults.pop()))
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+    with pytest.raises(UserError, match=os.strerror(number)):
+        loop.run(config)
+    assert facts_of_run(run_dir)["images"] == 64
+    assert leftovers(run_dir) == []
+    monkeypatch.setattr(os, call, real)
+    assert loop.run(config) == 0
+
+
+@pytest.mark.fault(7)
+def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny_config, tmp_path, monkeypatch):
+    """The order that survives a power failure: content, then name, then the directory that holds the name."""
+    order: list[tuple[str, str]] = []
+
+    def watch(name):
+        real = getattr(os, name)
+
+        def call(*arguments, **options):
+            what = arguments[0] if name != "fsync" else os.readlink(f"/proc/self/fd/{arguments[0]}")
+            order.append((name, str(what)))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    loop.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
+    for name in ("fsync", "rename", "replace"):
+        watch(name)
+    from pggan.checkpoint import newest_checkpoint
+    from pggan.saving import Snapshot, write_checkpoint
+
+    saved, _ = newest_checkpoint(tmp_path)
+    parts = {part: saved.load(part) for part in checkpoint.PARTS}
+    stage = {key: saved.header[key] for key in ("phase", "resolution", "alpha")}
+    write_checkpoint(tmp_path, Snapshot(parts, 16, 0, saved.architecture, stage, {"config": {}}))
+    half = str(tmp_path / "checkpoints" / ".partial-000000016")
+    names = [*(f"{part}.safetensors" for part in checkpoint.PARTS), "state.json"]
+    renamed = order.index(("rename", half))
+    assert {("fsync", f"{half}/{name}") for name in names} | {("fsync", half)} <= set(order[:renamed])
+    assert ("fsync", str(tmp_path / "checkpoints")) in order[renamed:]
+    replaced = order.index(("replace", str(tmp_path / ".partial-generator.safetensors")))
+    assert ("fsync", str(tmp_path / ".partial-generator.safetensors")) in order[:replaced]
+    assert ("fsync", str(tmp_path)) in order[replaced:renamed]
+
+
+def test_the_disk_is_looked_at_before_the_first_step(tiny_config, tmp_path, small_disk):
+    fill(small_disk, 400_000)
+    with pytest.raises(UserError, match=r"will need .* MB more; the disk is .* MB short"):
+        loop.run(tiny_config(f"run_dir={small_disk / 'run'}"))
+    assert not (small_disk / "run").exists()
+
+
+def test_missing_inodes_are_noticed_before_the_first_step(small_disk):
+    with pytest.raises(UserError, match="room for"):
+        require_disk(small_disk, DiskNeed(checkpoint=1, final=1, peak=1, files=1000))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.fmap_max=64", "checkpoint.keep=2"],
+        ["model.fmap_max=32", "checkpoint.keep=3", "checkpoint.milestones=phases", "schedule.batch=4"],
+        ["model.fmap_max=128", "checkpoint.keep=1", "monitor.grid_images=32", "loss=logistic"],
+    ],
+)
+def test_the_space_predicted_is_what_it_turns_out_to_be(tiny_config, tmp_path, monkeypatch, overrides):
+    found = []
+    predict = preflight.disk_need
+    monkeypatch.setattr(loop, "disk_need", lambda *a, **o: found.append(predict(*a, **o)) or found[-1])
+    loop.run(tiny_config(f"run_dir={tmp_path}", *overrides))
+    assert found[0].final == pytest.approx(directory_bytes(tmp_path), rel=0.1)
+    assert found[0].files >= sum(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_new_directory_is_durable_too(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "fsync_path", synced.append)
+    assert files.make_directory(tmp_path / "a" / "b") == [tmp_path / "a" / "b", tmp_path / "a"]
+    assert synced == [tmp_path, tmp_path / "a"]

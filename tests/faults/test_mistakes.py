@@ -1,0 +1,135 @@
+"""Mistakes in the configuration: each refused at once, with what to write instead, before anything is written."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+# What is written on the command line, and what the answer has to contain.
+MISTAKES = {
+    # names
+    "shedule.batch=8": "Did you mean 'schedule.batch'?",
+    "schedule.final_resolutoin=32": "Did you mean 'schedule.final_resolution'?",
+    "+model.fmap_maximum=64": "Did you mean 'model.fmap_max'?",
+    "checkpoint.every_image=1000": "Did you mean 'checkpoint.every_images'?",
+    "lr=0.001": "schedule.learning_rate_g",
+    "loss=wgan": "Did you mean 'wgan_gp'?",
+    "loss=hinge": "logistic",
+    "experiment=papper_1024": "Did you mean 'paper_1024'?",
+    "schedule=official_3gpus": "official_",
+    "+loss.gama=1": "Did you mean 'loss.",
+    "resume=maybe": "Give a run directory",
+    # types
+    "seed=one": "Integer",
+    "seed=1.5": "Integer",
+    "data.mirror=perhaps": "bool",
+    "optimizer.beta1=fast": "Float",
+    "checkpoint.keep=all": "Integer",
+    "checkpoint.milestones=1000": "for example [100000,200000]",
+    "checkpoint.milestones=[-5]": "for example [100000,200000]",
+    "model.resampling=cubic": "fused",
+    "loss.gp_reference=theirs": "official",
+    # values
+    "schedule.final_resolution=100": "Take one of 4, 8, 16",
+    "schedule.first_resolution=32": "Training grows upwards",
+    "schedule.batch=6": "Take a batch of 4 or 8",
+    "schedule.batch=0": "at least 1",
+    "'schedule.batch={5: 8}'": "not a resolution",
+    "schedule.learning_rate_g=-1": "at least 0",
+    "schedule.learning_rate_g=inf": "below infinity",
+    "schedule.stable_images=-1": "at least 0",
+    "schedule.total_images=0": "at least 1",
+    "average.half_life_images=null": "average.decay_per_step=0.999",
+    "average.half_life_images=0": "above 0",
+    "average.ramp_up=-1": "above 0",
+    "optimizer.beta2=1": "below 1",
+    "optimizer.epsilon=0": "above 0",
+    "checkpoint.every_minutes=0": "above 0, or null",
+    "checkpoint.keep=0": "at least 1",
+    "checkpoint.roll_back_after=0": "at least 1",
+    "monitor.grid=8": "for example 8x4",
+    "monitor.tick_images=0": "at least 1",
+    "model.fmap_max=0": "at least 1",
+    # what is not there, or can't be
+    "data.path=no/such/folder": "no/such/folder",
+    "data.path={empty}": "no images",
+    "data.labels=true": "labels=true",
+    "schedule.final_resolution=64": "Lower schedule.final_resolution to 16",
+    "devices=cuda:7": "Take auto",
+    "devices=tpu": "Take auto",
+    "run_dir={file}": "is a file",
+    "run_dir={file}/below": "can't be written",
+    "resume={empty}": "no checkpoint",
+    "init_from={empty}": "Give a run directory",
+    "init_from={empty} resume={empty}": "Leave out one of them",
+    # how it is written
+    "--seed=3": "Leave out the dashes: seed=3",
+    "seed": "Write key=value",
+    "schedule.batch.8=4": "'schedule.batch={8: …}'",
+    "name=${oc.env:HOME}": "Write the value itself",
+    "data.style=toon-hat data.path=null": "toon-head",
+}
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize(("mistake", "hint"), MISTAKES.items())
+def test_a_mistake_is_refused_within_three_seconds_with_what_to_write_instead(
+    tiny_overrides, tmp_path, capsys, mistake, hint
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    words = mistake_words(mistake, tmp_path)
+    began = time.monotonic()
+    code = main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}", f"data.cache={tmp_path / 'cache'}", *words])
+    seconds = time.monotonic() - began
+    shown = capsys.readouterr().err
+    assert code == 2, shown
+    assert shown.startswith("Error: ")
+    assert hint in shown
+    assert "Traceback" not in shown
+    assert seconds < 3
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def mistake_words(mistake: str, folder: Path) -> list[str]:
+    """The words of a command line; those with a space inside braces stay one."""
+    words = [mistake] if "{" in mistake and ": " in mistake else mistake.split(" ")
+    return [word.strip("'").replace("{empty}", f"{folder}/empty").replace("{file}", f"{folder}/file") for word in words]
+
+
+@pytest.mark.fault(29)
+def test_there_are_at_least_thirty_of_them():
+    assert len(MISTAKES) >= 30
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize(
+    "mistake", ["shedule.batch=8", "schedule.final_resolution=100", "data.path=no/such/folder", "devices=tpu"]
+)
+def test_a_real_process_refuses_within_three_seconds_beyond_its_imports(tmp_path, mistake):
+    def seconds(*command: str, code: int) -> float:
+        began = time.monotonic()
+        result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert result.returncode == code, result.stderr
+        assert "Traceback" not in result.stderr
+        return time.monotonic() - began
+
+    imports = seconds("-c", "import pggan.cli, pggan.config, hydra, pggan.loop", code=0)
+    assert seconds("train.py", f"run_dir={tmp_path / 'run'}", mistake, code=2) < imports + 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fault(6)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_refused_by_name(tiny_overrides, tmp_path, capsys):
+    tmp_path.chmod(0o555)
+    assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "can't be written: Permission denied" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""Gradients and weights that are not finite: skipped, counted, gone back from, and never saved."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pggan import loop
+from pggan.checkpoint import checkpoints_of, newest_checkpoint
+from pggan.cli import main
+from pggan.errors import UserError
+from pggan.inspect import facts_of_run
+from pggan.saving import require_finite
+
+PLAYERS = {"G": "g", "D": "d"}
+
+
+@pytest.fixture
+def poison(after_step):
+    """Make the gradients of a player not finite in the steps from one image count to another, a number of times."""
+
+    def install(player: str, first: int, last: int, *, times: int = 1, value: float = math.nan) -> list[int]:
+        hooks: list = []
+        poisoned: list[int] = []
+
+        def watch(state) -> None:
+            for hook in hooks:
+                hook.remove()
+            hooks.clear()
+            if first - 8 <= state.images < last and poisoned.count(state.images) < times:
+                poisoned.append(state.images)
+                parameters = getattr(state, PLAYERS[player]).network.parameters()
+                hooks.extend(parameter.register_hook(lambda gradient: gradient * value) for parameter in parameters)
+
+        after_step(watch)
+        return poisoned
+
+    return install
+
+
+def metrics_of(run_dir: Path) -> list[dict]:
+    def no_constant(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return [
+        json.loads(line, parse_constant=no_constant) for line in (run_dir / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("player", PLAYERS)
+def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path, poison, monkeypatch, player, value):
+    poison(player, 48, 48, value=value)
+    before: dict[str, dict] = {}
+    step = loop.train_step
+
+    def comparing_step(state, *arguments, **options):
+        old = {name: {k: v.clone() for k, v in tensors.items()} for name, tensors in state.tensors().items()}
+        watched = step(state, *arguments, **options)
+        if state.images == 48:
+            before.update(old)
+            after = state.tensors()
+            network = {"G": "generator", "D": "discriminator"}[player]
+            assert all(value.equal(after[network][name]) for name, value in old[network].items())
+            moments = f"optimizer_{PLAYERS[player]}"
+            assert all(value.equal(after[moments][name]) for name, value in old[moments].items())
+            other = {"G": "discriminator", "D": "generator"}[player]
+            assert not all(value.equal(after[other][name]) for name, value in old[other].items())
+            assert int(watched[f"{player}/skipped"]) == 1
+        return watched
+
+    monkeypatch.setattr(loop, "train_step", comparing_step)
+    assert loop.run(tiny_config(f"run_dir={tmp_path}")) == 0
+    assert before
+    counts = {line["images"]: line[f"{player}/skipped"] for line in metrics_of(tmp_path)}
+    assert counts == {32: 0, 64: 1, 96: 0, 128: 0, 160: 0}
+    board = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.value for event in board.Scalars(f"{player}/skipped")] == [0, 1, 0, 0, 0]
+    assert f"Skipped 1 updates of {player}" in (tmp_path / "train.log").read_text()
+    checkpoint, _ = newest_checkpoint(tmp_path)
+    require_finite({part: checkpoint.load(part) for part in ("generator", "discriminator", "average")})
+
+
+@pytest.mark.fault(26)
+def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, poison):
+    """Bad from 72 images to the tick at 96, the first time only: back to 64, and then as if nothing had been."""
+    settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=32")
+    loop.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
+    poison("G", 72, 96)
+    assert loop.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
+    log = (tmp_path / "bad" / "train.log").read_text()
+    assert log.count("Going back to the checkpoint of 64 images") == 1
+    assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
+    ticks = list(range(16, 161, 16))
+    assert [line["images"] for line in metrics_of(tmp_path / "bad")] == ticks
+    board = EventAccumulator(str(tmp_path / "bad")).Reload()
+    assert [event.step for event in board.Scalars("G/loss")] == ticks
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("player", PLAYERS)
+def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoint(
+    tiny_overrides, tmp_path, poison, capsys, player
+):
+    poison(player, 72, 10**6, times=10**6)
+    arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=32", f"run_dir={tmp_path}"]
+    assert main(["train", *tiny_overrides, *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert "again, after going back to 64" in shown
+    assert "Lower schedule.learning_rate_g" in shown
+    assert "Traceback" not in shown
+    # While updates were being skipped, nothing was saved: the newest checkpoint is the one before the trouble.
+    assert facts_of_run(tmp_path)["images"] == 64
+
+
+@pytest.mark.fault(26)
+def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path, poison):
+    poison("D", 16, 10**6, times=10**6)
+    with pytest.raises(UserError, match=r"(?s)before the first checkpoint.*Lower schedule"):
+        loop.run(tiny_config("checkpoint.roll_back_after=2", f"run_dir={tmp_path}"))
+    assert checkpoints_of(tmp_path) == []
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("part", ["g", "d", "average"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, after_step, part, times):
+    """Not even at the end: the state is taken back to the checkpoint before, once; the second time it is given up."""
+    spoilt: list[int] = []
+
+    def spoil(state) -> None:
+        if state.images == 120 and len(spoilt) < times:
+            spoilt.append(state.images)
+            network = state.average if part == "average" else getattr(state, part).network
+            with torch.no_grad():
+                next(network.parameters()).view(-1)[0] = math.inf
+
+    loop.run(tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.roll_back_after=99"))
+    after_step(spoil)
+    config = tiny_config(f"run_dir={tmp_path / 'bad'}", "checkpoint.roll_back_after=99")
+    if times == 1:
+        assert loop.run(config) == 0
+        assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
+    else:
+        with pytest.raises(UserError, match="again, after going back to 64"):
+            loop.run(config)
+    for directory in checkpoints_of(tmp_path / "bad"):
+        checkpoint, _ = newest_checkpoint(directory.parents[1])
+        require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "average")})
+
+
+class Synchronisations(TorchDispatchMode):
+    """Counts reads of a tensor's value, each of which would wait for a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monkeypatch):
+    waits: dict[int, int] = {}
+    once = loop.Trainer.step, loop.Trainer.do_what_is_due
+
+    def counting(method):
+        def call(self, *arguments):
+            with Synchronisations() as synchronisations:
+                method(self, *arguments)
+            waits[self.state.images] = waits.get(self.state.images, 0) + synchronisations.count
+
+        return call
+
+    monkeypatch.setattr(loop.Trainer, "step", counting(once[0]))
+    monkeypatch.setattr(loop.Trainer, "do_what_is_due", counting(once[1]))
+    loop.run(tiny_config(f"run_dir={tmp_path}"))
+    assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
+    assert waits[32] > 0
+
+
+@pytest.mark.fault(27)
+def test_a_spike_of_a_thousand_times_raises_an_alarm_at_the_next_tick(tiny_config, tmp_path, poison):
+    poison("D", 104, 104, value=1000.0)
+    assert loop.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
+    board = EventAccumulator(str(tmp_path)).Reload()
+    alarms = {event.step: event.value for event in board.Scalars("health/alarms")}
+    assert alarms == {32: 0, 64: 0, 96: 0, 128: 1, 160: 0, 192: 0}
+    assert (tmp_path / "train.log").read_text().count("Alarm: D/gradient_norm_max is ") == 1

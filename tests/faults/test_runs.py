@@ -1,0 +1,229 @@
+"""Two runs at once, jumping clocks, other hosts, few file descriptors, TensorBoard after resumes."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pggan import loop
+from pggan.cli import main
+from pggan.errors import UserError
+from pggan.inspect import facts_of_run
+from pggan.run_lock import claimed
+
+ROOT = Path(__file__).parents[2]
+TICKS = [32, 64, 96, 128, 160]
+
+
+def steps_of(run_dir: Path, tag: str = "G/loss") -> list[int]:
+    return [event.step for event in EventAccumulator(str(run_dir)).Reload().Scalars(tag)]
+
+
+def stop_at(after_step, images: int) -> None:
+    after_step(lambda state: state.images == images and os.kill(os.getpid(), signal.SIGTERM))
+
+
+# ---- the lock --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(31)
+def test_a_second_run_is_refused_with_process_host_and_start_of_the_first(tiny_overrides, tmp_path, capsys):
+    with claimed(tmp_path / "run"):
+        before = sorted((tmp_path / "run").iterdir())
+        assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 2
+        assert sorted((tmp_path / "run").iterdir()) == before
+    shown = capsys.readouterr().err
+    assert f"in use by process {os.getpid()} on {socket.gethostname()}, started {time.strftime('%Y')}" in shown
+    assert "choose another run_dir=" in shown
+    assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+@pytest.mark.fault(31)
+def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_lock(tiny_overrides, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    arguments = [*tiny_overrides, f"run_dir={run_dir}", "schedule.total_images=1000000"]
+    first = subprocess.Popen([sys.executable, "train.py", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        while not (run_dir / "checkpoints" / "000000064").exists():
+            assert first.poll() is None
+            time.sleep(0.05)
+        assert main(["train", *arguments]) == 2
+        assert f"process {first.pid} on" in capsys.readouterr().err
+    finally:
+        first.kill()
+        first.wait()
+    assert json.loads((run_dir / ".lock").read_text())["pid"] == first.pid  # what a killed process leaves
+    newest = facts_of_run(run_dir)["images"]
+    assert main(["train", *tiny_overrides, f"run_dir={run_dir}", f"schedule.total_images={newest + 8}"]) == 0
+    assert f"Going on from {newest:,} images" in (run_dir / "train.log").read_text()
+    assert not (run_dir / ".lock").exists()
+
+
+@pytest.mark.fault(33)
+def test_a_run_goes_on_on_another_host(tiny_config, tmp_path, monkeypatch, after_step):
+    loop.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    stop_at(after_step, 72)
+    loop.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
+    (tmp_path / "moved" / ".lock").write_text('{"pid": 1, "host": "gone", "started": "yesterday"}')
+    monkeypatch.setattr(socket, "gethostname", lambda: "another-node")
+    stop_at(after_step, -1)
+    assert loop.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
+    assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
+    assert steps_of(tmp_path / "moved") == TICKS
+
+
+@pytest.mark.fault(31)
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="can't be written"), claimed(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
+    import errno
+    import fcntl
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with claimed(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+# ---- clocks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(32)
+@pytest.mark.parametrize("jump", [-86400, -3600, 3600])
+def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_of_points(
+    tiny_config, tmp_path, monkeypatch, after_step, jump
+):
+    """Between two runs, and once more in the middle of the second."""
+    now, offset = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: now() + offset[0])
+    config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_minutes=1")
+    stop_at(after_step, 72)
+    loop.run(config)
+    offset[0] = jump
+
+    def jump_back(state) -> None:
+        if state.images == 120:
+            offset[0] = 0.0
+
+    after_step(jump_back)
+    assert loop.run(config) == 0
+    assert steps_of(tmp_path) == TICKS
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["images"] for line in metrics] == TICKS
+    assert all(0 <= line["eta_seconds"] < 600 and line["images_per_second"] > 0 for line in metrics)
+    # An hour on the system's clock is no reason for a checkpoint: those of every 64 images, and the last.
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["000000128", "000000160"]
+
+
+@pytest.mark.fault(32)
+def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, after_step):
+    """Counted on the clock that never jumps, which here runs ahead by ten minutes at 40 images."""
+    monotonic, ahead = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead[0])
+
+    def pass_time(state) -> None:
+        ahead[0] += 600 * (state.images == 40)
+
+    after_step(pass_time)
+    intervals = ("checkpoint.every_images=100000", "checkpoint.keep=9")
+    loop.run(tiny_config(f"run_dir={tmp_path / 'a'}", *intervals, "checkpoint.every_minutes=9"))
+    assert [path.name for path in sorted((tmp_path / "a" / "checkpoints").iterdir())] == ["000000040", "000000160"]
+    loop.run(tiny_config(f"run_dir={tmp_path / 'b'}", *intervals, "checkpoint.every_minutes=null"))
+    assert [path.name for path in sorted((tmp_path / "b" / "checkpoints").iterdir())] == ["000000160"]
+
+
+@pytest.mark.parametrize(
+    ("milestones", "kept"),
+    [("[40,100]", ["000000040", "000000104", "000000160"]), ("phases", [f"{n:09d}" for n in (32, 64, 96, 128, 160)])],
+)
+def test_milestones_stay_beyond_the_newest(tiny_config, tmp_path, milestones, kept):
+    loop.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.milestones={milestones}", "checkpoint.keep=1"))
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == kept
+
+
+# ---- what is reported ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(36)
+def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path, after_step):
+    """Stops at which the newest checkpoint is older than the newest points, as after a kill."""
+    config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "monitor.grid_images=32")
+
+    def die(state, at: int) -> None:
+        if state.images == at:
+            raise RuntimeError("killed")
+
+    for at in (8, 40, 104, 112, 152):
+        after_step(lambda state, at=at: die(state, at))
+        with pytest.raises(RuntimeError, match="killed"):
+            loop.run(config)
+    after_step(lambda state: None)
+    loop.run(config)
+    assert steps_of(tmp_path) == TICKS
+    board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
+    assert [event.step for event in board.Images("fakes")] == [0, *TICKS]
+    assert [event.step for event in board.Images("reals")] == [0]
+    metrics = [json.loads(line)["images"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert metrics == TICKS
+
+
+@pytest.mark.fault(34)
+def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
+    result = subprocess.run(
+        [sys.executable, "train.py", *tiny_overrides, f"run_dir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.fault(19)
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_little_shared_memory_is_enough(tiny_overrides, tmp_path):
+    """Data comes from memory-mapped files, not through shared memory between processes."""
+    words = [sys.executable, "train.py", *tiny_overrides, f"run_dir={tmp_path}"]
+    script = 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", *words]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode == 77:
+        pytest.skip("mounting is not allowed here")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.fault(35)
+@pytest.mark.fault(17)
+@pytest.mark.fault(18)
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")
+def test_training_has_no_other_process_that_could_die_hang_or_be_left_behind(tiny_config, tmp_path, after_step):
+    """Data comes from memory-mapped files: there are no loader workers to lose."""
+    children: set[str] = set()
+
+    def look(state) -> None:
+        for task in Path("/proc/self/task").iterdir():
+            children.update((task / "children").read_text().split())
+
+    before = {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    after_step(look)
+    loop.run(tiny_config(f"run_dir={tmp_path}"))
+    assert children <= before

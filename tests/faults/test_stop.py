@@ -1,0 +1,157 @@
+"""Stopping at any point and going on ends in the same bits; signals stop in order."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan import loop, saving
+from pggan.checkpoint import checkpoints_of, open_checkpoint
+from pggan.cli import main
+from pggan.inspect import facts_of_run
+from pggan.interruption import SIGNALS, Interruption
+from pggan.saving import write_checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+# Steps of 8 images over 4x4, 8x8 and 16x16; phases change at 32, 64, 96 and 128; 48 images of data.
+POINTS = {
+    8: "first image",
+    24: "last step before a phase change",
+    32: "at a phase change, from stable to fade",
+    40: "first step after a phase change, mid-fade",
+    48: "end of an epoch",
+    56: "mid-fade, during the average's ramp-up",
+    64: "at a phase change, from fade to stable, while a checkpoint is being written",
+    72: "first step after that phase change",
+    80: "mid-epoch, between lazy-regularization steps",
+    96: "at a phase change, growing",
+    104: "mid-fade of the last level, between lazy-regularization steps",
+    128: "at the last phase change, while a checkpoint is being written",
+    152: "last step but one",
+    160: "last image",
+}
+
+LOSSES = {
+    "wgan_gp": ["loss=wgan_gp", "loss.interval=3"],
+    "logistic": ["loss=logistic", "loss.interval=4"],
+    "relativistic": ["loss=relativistic", "loss.interval=1"],
+}
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_stopping_at_every_kind_of_point_changes_no_bit(tiny_config, tmp_path, monkeypatch, after_step, loss):
+    """One run stopped at each of the points in turn, against the states of one that is never stopped."""
+    settings = [*LOSSES[loss], "average.ramp_up=0.5", "average.half_life_images=50"]
+    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
+    loop.run(whole)
+    wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
+    assert len(wanted) == 20
+
+    waiting = sorted(POINTS)
+
+    def stop(images: int) -> None:
+        if waiting and images == waiting[0]:
+            waiting.pop(0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop_while_writing(run_dir, snapshot) -> None:
+        stop(snapshot.images)
+        time.sleep(0.05)  # long enough for the main thread to notice
+        write_checkpoint(run_dir, snapshot)
+
+    after_step(lambda state: state.images not in (64, 128) and stop(state.images))
+    monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
+    halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
+    for point, kind in POINTS.items():
+        code = loop.run(halting)
+        assert code == (0 if point == 160 else loop.EXIT_INTERRUPTED)
+        facts = facts_of_run(tmp_path / "stopped")
+        # Where the checkpoint was being written, training may have taken one more step before it noticed.
+        assert facts["images"] == point or (point in (64, 128) and facts["images"] == point + 8)
+        assert facts["state_sha256"] == wanted[facts["images"]]["state_sha256"], kind
+    assert waiting == []
+
+
+@pytest.mark.fault(12)
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(tiny_overrides, tmp_path, after_step, number):
+    after_step(lambda state: state.images == 40 and os.kill(os.getpid(), number))
+    assert main(["train", *tiny_overrides, f"run_dir={tmp_path}"]) == 75
+    assert facts_of_run(tmp_path)["images"] == 40
+    assert "The same command" in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.fault(12)
+def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
+    tiny_overrides, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(loop, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
+    assert not (tmp_path / "run").exists()
+    assert "Stopped at once" in capsys.readouterr().err
+
+
+@pytest.mark.fault(12)
+def test_the_last_checkpoint_is_durable_before_the_process_ends(tiny_config, tmp_path, monkeypatch, after_step):
+    """Even one that takes long, and even when another was still being written."""
+
+    def slow(run_dir, snapshot) -> None:
+        time.sleep(0.3)
+        write_checkpoint(run_dir, snapshot)
+
+    monkeypatch.setattr(saving, "write_checkpoint", slow)
+    after_step(lambda state: state.images == 72 and os.kill(os.getpid(), signal.SIGTERM))
+    assert loop.run(tiny_config(f"run_dir={tmp_path}")) == loop.EXIT_INTERRUPTED
+    assert [int(path.name) for path in checkpoints_of(tmp_path)] == [64, 72]
+    assert facts_of_run(tmp_path)["images"] == 72
+
+
+@pytest.mark.fault(13)
+def test_a_second_interrupt_stops_at_once():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.wanted
+        os.kill(os.getpid(), signal.SIGTERM)  # a scheduler that repeats itself is no reason to lose the state
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.fault(13)
+def test_two_interrupts_while_saving_leave_at_once_and_the_checkpoint_before_whole(tiny_overrides, tmp_path):
+    program = """
+import sys, time
+from pggan import saving
+from pggan.cli import main
+write = saving.write_checkpoint
+def slow(run_dir, snapshot):
+    if snapshot.images > 64:
+        (run_dir / "checkpoints" / ".partial-000000128").mkdir()
+        (run_dir / "saving").touch()
+        time.sleep(60)
+    write(run_dir, snapshot)
+saving.write_checkpoint = slow
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-c", program, *tiny_overrides, f"run_dir={run_dir}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    while not (run_dir / "saving").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None  # it waits for the checkpoint
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 75, errors
+    assert "Stopped at once" in errors
+    assert facts_of_run(run_dir)["images"] == 64
+    assert main(["train", *tiny_overrides, f"run_dir={run_dir}"]) == 0
+    assert not list(run_dir.rglob(".partial-*"))
