@@ -35,7 +35,8 @@ def run(config: TrainConfig) -> int:
     """Train to the end of the schedule, or go on with it; returns the exit code."""
     device = choose_device(config.devices)
     schedule, loss = config.schedule.build(), build_loss(config.loss)
-    pyramid = open_data(config.data, schedule.final_resolution)
+    largest_batch = max(phase.batch for phase in schedule.phases)
+    pyramid = open_data(config.data, schedule.final_resolution, largest_batch)
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     run_dir = choose_run_dir(config)
