@@ -8,6 +8,7 @@ from pggan.architecture import Architecture
 from pggan.checkpoint import Checkpoint, differences, newest_checkpoint, open_checkpoint, save_checkpoint
 from pggan.compute import Compute
 from pggan.config import AverageConfig, TrainConfig, parse_grid
+from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.device import choose_device
@@ -117,7 +118,15 @@ class Trainer:
         self.loss = loss
         self.state = state
         self.report = report
-        self.stream = RealStream(pyramid, config.seed, report.device, config.data.mirror, config.data.labels)
+        self.stream = RealStream(
+            pyramid,
+            config.seed,
+            report.device,
+            config.data.mirror,
+            config.data.labels,
+            budget=budget_bytes(config.data.device_budget_mib, report.device),
+            phase_at=self.schedule.at,
+        )
         self.columns, self.rows = parse_grid(config.monitor.grid, "monitor.grid")
         self.saved_at = state.images if state.images else -1
 
