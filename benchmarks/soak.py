@@ -38,10 +38,10 @@ from pggan import loop
 from pggan.checkpoint import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.cli import compose
 from pggan.config import TrainConfig
-from pggan.data.pyramid import PyramidWriter
+from pggan.data.writer import PyramidWriter
 from pggan.saving import Saver
 from pggan.schema import validated
-from pggan.step import train_step
+from pggan.stepper import Stepper
 
 BATCH = 8
 TOTAL = 96
@@ -200,14 +200,14 @@ class Soak:
 
 def count_images(shown: mmap.mmap) -> None:
     """Note the image count after every step where the parent can read it."""
-    step = train_step
+    step = Stepper.step
 
-    def counting_step(state: Any, *arguments: Any, **options: Any) -> Any:
-        watched = step(state, *arguments, **options)
-        shown[:8] = struct.pack("q", state.images)
+    def counting_step(self: Stepper, *arguments: Any) -> Any:
+        watched = step(self, *arguments)
+        shown[:8] = struct.pack("q", self.state.images)
         return watched
 
-    vars(loop)["train_step"] = counting_step
+    Stepper.step = counting_step  # type: ignore[method-assign]
 
 
 def kill_while_saving(instant: float) -> None:

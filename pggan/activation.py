@@ -63,4 +63,4 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = widened(y), widened(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)
+        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # type: ignore[no-any-return]

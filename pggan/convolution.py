@@ -122,18 +122,18 @@ class Convolution(torch.autograd.Function):
         remember(ctx, inputs[0], inputs[1], *inputs[3:])
 
     @staticmethod
-    def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:
         """Only images have tangents: it is the penalties' path."""
         assert kernel is None
         assert bias is None
-        return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return]
+        return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
         how = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None
-        for_kernel = KernelGradient.apply(x, gradient, *how) if ctx.needs_input_grad[1] else None
+        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        for_kernel = KernelGradient.apply(x, gradient, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         for_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         return for_x, for_kernel, for_bias, None, None
 
@@ -150,11 +150,11 @@ class InputGradient(torch.autograd.Function):
         remember(ctx, *inputs)
 
     @staticmethod
-    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:
         gradient, kernel = ctx.saved_tensors
         how = ctx.method, ctx.geometry
-        for_gradient = Convolution.apply(tangent, kernel, None, *how) if ctx.needs_input_grad[0] else None
-        for_kernel = KernelGradient.apply(tangent, gradient, *how) if ctx.needs_input_grad[1] else None
+        for_gradient = Convolution.apply(tangent, kernel, None, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        for_kernel = KernelGradient.apply(tangent, gradient, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         return for_gradient, for_kernel, None, None
 
 
@@ -170,9 +170,9 @@ class KernelGradient(torch.autograd.Function):
         remember(ctx, *inputs)
 
     @staticmethod
-    def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, ...]:
         x, gradient = ctx.saved_tensors
         how = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None
-        for_gradient = Convolution.apply(x, kernel, None, *how) if ctx.needs_input_grad[1] else None
+        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        for_gradient = Convolution.apply(x, kernel, None, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         return for_x, for_gradient, None, None

@@ -91,7 +91,7 @@ class Equalized(nn.Module):
 
 
 @contextmanager
-def prepared(network: nn.Module, compute: Compute) -> Iterator[None]:
+def prepared(network: "Generator | Discriminator", compute: Compute) -> Iterator[None]:
     """Inside, `network` calculates as `compute` says, and makes its kernels once, not per use.
 
     That is to scale them, cast them and bring them into the form of their convolution.  The weights must not change.

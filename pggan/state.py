@@ -21,7 +21,7 @@ SCALE_INTERVAL = 2000  # updates
 class Player:
     """A network and its optimizer."""
 
-    network: nn.Module
+    network: Generator | Discriminator
     optimizer: torch.optim.Adam
     skipped: Tensor  # int32: updates left out in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
@@ -90,13 +90,16 @@ def new_state(
     architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device, *, half: bool = False
 ) -> State:
     """The state before the first image; `half`: losses are scaled, for half precision."""
-    generator, discriminator = Generator(architecture), Discriminator(architecture)
+    with torch.device(device):
+        generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     players = []
     for network in (generator, discriminator):
         # Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores.
-        network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for parameter in network.parameters():
+            if parameter.ndim == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         adam = torch.optim.Adam(
             network.parameters(),
             betas=(optimizer.beta1, optimizer.beta2),

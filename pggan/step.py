@@ -48,6 +48,7 @@ class Inputs(NamedTuple):
 class Passes(NamedTuple):
     """The forward passes of a step, as they are or compiled."""
 
+    fakes: Callable[..., Tensor]
     d: Callable[..., Terms]
     g: Callable[..., Terms]
 
@@ -87,13 +88,15 @@ def set_up(
 
 def learn(state: State, stage: Stage, inputs: Inputs, dials: Dials, passes: Passes | None = None) -> dict[str, Tensor]:
     """The step itself; never waits for the device."""
-    passes, compute = passes or Passes(look_at_images, look_at_fakes), stage.compute
+    passes, compute = passes or Passes(make_fakes, look_at_images, look_at_fakes), stage.compute
     parts = micro_batches(inputs, state.average.architecture.stddev_group, compute.micro_batch)
 
     seen = []
     for part, share in parts:  # D: tell reals from fakes
-        with prepared(state.g.network, compute), prepared(state.d.network, compute):
-            seen.append(backward(state.d, passes.d(state, stage, part, dials.alpha), share))
+        with torch.no_grad(), prepared(state.g.network, compute):
+            fakes = passes.fakes(state, stage, part, dials.alpha)
+        with prepared(state.d.network, compute):
+            seen.append(backward(state.d, passes.d(state, stage, part, dials.alpha, fakes), share))
     watched = update(state.d, seen, dials.learning_rate_d, "D")
 
     seen = []
@@ -106,10 +109,14 @@ def learn(state: State, stage: Stage, inputs: Inputs, dials: Dials, passes: Pass
     return watched
 
 
-def look_at_images(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Terms:
-    """D's terms for reals and fresh fakes."""
-    with torch.no_grad():
-        fakes = state.g.network(part.latents_d, part.reals.labels, stage.resolution, alpha)  # [N, C, R, R]
+def make_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Tensor:
+    """Fakes for D.  [N, C, R, R]"""
+    fakes: Tensor = state.g.network(part.latents_d, part.reals.labels, stage.resolution, alpha)
+    return fakes
+
+
+def look_at_images(state: State, stage: Stage, part: Inputs, alpha: float | Tensor, fakes: Tensor) -> Terms:
+    """D's terms for reals and `fakes`."""
     critic = partial(state.d.network, resolution=stage.resolution, alpha=alpha)
     how = Examination(stage.due, stage.missing_levels, part.mix, state.d.scale, stage.compute.tangent)
     return stage.loss.for_d(critic, part.reals, fakes, how)
@@ -131,7 +138,7 @@ def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[tuple[In
     if size is None or size >= count:
         return [(inputs, 1.0)]
     members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
-    parts = members.split(max(size // group, 1), 1)
+    parts = torch.split(members, max(size // group, 1), 1)
     return [(inputs.rows(part.flatten()), part.numel() / count) for part in parts]
 
 

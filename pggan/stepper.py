@@ -12,7 +12,7 @@ from pggan.draws import Draws
 from pggan.losses.base import Loss, Reals
 from pggan.schedule import Phase
 from pggan.state import State
-from pggan.step import Dials, Inputs, Passes, Stage, learn, look_at_fakes, look_at_images, set_up
+from pggan.step import Dials, Inputs, Passes, Stage, learn, look_at_fakes, look_at_images, make_fakes, set_up
 
 STEPS_BEFORE_RECORDING = 3  # they allocate what a recording must find there: moments, workspaces, kernels
 Watched = dict[str, Tensor]
@@ -88,6 +88,8 @@ class Recording:
     ) -> None:
         self.inputs: Inputs = tree_map(torch.clone, inputs)
         self.dials = dials
+        self._replay: Replay
+        self._watched: Watched
         self._replay, self._watched = (capture or capture_cuda)(lambda: learn(self.inputs, self.dials))
 
     def replay(self, inputs: Inputs, dials: Dials) -> Watched:
@@ -119,5 +121,5 @@ def capture_cuda(function: Callable[[], Any]) -> tuple[Replay, Any]:
 def compiled_passes() -> Passes:
     """The forward passes of D and G, each one graph per stage, kept on disk by torch for later runs."""
     torch._dynamo.config.recompile_limit = 64  # 9 levels, fading or not, with and without a lazy penalty
-    d, g = (torch.compile(function, fullgraph=True, dynamic=False) for function in (look_at_images, look_at_fakes))
-    return Passes(d, g)
+    functions = (make_fakes, look_at_images, look_at_fakes)
+    return Passes(*(torch.compile(function, fullgraph=True, dynamic=False) for function in functions))

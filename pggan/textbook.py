@@ -6,6 +6,7 @@ derivatives throughout.  `pggan bench against=true` measures it beside the real 
 N batch, C channels, R resolution, Z latent size.
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
@@ -21,7 +22,7 @@ from pggan.losses.base import Loss, Points, Reals
 from pggan.networks import Discriminator, Generator, initialize, minibatch_stddev
 from pggan.schedule import Phase
 
-Weights = dict[str, Tensor]  # by the names of the real networks
+Weights = Mapping[str, Tensor]  # by the names of the real networks
 
 
 class Textbook:
@@ -68,8 +69,8 @@ class Textbook:
         for weight in self.d.values():
             weight.requires_grad_(False)
         fakes = self.generate(draws.normal("g_latents", count, size), resolution)
-        real_scores = self.judge(reals.images, resolution) if loss.needs_reals_for_g else None
-        self.update(self.adam_g, loss.g_terms(real_scores, self.judge(fakes, resolution)), phase.learning_rate_g)
+        also = self.judge(reals.images, resolution) if loss.needs_reals_for_g else None
+        self.update(self.adam_g, loss.g_terms(also, self.judge(fakes, resolution)), phase.learning_rate_g)
         for weight in self.d.values():
             weight.requires_grad_(True)
 
@@ -86,14 +87,14 @@ class Textbook:
     def generate(self, latents: Tensor, resolution: int) -> Tensor:
         """[N, Z] -> [N, C, R, R]"""
         w = self.g
-        x = pixel_norm(latents) @ scaled(w["stem.dense.weight"], gain=sqrt(2) / 4).t()
+        x = normalized(latents) @ scaled(w["stem.dense.weight"], gain=sqrt(2) / 4).t()
         x = x.reshape(len(latents), -1, 4, 4) + w["stem.dense.bias"][:, None, None]
-        x = pixel_norm(F.leaky_relu(x, 0.2))
-        x = pixel_norm(F.leaky_relu(convolved(x, w, "stem.conv"), 0.2))
+        x = normalized(F.leaky_relu(x, 0.2))
+        x = normalized(F.leaky_relu(convolved(x, w, "stem.conv"), 0.2))
         for level in resolutions_between(8, resolution):
             x = F.interpolate(x, scale_factor=2, mode="nearest")
-            x = pixel_norm(F.leaky_relu(convolved(x, w, f"blocks.{level}.up_conv"), 0.2))
-            x = pixel_norm(F.leaky_relu(convolved(x, w, f"blocks.{level}.conv"), 0.2))
+            x = normalized(F.leaky_relu(convolved(x, w, f"blocks.{level}.up_conv"), 0.2))
+            x = normalized(F.leaky_relu(convolved(x, w, f"blocks.{level}.conv"), 0.2))
         return convolved(x, w, f"to_rgb.{resolution}", gain=1.0)
 
     def judge(self, images: Tensor, resolution: int) -> Tensor:
@@ -111,7 +112,7 @@ class Textbook:
         return F.linear(x, scaled(w["head.score.weight"], gain=1.0), w["head.score.bias"])[:, 0]
 
 
-def pixel_norm(x: Tensor) -> Tensor:
+def normalized(x: Tensor) -> Tensor:
     return x / torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + 1e-8)
 
 

@@ -16,6 +16,8 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pggan.architecture import Geometry
 
@@ -64,6 +66,11 @@ class Maps:
 @cache
 def maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
     """The maps of `geometry`, exact in float64 and then rounded to `dtype`."""
+    with _disable_current_modes():  # kept for later steps, which may be less imagined than this one
+        return _maps(geometry, dtype)
+
+
+def _maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
     pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
     if geometry is not Geometry.same:
         kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]
@@ -121,7 +128,8 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
     size = max(1, CHUNK // numbers)
-    return (slice(start, start + size) for start in range(0, len(images), size))
+    count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # there, one stands for all
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _empty(images: Tensor, features: int, growth: float) -> Tensor:
@@ -147,8 +155,8 @@ def _from_result(gradient: Tensor, m: Maps) -> Tensor:
 def _result_tiles(images: Tensor, side: int) -> Tensor:
     """[N, C, H, W] seen as tiles [side, side, N, H / side, W / side, C]."""
     height, width = images.shape[2:]
-    parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))
-    return parts.permute(3, 5, 0, 2, 4, 1)
+    parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))  # type: ignore[no-untyped-call]
+    return parts.permute(3, 5, 0, 2, 4, 1)  # type: ignore[no-any-return]
 
 
 def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:

@@ -105,11 +105,11 @@ def test_every_way_of_calculating_gives_the_same_step(loss, compute):
 
 
 def test_recomputing_keeps_less():
-    from pggan.memory import MemoryCount
+    from pggan.meter import Meter
 
     peaks = []
     for recompute in (False, True):
-        with MemoryCount() as count:
+        with Meter() as count:
             take_steps(Compute(recompute=recompute), count=1, dtype=torch.float32, batch=64)
         peaks.append(count.peak)
     assert peaks[1] < 0.9 * peaks[0]

@@ -7,16 +7,22 @@ PACKAGE = Path(__file__).parents[1] / "pggan"
 
 # Lower layers first; a module imports only from layers below its own.
 LAYERS = [
-    {"errors", "architecture", "draws", "__init__"},
-    {"schedule", "schema", "files", "latents", "device", "interruption"},
-    {"networks", "losses.base", "run_lock"},
+    {"errors", "architecture", "draws", "activation", "meter", "__init__"},
+    {"schedule", "schema", "files", "latents", "interruption", "winograd"},
+    {"convolution", "values"},
+    {"compute", "run_lock"},
+    {"networks", "losses.base"},
     {"losses.wgan_gp", "losses.logistic", "losses.relativistic"},
     {"losses"},
-    {"config", "pictures", "data", "data.index", "data.parallel"},
-    {"state", "run_dir", "data.pyramid", "board"},
-    {"data.images", "step", "checkpoint", "report"},
-    {"data.prepare", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight"},
-    {"rollback"},
+    {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
+    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board"},
+    {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
+    {"data.sources", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
+    {"rollback", "textbook"},
+    {"data.named", "data.labels", "data.doctor", "data.records", "bench_data"},
+    {"data.planning"},
+    {"data.build"},
+    {"data.prepare"},
     {"data.open", "sample", "interpolate", "inspect", "bench"},
     {"loop"},
     {"cli"},
@@ -60,7 +66,7 @@ def test_nothing_but_the_command_line_runs_the_loop():
 
 
 def test_the_step_knows_no_files_and_no_configuration():
-    assert imports_of(MODULES["step"]) == {"draws", "losses.base", "schedule", "state"}
+    assert imports_of(MODULES["step"]) == {"compute", "draws", "losses.base", "networks", "schedule", "state"}
     assert imports_of(MODULES["networks"]) == {"architecture", "draws"}
 
 

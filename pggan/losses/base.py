@@ -188,12 +188,12 @@ def by_tangent(critic: Critic, penalty: GradientPenalty, points: Tensor, how: Ex
         return critic(images)[0]
 
     with torch.no_grad():  # for the weights
-        scores, pullback = torch.func.vjp(scores_at, points)
+        scores, pullback = torch.func.vjp(scores_at, points)  # type: ignore[misc]
         scale = torch.ones_like(scores) if how.scale is None else how.scale.expand_as(scores)
         gradient = widened(pullback(scale)[0]) / scale[0]
-        value, pullback = torch.func.vjp(lambda g: penalty.of(g, how.missing_levels), gradient)
+        value, pullback = torch.func.vjp(lambda g: penalty.of(g, how.missing_levels), gradient)  # type: ignore[misc]
         (along,) = pullback(torch.ones_like(value))
-    _, directional = torch.func.jvp(scores_at, (points,), (along.to(points.dtype),))
+    _, directional = torch.func.jvp(scores_at, (points,), (along.to(points.dtype),))  # type: ignore[misc]
     return value + (directional - directional.detach()), scores
 
 

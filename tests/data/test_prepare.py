@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.config import Crop, OnBad, PrepareConfig
-from pggan.data.prepare import default_workers, find_images, prepare, run
+from pggan.cli import compose, main
+from pggan.config import PrepareConfig
+from pggan.data.planning import Options
+from pggan.data.prepare import default_workers, prepare, run
 from pggan.data.pyramid import ImagePyramid
+from pggan.data.sources import open_source
 from pggan.errors import UserError
+from pggan.schema import validated
 
 
 def noise(side, seed=0, channels=3):
@@ -35,7 +39,7 @@ def everything(pyramid):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_images_are_stored_in_the_order_of_their_paths(photos, tmp_path, workers):
-    pyramid = prepare(photos, tmp_path / "set", workers=workers)
+    pyramid = prepare(photos, tmp_path / "set", Options(), workers=workers)
     expected = np.stack([noise(16, seed) for seed in (1, 2, 0, 3)])  # a.PNG, b/0, b/1, c/d/e
     np.testing.assert_array_equal(everything(pyramid), expected)
     assert pyramid.source == {"kind": "folder", "name": "photos", "crop": "center", "bad_images": 0}
@@ -47,7 +51,7 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(photos, tmp_p
     save(photos / ".cache" / "g.png", noise(16))
     save(photos / "._a.png", noise(16))
     (photos / "notes.txt").write_text("not an image")
-    assert [str(path.relative_to(photos)) for path in find_images(photos)] == [
+    assert [entry.name for entry in open_source(photos).entries()] == [
         "a.PNG",
         "b/0.png",
         "b/1.png",
@@ -57,36 +61,41 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(photos, tmp_p
 
 def test_the_resolution_is_the_largest_that_suits_every_image(photos, tmp_path):
     Image.fromarray(noise(40)[:20]).save(photos / "wide.png")
-    assert prepare(photos, tmp_path / "small").resolution == 16
-    for path in find_images(photos):
+    assert prepare(photos, tmp_path / "small", Options()).resolution == 16
+    for path in photos.rglob("*.*"):
         Image.fromarray(noise(70)[:33]).save(path)
-    assert prepare(photos, tmp_path / "center").resolution == 32
-    assert prepare(photos, tmp_path / "pad", crop="pad").resolution == 64
-    assert prepare(photos, tmp_path / "chosen", max_resolution=8).resolution == 8
+    assert prepare(photos, tmp_path / "center", Options()).resolution == 32
+    assert prepare(photos, tmp_path / "pad", Options(crop="pad")).resolution == 64
+    assert prepare(photos, tmp_path / "chosen", Options(max_resolution=8)).resolution == 8
 
 
 def test_channels_follow_the_images_unless_chosen(tmp_path):
     for seed in range(2):
         save(tmp_path / f"photos/{seed}.png", noise(8, seed, channels=1))
-    grey = prepare(tmp_path / "photos", tmp_path / "grey")
+    grey = prepare(tmp_path / "photos", tmp_path / "grey", Options())
     assert grey.channels == 1
     np.testing.assert_array_equal(everything(grey)[1, :, :, 0], noise(8, 1, channels=1))
-    assert prepare(tmp_path / "photos", tmp_path / "colour", channels=3).channels == 3
+    assert prepare(tmp_path / "photos", tmp_path / "colour", Options(channels=3)).channels == 3
     save(tmp_path / "photos/2.png", noise(8, 2))
-    assert prepare(tmp_path / "photos", tmp_path / "mixed").channels == 3
+    with pytest.raises(UserError, match="mixed: 2 grey, 1 colour") as raised:
+        prepare(tmp_path / "photos", tmp_path / "mixed", Options())
+    assert "channels=3" in raised.value.remedy
+    for seed in range(3, 23):
+        save(tmp_path / f"photos/{seed}.png", noise(8, seed))
+    assert prepare(tmp_path / "photos", tmp_path / "mixed", Options()).channels == 3  # two of 23 are strays
 
 
 def test_the_first_folder_is_the_class(tmp_path):
     for name in ("cat/0.png", "dog/x/0.png", "cat/1.png", "ant/0.png"):
         save(tmp_path / "photos" / name, noise(8))
-    pyramid = prepare(tmp_path / "photos", tmp_path / "set", labels=True)
+    pyramid = prepare(tmp_path / "photos", tmp_path / "set", Options(labels=True))
     assert pyramid.class_names == ["ant", "cat", "dog"]
     assert pyramid.labels.tolist() == [0, 1, 1, 2]
 
 
 def test_an_image_without_a_class_is_refused(photos, tmp_path):
     with pytest.raises(UserError, match=r"directly in .*photos"):
-        prepare(photos, tmp_path / "set", labels=True)
+        prepare(photos, tmp_path / "set", Options(labels=True))
 
 
 # ---- bad images
@@ -111,7 +120,7 @@ BAD = ["cut.png", "empty.jpg", "link.png", "page.jpg", "tiny.png"]
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_photos, tmp_path, capsys, workers):
-    pyramid = prepare(bad_photos, tmp_path / "set", workers=workers)
+    pyramid = prepare(bad_photos, tmp_path / "set", Options(), workers=workers)
     assert (pyramid.images, pyramid.source["bad_images"]) == (4, 5)
     lines = capsys.readouterr().err.splitlines()
     start = lines.index("Left out 5 of 9 images:")
@@ -120,30 +129,33 @@ def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_photos, 
     assert listed[1:] == [
         "empty.jpg: empty file",
         "link.png: a link that leads out of the source folder",
-        "page.jpg: not a PNG, JPEG or WebP image",
+        "page.jpg: not a PNG, JPEG or WebP image, but a page of text",
         "tiny.png: smaller than 16x16",
     ]
 
 
 def test_a_bad_image_does_not_change_the_others(photos, tmp_path):
-    before = everything(prepare(photos, tmp_path / "before"))
+    before = everything(prepare(photos, tmp_path / "before", Options()))
     (photos / "b" / "00.jpg").write_bytes(b"junk")
-    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "after")), before)
+    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "after", Options())), before)
 
 
 def test_on_bad_stop_names_what_the_headers_show_and_writes_nothing(bad_photos, tmp_path):
     with pytest.raises(UserError, match="4 of 9 images cannot be used") as raised:
-        prepare(bad_photos, tmp_path / "out" / "set", on_bad="stop")
+        prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop"))
     assert all(name in raised.value.problem for name in BAD[1:])
     assert not (tmp_path / "out").exists()
 
 
-def test_on_bad_stop_names_what_only_the_pixels_show_and_leaves_nothing(bad_photos, tmp_path):
+def test_on_bad_stop_names_what_only_the_pixels_show_and_makes_no_dataset(bad_photos, tmp_path):
     for name in BAD[1:]:
         (bad_photos / name).unlink()
     with pytest.raises(UserError, match=r"1 of 5 images cannot be used:\n.*cut\.png"):
-        prepare(bad_photos, tmp_path / "out" / "set", on_bad="stop")
-    assert list((tmp_path / "out").iterdir()) == []
+        prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop"))
+    assert not (tmp_path / "out" / "set").exists()
+    (bad_photos / "cut.png").unlink()
+    assert prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop")).images == 4
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["set"]
 
 
 @pytest.mark.parametrize("content", [b"", b"junk"])
@@ -152,17 +164,17 @@ def test_a_folder_of_bad_images_only_is_refused(tmp_path, content):
     for number in range(30):
         (tmp_path / f"photos/{number:02d}.png").write_bytes(content)
     with pytest.raises(UserError, match="30 of 30 images cannot be used") as raised:
-        prepare(tmp_path / "photos", tmp_path / "set")
+        prepare(tmp_path / "photos", tmp_path / "set", Options())
     assert raised.value.problem.endswith("… and 10 more")
     assert not (tmp_path / "set").exists()
 
 
 def test_images_whose_pixels_are_all_bad_are_refused(bad_photos, tmp_path):
-    for path in find_images(bad_photos):
+    for path in bad_photos.rglob("*.*"):
         if path.name != "cut.png":
             path.unlink()
     with pytest.raises(UserError, match="1 of 1 images cannot be used"):
-        prepare(bad_photos, tmp_path / "set")
+        prepare(bad_photos, tmp_path / "set", Options())
     assert not (tmp_path / "set").exists()
 
 
@@ -181,7 +193,7 @@ def test_images_whose_pixels_are_all_bad_are_refused(bad_photos, tmp_path):
 )
 def test_an_option_that_cannot_be_met_is_refused(photos, tmp_path, options, problem):
     with pytest.raises(UserError, match=problem):
-        prepare(photos, tmp_path / "set", **options)
+        prepare(photos, tmp_path / "set", Options(**options))
     assert not (tmp_path / "set").exists()
 
 
@@ -189,52 +201,71 @@ def test_a_source_that_is_no_folder_of_images_is_refused(photos, tmp_path):
     (tmp_path / "empty").mkdir()
     for source, problem in (
         (tmp_path / "nowhere", "does not exist"),
-        (photos / "a.PNG", "is not a folder"),
+        (photos / "a.PNG", "neither a folder nor an archive"),
         (tmp_path / "empty", "There are no images in"),
     ):
         with pytest.raises(UserError, match=problem):
-            prepare(source, tmp_path / "set")
+            prepare(source, tmp_path / "set", Options())
 
 
 def test_an_existing_destination_is_refused_before_any_file_is_read(tmp_path):
     (tmp_path / "set").mkdir()
     with pytest.raises(UserError, match="exists already"):
-        prepare(tmp_path / "nowhere", tmp_path / "set")
+        prepare(tmp_path / "nowhere", tmp_path / "set", Options())
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, monkeypatch):
     def refuse(destination, images, resolution, channels):
         raise UserError(f"no room for {images} images of {resolution} and {channels}", "")
 
-    monkeypatch.setattr("pggan.data.prepare.require_free_space", refuse)
+    monkeypatch.setattr("pggan.data.build.require_free_space", refuse)
     with pytest.raises(UserError, match="no room for 4 images of 16 and 3"):
-        prepare(photos, tmp_path / "out" / "set")
-    assert not (tmp_path / "out").exists()
+        prepare(photos, tmp_path / "out" / "set", Options())
+    assert not (tmp_path / "out" / "set").exists()
 
 
 def test_the_result_is_the_dataset_on_disk(photos, tmp_path):
-    pyramid = prepare(photos, tmp_path / "set")
+    pyramid = prepare(photos, tmp_path / "set", Options())
     assert pyramid.fingerprint == ImagePyramid(tmp_path / "set").fingerprint
     pyramid.verify()
 
 
 def test_the_command_prepares_with_every_key_and_says_what_it_made(tmp_path, capsys):
     save(tmp_path / "photos/cat/wide.png", noise(64)[:32])
-    config = PrepareConfig(
-        source=str(tmp_path / "photos"),
-        dest=str(tmp_path / "set"),
-        max_resolution=16,
-        crop=Crop.pad,
-        channels=1,
-        labels=True,
-        on_bad=OnBad.stop,
-        workers=None,
-    )
+    keys = [f"source={tmp_path / 'photos'}", f"dest={tmp_path / 'set'}", "max_resolution=16", "crop=pad", "keep=0.9"]
+    config = validated(PrepareConfig, compose("prepare", [*keys, "channels=1", "labels=true", "on_bad=stop"]))
     assert run(config) == 0
     pyramid = ImagePyramid(tmp_path / "set")
     assert (pyramid.resolution, pyramid.channels, pyramid.class_names) == (16, 1, ["cat"])
     assert (pyramid.read(16, np.array([0]))[0, 0] == 255).all()
     assert "4x4 to 16x16, images: 1, channels: 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("keep=0", "more than 0"),
+        ("keep=1.1", "at most 1"),
+        ("workers=0", "at least 1"),
+        ("labels=3", "true, false or the path"),
+        ("crop=middle", "center"),
+        ("on_bad=ignore", "report"),
+        ("source=[]", "names nothing"),
+        ("source=torchvision:cifar11", "'cifar10'"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(photos, tmp_path, capsys, override, hint):
+    assert main(["prepare", f"source={photos}", f"dest={tmp_path / 'set'}", override]) == 2
+    message = capsys.readouterr().err
+    assert hint in message
+    assert override.split("=")[0] in message or "data set" in message
+    assert not (tmp_path / "set").exists()
+
+
+def test_the_command_takes_several_sources(photos, tmp_path, capsys):
+    save(tmp_path / "more" / "x.png", noise(16, 9))
+    assert main(["prepare", f"source=[{photos},{tmp_path / 'more'}]", f"dest={tmp_path / 'set'}", "workers=1"]) == 0
+    assert ImagePyramid(tmp_path / "set").images == 5
 
 
 def test_some_worker_is_used_by_default():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pggan import loop
-from pggan.step import train_step
+from pggan.stepper import Stepper
 
 
 @pytest.fixture
@@ -26,15 +26,15 @@ def small_disk(tmp_path) -> Iterator[Path]:
 @pytest.fixture
 def after_step(monkeypatch):
     """Call a function with the state after every training step: `after_step(function)`."""
-    step = train_step
+    step = Stepper.step
 
     def install(function) -> None:
-        def watched_step(state, *arguments, **options):
-            watched = step(state, *arguments, **options)
-            function(state)
+        def watched_step(self, *arguments):
+            watched = step(self, *arguments)
+            function(self.state)
             return watched
 
-        monkeypatch.setattr(loop, "train_step", watched_step)
+        monkeypatch.setattr(Stepper, "step", watched_step)
 
     return install
 

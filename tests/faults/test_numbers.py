@@ -15,6 +15,7 @@ from pggan.cli import main
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
 from pggan.saving import require_finite
+from pggan.stepper import Stepper
 
 PLAYERS = {"G": "g", "D": "d"}
 
@@ -57,11 +58,12 @@ def metrics_of(run_dir: Path) -> list[dict]:
 def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path, poison, monkeypatch, player, value):
     poison(player, 48, 48, value=value)
     before: dict[str, dict] = {}
-    step = loop.train_step
+    step = Stepper.step
 
-    def comparing_step(state, *arguments, **options):
+    def comparing_step(self, *arguments):
+        state = self.state
         old = {name: {k: v.clone() for k, v in tensors.items()} for name, tensors in state.tensors().items()}
-        watched = step(state, *arguments, **options)
+        watched = step(self, *arguments)
         if state.images == 48:
             before.update(old)
             after = state.tensors()
@@ -74,7 +76,7 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
             assert int(watched[f"{player}/skipped"]) == 1
         return watched
 
-    monkeypatch.setattr(loop, "train_step", comparing_step)
+    monkeypatch.setattr(Stepper, "step", comparing_step)
     assert loop.run(tiny_config(f"run_dir={tmp_path}")) == 0
     assert before
     counts = {line["images"]: line[f"{player}/skipped"] for line in metrics_of(tmp_path)}

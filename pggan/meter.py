@@ -1,4 +1,4 @@
-"""How much memory a computation needs: counted tensor by tensor, on real or on imagined ones."""
+"""What a computation needs, counted operation by operation, on real tensors or imagined ones."""
 
 import weakref
 from collections.abc import Iterable
@@ -7,23 +7,30 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 
-class MemoryCount(TorchDispatchMode):
-    """Bytes of all tensors alive inside `with`, now and at most; those given at the start count from the start.
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside `with`: operations, floating-point ones in products, and bytes of all tensors alive, now and at most.
+
+    Tensors given at the start count from the start.
 
     Scratch space inside single operations is not seen.
     """
 
     def __init__(self, present: Iterable[Tensor] = ()) -> None:
-        super().__init__()
-        self.now = self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = self.operations = self.flops = 0
         self._alive: set[int] = set()
         for tensor in present:
             self._notice(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.operations += 1
+        packet = getattr(func, "_overloadpacket", None)
+        if packet in flop_registry:
+            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=result)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._notice(leaf)

@@ -1,0 +1,64 @@
+"""What a training step costs, found by imagining one: the real step runs on tensors without memory."""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pggan.architecture import Architecture
+from pggan.compute import Compute
+from pggan.config import OptimizerConfig
+from pggan.convolution import NATIVE
+from pggan.losses.base import Loss, Points, Reals
+from pggan.meter import Meter
+from pggan.schedule import Phase
+from pggan.state import new_state
+from pggan.step import Dials, Inputs, Stage, learn
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step of D and G."""
+
+    flops: int  # two per multiply-add, of plain convolutions and matrix products
+    peak_bytes: int  # all tensors at the worst moment, networks and moments included
+    operations: int  # calls of PyTorch's kernels, about one launch each
+
+
+class Imagined:
+    """A state without memory, to try steps on."""
+
+    def __init__(
+        self, architecture: Architecture, optimizer: OptimizerConfig, device: torch.device, *, half: bool
+    ) -> None:
+        self.device = device
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
+            self.state = new_state(architecture, optimizer, 0, device, half=half)
+
+    def cost(self, phase: Phase, loss: Loss, compute: Compute) -> Cost:
+        """The cost of a step of `phase` in which every penalty is due, from the second step on."""
+        with self.mode:
+            self.state.reset_optimizers()
+            self._step(phase, loss, compute)  # makes the moments
+            with Meter() as plain:
+                self._step(phase, loss, replace(compute, method=NATIVE, tangent=False, micro_batch=None))
+            present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
+            with Meter(present) as meter:
+                self._step(phase, loss, compute)
+        return Cost(plain.flops, meter.peak, meter.operations)
+
+    def _step(self, phase: Phase, loss: Loss, compute: Compute) -> None:
+        a, count = self.state.average.architecture, phase.batch
+        due = loss.penalties()
+        one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
+        images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
+        mix = torch.empty(count, 1, 1, 1, device=self.device) if any(p.at is Points.mixed for p in due) else None
+        latents = (torch.empty(count, a.latent_size, device=self.device) for _ in range(2))
+        learn(
+            self.state,
+            Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
+            Inputs(Reals(images, one_hot, one_hot), *latents, mix),
+            Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, 0.999),
+        )
