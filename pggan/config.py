@@ -30,6 +30,7 @@ class Crop(Enum):
     center = "center"
     resize = "resize"
     pad = "pad"
+    face = "face"
 
 
 class Precision(Enum):
@@ -95,9 +96,13 @@ class DataConfig:
     channels: int | None
     labels: bool
     mirror: bool
+    verify: bool
+    device_budget_mib: int | None
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "data.count", self.count, "at least 1")
+        budget = self.device_budget_mib
+        require(budget is None or budget >= 0, "data.device_budget_mib", budget, "at least 0, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,14 +344,26 @@ class TrainConfig:
 class PrepareConfig:
     """Images to a pyramid."""
 
-    source: str
-    dest: str
+    source: Any
+    dest: str | None
     max_resolution: int | None
     crop: Crop
+    keep: float
+    landmarks: str | None
     channels: int | None
-    labels: bool
+    labels: Any
     on_bad: OnBad
+    check: bool
+    report: str | None
     workers: int | None
+    root: str
+    split: str
+    download: bool
+
+    def __post_init__(self) -> None:
+        require(0 < self.keep <= 1, "keep", self.keep, "more than 0 and at most 1")
+        require(isinstance(self.labels, bool | str), "labels", self.labels, "true, false or the path of a file")
+        require(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1, or null")
 
 
 @dataclass(frozen=True, kw_only=True)

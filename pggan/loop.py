@@ -55,7 +55,8 @@ def run_in(run_dir: Path, config: TrainConfig, loss: Loss, device: torch.device,
         sweep(directory)
     start = find_start(config.resume, run_dir)
     schedule = config.schedule.build()
-    pyramid = open_data(config.data, schedule.final_resolution)
+    largest_batch = max(phase.batch for phase in schedule.phases)
+    pyramid = open_data(config.data, schedule.final_resolution, largest_batch)
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     description = describe(config)

@@ -13,7 +13,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from pggan.cli import compose
 from pggan.config import TrainConfig
-from pggan.data.pyramid import ImagePyramid, PyramidWriter
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.writer import PyramidWriter
 from pggan.schema import validated
 
 

@@ -12,16 +12,10 @@ import numpy as np
 from PIL import Image
 
 from pggan.data.index import check_resolution
+from pggan.data.levels import Images, block_mean
 from pggan.data.parallel import in_order
-from pggan.data.pyramid import (
-    ImagePyramid,
-    Images,
-    PyramidWriter,
-    block_sums,
-    require_free_space,
-    require_new,
-    rounded_mean,
-)
+from pggan.data.pyramid import ImagePyramid, require_free_space, require_new
+from pggan.data.writer import PyramidWriter
 from pggan.errors import UserError, nearest
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
@@ -64,7 +58,7 @@ def render_avatars(
     draw = partial(_draw, style, resolution)
     with (
         PyramidWriter(destination, resolution, 3, source) as writer,
-        in_order("Drawing avatars", draw, range(count), workers) as images,
+        in_order("Drawing avatars", draw, range(count), workers, count) as images,
     ):
         for image in images:
             writer.add(image)
@@ -81,7 +75,7 @@ def _draw(style: str, resolution: int, number: int) -> Images:
     png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
     with Image.open(BytesIO(png), formats=("PNG",)) as image:
         drawn = np.asarray(image.convert("RGB"))
-    return rounded_mean(block_sums(drawn, resolution), (side // resolution) ** 2)
+    return block_mean(drawn, resolution)
 
 
 def _definition(style: str) -> dict[str, Any]:

@@ -1,19 +1,27 @@
 """From the `data` keys to an open pyramid, making it first where that is needed."""
 
+import sys
 from hashlib import sha256
 from pathlib import Path
 
 from pggan.config import DataConfig
 from pggan.data.avatars import render_avatars
-from pggan.data.prepare import default_workers, find_images, prepare
+from pggan.data.index import levels_up_to
+from pggan.data.named import NamedSet
+from pggan.data.planning import Options
+from pggan.data.prepare import default_workers, open_sources, prepare
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.errors import UserError
 
+FEWEST_IMAGES = 2
 
-def open_data(config: DataConfig, resolution: int) -> ImagePyramid:
-    """The pyramid to train on up to `resolution`; a folder is prepared and avatars are rendered, once, into the cache.
 
-    Raises UserError when the path is wrong, or its images are smaller than `resolution`.
+def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyramid:
+    """The pyramid to train on up to `resolution`, with at least `batch` images.
+
+    Images that are not prepared yet are prepared, and avatars rendered, once, into the cache.
+    Raises UserError when the path is wrong, when its images are too small or too few, or changed since they were
+    prepared.
     """
     if config.path is None:
         pyramid = _avatars(config, resolution)
@@ -27,8 +35,16 @@ def open_data(config: DataConfig, resolution: int) -> ImagePyramid:
             f"schedule.final_resolution={resolution} is above that.",
             f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
         )
+    if pyramid.images < max(batch, FEWEST_IMAGES):
+        raise UserError(
+            f"{pyramid.path} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
+            f"{max(batch, FEWEST_IMAGES)} are needed for a batch of {batch}.",
+            "Give more images, or lower schedule.batch." if batch > FEWEST_IMAGES else "Give more images.",
+        )
     if config.labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {pyramid.path} has no labels.", "Prepare it with labels=true.")
+    if config.verify:
+        pyramid.verify(levels_up_to(resolution))
     return pyramid
 
 
@@ -40,20 +56,18 @@ def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
 
 
 def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
-    """A plain folder's pyramid, named after what is in the folder so that a change is noticed."""
-    source = Path(config.path or "")
-    files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in find_images(source)]
-    made_from = (files, config.crop, config.channels, config.labels)
-    digest = sha256(repr(made_from).encode()).hexdigest()[:12]
-    cached = Path(config.cache) / f"{source.resolve().name}-{resolution}px-{digest}"
+    """The pyramid of images that are not prepared, named after what they are so that a change is noticed."""
+    source = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True))
+    files = [(entry.name, entry.stamp) for entry in source.entries()]
+    digest = sha256(repr((files, config.crop, config.channels, config.labels)).encode()).hexdigest()[:12]
+    cache = Path(config.cache)
+    name = f"{Path(str(source.description['name'])).name}-{resolution}px"
+    cached = cache / f"{name}-{digest}"
     if not cached.exists():
-        prepare(
-            source,
-            cached,
-            max_resolution=resolution,
-            channels=config.channels,
-            crop=config.crop.value,
-            labels=config.labels,
-            workers=default_workers(),
+        print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
+        options = Options(
+            max_resolution=resolution, channels=config.channels, crop=config.crop.value, labels=config.labels
         )
+        before = sorted(path for path in cache.glob("*") if path.name.startswith(f"{name}-"))
+        prepare(source, cached, options, workers=default_workers(), reuse=before)
     return ImagePyramid(cached)

@@ -5,10 +5,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from itertools import islice
 from typing import TypeVar
 
 from rich.console import Console
@@ -26,9 +27,9 @@ BATCHES_PER_WORKER = 2
 
 @contextmanager
 def in_order(
-    title: str, function: Callable[[Item], Result], items: Sequence[Item], workers: int
+    title: str, function: Callable[[Item], Result], items: Iterable[Item], workers: int, total: int
 ) -> Iterator[Iterator[Result]]:
-    """Gives `function` of every item, in the order of the items; a bar on stderr shows the time left.
+    """Gives `function` of every one of `total` items, in their order; a bar on stderr shows the time left.
 
     With at most one worker everything happens in this process; otherwise `function` and the items must be
     picklable.  Few results wait at any time, so memory does not grow with the number of items.
@@ -37,17 +38,16 @@ def in_order(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         Progress(*columns, console=Console(stderr=True)) as progress,
-        closing(_results(function, items, workers)) as results,
+        closing(_results(function, iter(items), min(workers, total))) as results,
     ):
-        yield iter(progress.track(results, total=len(items), description=title))
+        yield iter(progress.track(results, total=total, description=title))
 
 
 def _results(
     function: Callable[[Item], Result],
-    items: Sequence[Item],
+    items: Iterator[Item],
     workers: int,
 ) -> Generator[Result, None, None]:
-    workers = min(workers, len(items))
     if workers <= 1:
         yield from map(function, items)
         return
@@ -56,8 +56,8 @@ def _results(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
-        for start in range(0, len(items), BATCH):
-            waiting.append(pool.submit(_apply, function, items[start : start + BATCH]))
+        while batch := list(islice(items, BATCH)):
+            waiting.append(pool.submit(_apply, function, batch))
             if len(waiting) == BATCHES_PER_WORKER * workers:
                 yield from waiting.popleft().result()
         while waiting:

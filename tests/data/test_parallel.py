@@ -22,7 +22,7 @@ def work(number):
     time.sleep(60)
 
 if __name__ == "__main__":
-    with in_order("Working", work, range(99), 2) as results:
+    with in_order("Working", work, range(99), 2, 99) as results:
         list(results)
 """
 
@@ -48,30 +48,30 @@ def is_running(process):
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     items = [str(number) for number in range(40)]
-    with in_order("Counting", int, items, workers) as results:
+    with in_order("Counting", int, items, workers, 40) as results:
         assert list(results) == list(range(40))
 
 
 def test_only_a_few_items_are_worked_on_ahead():
     handed_out = []
 
-    class Items(list):
-        def __getitem__(self, batch):
-            handed_out.extend(super().__getitem__(batch))
-            return super().__getitem__(batch)
+    def items():
+        for number in range(1000):
+            handed_out.append(number)
+            yield number
 
-    with in_order("Counting", int, Items(range(1000)), 2) as results:
+    with in_order("Counting", int, items(), 2, 1000) as results:
         assert next(results) == 0
     assert len(handed_out) == 32
 
 
 def test_nothing_to_do_is_done():
-    with in_order("Counting", int, [], 2) as results:
+    with in_order("Counting", int, [], 2, 0) as results:
         assert list(results) == []
 
 
 def test_a_killed_worker_is_a_user_error():
-    with in_order("Dying", die, range(99), 2) as results, pytest.raises(UserError, match="was killed"):
+    with in_order("Dying", die, range(99), 2, 99) as results, pytest.raises(UserError, match="was killed"):
         next(results)
 
 

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from pggan.config import Crop, OnBad, PrepareConfig
-from pggan.data.prepare import default_workers, find_images, prepare, run
+from pggan.data.planning import Options
+from pggan.data.prepare import default_workers, prepare, run
 from pggan.data.pyramid import ImagePyramid
 from pggan.errors import UserError
 
@@ -35,7 +36,7 @@ def everything(pyramid):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_images_are_stored_in_the_order_of_their_paths(photos, tmp_path, workers):
-    pyramid = prepare(photos, tmp_path / "set", workers=workers)
+    pyramid = prepare(photos, tmp_path / "set", Options(), workers=workers)
     expected = np.stack([noise(16, seed) for seed in (1, 2, 0, 3)])  # a.PNG, b/0, b/1, c/d/e
     np.testing.assert_array_equal(everything(pyramid), expected)
     assert pyramid.source == {"kind": "folder", "name": "photos", "crop": "center", "bad_images": 0}
@@ -57,36 +58,36 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(photos, tmp_p
 
 def test_the_resolution_is_the_largest_that_suits_every_image(photos, tmp_path):
     Image.fromarray(noise(40)[:20]).save(photos / "wide.png")
-    assert prepare(photos, tmp_path / "small").resolution == 16
+    assert prepare(photos, tmp_path / "small", Options()).resolution == 16
     for path in find_images(photos):
         Image.fromarray(noise(70)[:33]).save(path)
-    assert prepare(photos, tmp_path / "center").resolution == 32
-    assert prepare(photos, tmp_path / "pad", crop="pad").resolution == 64
-    assert prepare(photos, tmp_path / "chosen", max_resolution=8).resolution == 8
+    assert prepare(photos, tmp_path / "center", Options()).resolution == 32
+    assert prepare(photos, tmp_path / "pad", Options(crop="pad")).resolution == 64
+    assert prepare(photos, tmp_path / "chosen", Options(max_resolution=8)).resolution == 8
 
 
 def test_channels_follow_the_images_unless_chosen(tmp_path):
     for seed in range(2):
         save(tmp_path / f"photos/{seed}.png", noise(8, seed, channels=1))
-    grey = prepare(tmp_path / "photos", tmp_path / "grey")
+    grey = prepare(tmp_path / "photos", tmp_path / "grey", Options())
     assert grey.channels == 1
     np.testing.assert_array_equal(everything(grey)[1, :, :, 0], noise(8, 1, channels=1))
-    assert prepare(tmp_path / "photos", tmp_path / "colour", channels=3).channels == 3
+    assert prepare(tmp_path / "photos", tmp_path / "colour", Options(channels=3)).channels == 3
     save(tmp_path / "photos/2.png", noise(8, 2))
-    assert prepare(tmp_path / "photos", tmp_path / "mixed").channels == 3
+    assert prepare(tmp_path / "photos", tmp_path / "mixed", Options()).channels == 3
 
 
 def test_the_first_folder_is_the_class(tmp_path):
     for name in ("cat/0.png", "dog/x/0.png", "cat/1.png", "ant/0.png"):
         save(tmp_path / "photos" / name, noise(8))
-    pyramid = prepare(tmp_path / "photos", tmp_path / "set", labels=True)
+    pyramid = prepare(tmp_path / "photos", tmp_path / "set", Options(labels=True))
     assert pyramid.class_names == ["ant", "cat", "dog"]
     assert pyramid.labels.tolist() == [0, 1, 1, 2]
 
 
 def test_an_image_without_a_class_is_refused(photos, tmp_path):
     with pytest.raises(UserError, match=r"directly in .*photos"):
-        prepare(photos, tmp_path / "set", labels=True)
+        prepare(photos, tmp_path / "set", Options(labels=True))
 
 
 # ---- bad images
@@ -111,7 +112,7 @@ BAD = ["cut.png", "empty.jpg", "link.png", "page.jpg", "tiny.png"]
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_photos, tmp_path, capsys, workers):
-    pyramid = prepare(bad_photos, tmp_path / "set", workers=workers)
+    pyramid = prepare(bad_photos, tmp_path / "set", Options(), workers=workers)
     assert (pyramid.images, pyramid.source["bad_images"]) == (4, 5)
     lines = capsys.readouterr().err.splitlines()
     start = lines.index("Left out 5 of 9 images:")
@@ -126,14 +127,14 @@ def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_photos, 
 
 
 def test_a_bad_image_does_not_change_the_others(photos, tmp_path):
-    before = everything(prepare(photos, tmp_path / "before"))
+    before = everything(prepare(photos, tmp_path / "before", Options()))
     (photos / "b" / "00.jpg").write_bytes(b"junk")
-    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "after")), before)
+    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "after", Options())), before)
 
 
 def test_on_bad_stop_names_what_the_headers_show_and_writes_nothing(bad_photos, tmp_path):
     with pytest.raises(UserError, match="4 of 9 images cannot be used") as raised:
-        prepare(bad_photos, tmp_path / "out" / "set", on_bad="stop")
+        prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop"))
     assert all(name in raised.value.problem for name in BAD[1:])
     assert not (tmp_path / "out").exists()
 
@@ -142,7 +143,7 @@ def test_on_bad_stop_names_what_only_the_pixels_show_and_leaves_nothing(bad_phot
     for name in BAD[1:]:
         (bad_photos / name).unlink()
     with pytest.raises(UserError, match=r"1 of 5 images cannot be used:\n.*cut\.png"):
-        prepare(bad_photos, tmp_path / "out" / "set", on_bad="stop")
+        prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop"))
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -152,7 +153,7 @@ def test_a_folder_of_bad_images_only_is_refused(tmp_path, content):
     for number in range(30):
         (tmp_path / f"photos/{number:02d}.png").write_bytes(content)
     with pytest.raises(UserError, match="30 of 30 images cannot be used") as raised:
-        prepare(tmp_path / "photos", tmp_path / "set")
+        prepare(tmp_path / "photos", tmp_path / "set", Options())
     assert raised.value.problem.endswith("… and 10 more")
     assert not (tmp_path / "set").exists()
 
@@ -162,7 +163,7 @@ def test_images_whose_pixels_are_all_bad_are_refused(bad_photos, tmp_path):
         if path.name != "cut.png":
             path.unlink()
     with pytest.raises(UserError, match="1 of 1 images cannot be used"):
-        prepare(bad_photos, tmp_path / "set")
+        prepare(bad_photos, tmp_path / "set", Options())
     assert not (tmp_path / "set").exists()
 
 
@@ -181,7 +182,7 @@ def test_images_whose_pixels_are_all_bad_are_refused(bad_photos, tmp_path):
 )
 def test_an_option_that_cannot_be_met_is_refused(photos, tmp_path, options, problem):
     with pytest.raises(UserError, match=problem):
-        prepare(photos, tmp_path / "set", **options)
+        prepare(photos, tmp_path / "set", Options(**options))
     assert not (tmp_path / "set").exists()
 
 
@@ -193,13 +194,13 @@ def test_a_source_that_is_no_folder_of_images_is_refused(photos, tmp_path):
         (tmp_path / "empty", "There are no images in"),
     ):
         with pytest.raises(UserError, match=problem):
-            prepare(source, tmp_path / "set")
+            prepare(source, tmp_path / "set", Options())
 
 
 def test_an_existing_destination_is_refused_before_any_file_is_read(tmp_path):
     (tmp_path / "set").mkdir()
     with pytest.raises(UserError, match="exists already"):
-        prepare(tmp_path / "nowhere", tmp_path / "set")
+        prepare(tmp_path / "nowhere", tmp_path / "set", Options())
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, monkeypatch):
@@ -208,12 +209,12 @@ def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, mon
 
     monkeypatch.setattr("pggan.data.prepare.require_free_space", refuse)
     with pytest.raises(UserError, match="no room for 4 images of 16 and 3"):
-        prepare(photos, tmp_path / "out" / "set")
+        prepare(photos, tmp_path / "out" / "set", Options())
     assert not (tmp_path / "out").exists()
 
 
 def test_the_result_is_the_dataset_on_disk(photos, tmp_path):
-    pyramid = prepare(photos, tmp_path / "set")
+    pyramid = prepare(photos, tmp_path / "set", Options())
     assert pyramid.fingerprint == ImagePyramid(tmp_path / "set").fingerprint
     pyramid.verify()
 

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.data.pyramid import ImagePyramid, PyramidWriter, block_sums, require_free_space, rounded_mean
+from pggan.data.levels import block_sums, rounded_mean
+from pggan.data.pyramid import ImagePyramid, require_free_space
+from pggan.data.writer import PyramidWriter
 from pggan.errors import UserError
 
 
@@ -272,7 +274,7 @@ KILLED_WRITER = """
 import os, sys
 import numpy as np
 from pathlib import Path
-from pggan.data.pyramid import PyramidWriter
+from pggan.data.writer import PyramidWriter
 with PyramidWriter(Path(sys.argv[1]), 16, 3, {}, shard_bytes=1) as writer:
     writer.add(np.zeros((16, 16, 3), np.uint8))
     os._exit(9)
