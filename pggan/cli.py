@@ -108,6 +108,8 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # Large tensors on a CPU get huge pages, which take a fraction of the time to get; torch reads this when it starts.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(overview())

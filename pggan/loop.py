@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pggan.config import AverageConfig, Precision, TrainConfig
+from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.device import choose_compute, choose_device, records, set_up
@@ -152,7 +153,15 @@ class Trainer:
         self.report = report
         self.saver = saver
         self.notes = notes
-        self.stream = RealStream(pyramid, config.seed, report.device, config.data.mirror, config.data.labels)
+        self.stream = RealStream(
+            pyramid,
+            config.seed,
+            report.device,
+            config.data.mirror,
+            config.data.labels,
+            budget=budget_bytes(config.data.device_budget_mib, report.device),
+            phase_at=self.schedule.at,
+        )
         compute = choose_compute(config.precision, config.compute, report.device)
         record = records(config.compute.cuda_graphs, report.device)
         self.stepper = Stepper(state, loss, compute, record=record, notice=report.line)

@@ -41,10 +41,9 @@ def array_header(content: BinaryIO, size: int) -> ArrayHeader:
 def array_pixels(header: ArrayHeader) -> Images:
     """The picture of a .npy file as [H, W, C].  Raises ValueError for numbers that are no brightness."""
     array: NDArray[Any] = npy.read_array(header.content, allow_pickle=False)
-    array = array.reshape(array.shape[1:] if array.ndim == 4 else array.shape)
-    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
-        array = array.transpose(1, 2, 0)
-    array = np.ascontiguousarray(array).reshape(header.height, header.width, header.channels)
+    if array.shape[-1] != header.channels and array.shape[-2:] == (header.height, header.width):  # channels first
+        array = np.moveaxis(array.reshape(-1, header.height, header.width), 0, 2)
+    array = np.ascontiguousarray(array.reshape(header.height, header.width, header.channels))
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise ValueError("NaN or infinity among its numbers")

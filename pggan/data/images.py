@@ -39,6 +39,7 @@ STRICT_BYTES = 32_000_000  # the strict JPEG decoder takes the whole file at onc
 UNUSUAL_ASPECT = 4
 ORIENTATION_TAG = 0x0112
 NOT_AN_IMAGE = "not a PNG, JPEG or WebP image"
+OTHERS = {b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"<": "a page of text"}
 
 
 class BadImage(Exception):
@@ -166,7 +167,7 @@ def _path(file: Path | ImageFile) -> Path:
 @contextmanager
 def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
     """The image of a file; whatever is wrong with it, here or inside the `with` block, becomes a BadImage."""
-    path = _path(file)
+    path, start = _path(file), b""
     try:
         with open_regular(file) if isinstance(file, Path) else file.open() as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images (our own limit is below) and of odd EXIF data
@@ -185,7 +186,8 @@ def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage(path, NOT_AN_IMAGE) from error
+        found = next((f", but {name}" for signature, name in OTHERS.items() if start.startswith(signature)), "")
+        raise BadImage(path, NOT_AN_IMAGE + found) from error
     except Image.DecompressionBombError as error:
         raise BadImage(path, f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except OSError as error:

@@ -83,10 +83,10 @@ def prepare(
 
     Raises UserError for no usable image, for too little disk space, and with on_bad=stop for unusable files.
     """
-    source = open_source(source) if isinstance(source, Path) else source
     there = earlier_dataset(destination)
     if there is None:
         require_new(destination)
+    source = open_source(source) if isinstance(source, Path) else source
     attempts = map(earlier_attempt, earlier_attempts(destination))
     known = [dataset for dataset in (there, *attempts, *map(earlier_dataset, reuse)) if dataset is not None]
     plan = make_plan(source, destination, options, known, workers)

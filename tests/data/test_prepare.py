@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.config import Crop, OnBad, PrepareConfig
+from pggan.cli import compose
+from pggan.config import PrepareConfig
 from pggan.data.planning import Options
 from pggan.data.prepare import default_workers, prepare, run
 from pggan.data.pyramid import ImagePyramid
+from pggan.data.sources import open_source
 from pggan.errors import UserError
+from pggan.schema import validated
 
 
 def noise(side, seed=0, channels=3):
@@ -48,7 +51,7 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(photos, tmp_p
     save(photos / ".cache" / "g.png", noise(16))
     save(photos / "._a.png", noise(16))
     (photos / "notes.txt").write_text("not an image")
-    assert [str(path.relative_to(photos)) for path in find_images(photos)] == [
+    assert [entry.name for entry in open_source(photos).entries()] == [
         "a.PNG",
         "b/0.png",
         "b/1.png",
@@ -59,7 +62,7 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(photos, tmp_p
 def test_the_resolution_is_the_largest_that_suits_every_image(photos, tmp_path):
     Image.fromarray(noise(40)[:20]).save(photos / "wide.png")
     assert prepare(photos, tmp_path / "small", Options()).resolution == 16
-    for path in find_images(photos):
+    for path in photos.rglob("*.*"):
         Image.fromarray(noise(70)[:33]).save(path)
     assert prepare(photos, tmp_path / "center", Options()).resolution == 32
     assert prepare(photos, tmp_path / "pad", Options(crop="pad")).resolution == 64
@@ -74,7 +77,12 @@ def test_channels_follow_the_images_unless_chosen(tmp_path):
     np.testing.assert_array_equal(everything(grey)[1, :, :, 0], noise(8, 1, channels=1))
     assert prepare(tmp_path / "photos", tmp_path / "colour", Options(channels=3)).channels == 3
     save(tmp_path / "photos/2.png", noise(8, 2))
-    assert prepare(tmp_path / "photos", tmp_path / "mixed", Options()).channels == 3
+    with pytest.raises(UserError, match="mixed: 2 grey, 1 colour") as raised:
+        prepare(tmp_path / "photos", tmp_path / "mixed", Options())
+    assert "channels=3" in raised.value.remedy
+    for seed in range(3, 23):
+        save(tmp_path / f"photos/{seed}.png", noise(8, seed))
+    assert prepare(tmp_path / "photos", tmp_path / "mixed", Options()).channels == 3  # two of 23 are strays
 
 
 def test_the_first_folder_is_the_class(tmp_path):
@@ -121,7 +129,7 @@ def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_photos, 
     assert listed[1:] == [
         "empty.jpg: empty file",
         "link.png: a link that leads out of the source folder",
-        "page.jpg: not a PNG, JPEG or WebP image",
+        "page.jpg: not a PNG, JPEG or WebP image, but a page of text",
         "tiny.png: smaller than 16x16",
     ]
 
@@ -139,12 +147,15 @@ def test_on_bad_stop_names_what_the_headers_show_and_writes_nothing(bad_photos, 
     assert not (tmp_path / "out").exists()
 
 
-def test_on_bad_stop_names_what_only_the_pixels_show_and_leaves_nothing(bad_photos, tmp_path):
+def test_on_bad_stop_names_what_only_the_pixels_show_and_makes_no_dataset(bad_photos, tmp_path):
     for name in BAD[1:]:
         (bad_photos / name).unlink()
     with pytest.raises(UserError, match=r"1 of 5 images cannot be used:\n.*cut\.png"):
         prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop"))
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out" / "set").exists()
+    (bad_photos / "cut.png").unlink()
+    assert prepare(bad_photos, tmp_path / "out" / "set", Options(on_bad="stop")).images == 4
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["set"]
 
 
 @pytest.mark.parametrize("content", [b"", b"junk"])
@@ -159,7 +170,7 @@ def test_a_folder_of_bad_images_only_is_refused(tmp_path, content):
 
 
 def test_images_whose_pixels_are_all_bad_are_refused(bad_photos, tmp_path):
-    for path in find_images(bad_photos):
+    for path in bad_photos.rglob("*.*"):
         if path.name != "cut.png":
             path.unlink()
     with pytest.raises(UserError, match="1 of 1 images cannot be used"):
@@ -190,7 +201,7 @@ def test_a_source_that_is_no_folder_of_images_is_refused(photos, tmp_path):
     (tmp_path / "empty").mkdir()
     for source, problem in (
         (tmp_path / "nowhere", "does not exist"),
-        (photos / "a.PNG", "is not a folder"),
+        (photos / "a.PNG", "neither a folder nor an archive"),
         (tmp_path / "empty", "There are no images in"),
     ):
         with pytest.raises(UserError, match=problem):
@@ -207,10 +218,10 @@ def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, mon
     def refuse(destination, images, resolution, channels):
         raise UserError(f"no room for {images} images of {resolution} and {channels}", "")
 
-    monkeypatch.setattr("pggan.data.prepare.require_free_space", refuse)
+    monkeypatch.setattr("pggan.data.build.require_free_space", refuse)
     with pytest.raises(UserError, match="no room for 4 images of 16 and 3"):
         prepare(photos, tmp_path / "out" / "set", Options())
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "set").exists()
 
 
 def test_the_result_is_the_dataset_on_disk(photos, tmp_path):
@@ -221,16 +232,8 @@ def test_the_result_is_the_dataset_on_disk(photos, tmp_path):
 
 def test_the_command_prepares_with_every_key_and_says_what_it_made(tmp_path, capsys):
     save(tmp_path / "photos/cat/wide.png", noise(64)[:32])
-    config = PrepareConfig(
-        source=str(tmp_path / "photos"),
-        dest=str(tmp_path / "set"),
-        max_resolution=16,
-        crop=Crop.pad,
-        channels=1,
-        labels=True,
-        on_bad=OnBad.stop,
-        workers=None,
-    )
+    keys = [f"source={tmp_path / 'photos'}", f"dest={tmp_path / 'set'}", "max_resolution=16", "crop=pad", "keep=0.9"]
+    config = validated(PrepareConfig, compose("prepare", [*keys, "channels=1", "labels=true", "on_bad=stop"]))
     assert run(config) == 0
     pyramid = ImagePyramid(tmp_path / "set")
     assert (pyramid.resolution, pyramid.channels, pyramid.class_names) == (16, 1, ["cat"])
