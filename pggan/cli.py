@@ -45,6 +45,13 @@ class Verb:
     schema: str
     module: str  # has run(config) -> exit code
     example: str
+    # A key that may be given by its group's name alone, though Hydra would take that for a choice of the group.
+    short_key: str | None = None
+
+    def spelled_out(self, argument: str) -> str:
+        """`argument` with its key in full."""
+        group = f"{str(self.short_key).split('.')[0]}="
+        return f"{self.short_key}={argument.removeprefix(group)}" if argument.startswith(group) else argument
 
     @property
     def config_file(self) -> Path:
@@ -96,10 +103,11 @@ VERBS = {
         ),
         Verb(
             "bench",
-            "Measure the throughput of the training step per resolution.",
+            "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
             "BenchConfig",
             "pggan.bench",
             "pggan bench stages=[4,8,16] batch=16",
+            "data.path",
         ),
     )
 }
@@ -136,6 +144,7 @@ def overview() -> str:
 
 
 def run_verb(verb: Verb, arguments: list[str]) -> int:
+    arguments = [verb.spelled_out(argument) for argument in arguments]
     if "--help" in arguments or "-h" in arguments:
         print(help_text(verb, arguments), flush=True)
         return 0

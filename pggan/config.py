@@ -413,12 +413,29 @@ class InspectConfig:
     run: str | None
     data: str | None
     json: bool
+    sheet: str | None
+    verify: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDataConfig:
+    """Throughput of loading."""
+
+    path: str | None
+    batches: int
+    device_budget_mib: int | None
+
+    def __post_init__(self) -> None:
+        require(self.batches >= 1, "data.batches", self.batches, "at least 1")
+        budget = self.device_budget_mib
+        require(budget is None or budget >= 0, "data.device_budget_mib", budget, "at least 0, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """Throughput of the training step."""
+    """Throughput of the training step, or of loading beside it."""
 
+    data: BenchDataConfig
     stages: Any
     batch: PerLevel
     steps: int

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from numpy import arange, bincount, concatenate, uint8, zeros
 from rich.console import Console
 from rich.table import Table
 from torch import device
@@ -13,13 +14,18 @@ from pggan.config import InspectConfig
 from pggan.data.pyramid import ImagePyramid
 from pggan.errors import UserError
 from pggan.networks import Discriminator, Generator, count_parameters
+from pggan.pictures import Pixels, check_output, enlarge, grid, save_png
+
+SHEET_IMAGES = 48
+SHEET_COLUMNS = 8
+SHEET_TILE = 128  # pixels
 
 
 def run(config: InspectConfig) -> int:
     """Print what `run=` or `data=` holds."""
     if (config.run is None) == (config.data is None):
         raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
-    facts = facts_of_run(Path(config.run)) if config.run is not None else facts_of_data(Path(str(config.data)))
+    facts = facts_of_run(Path(config.run)) if config.run is not None else facts_of_data(config)
     if config.json:
         print(json.dumps(facts, indent=1))
         return 0
@@ -54,18 +60,41 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     }
 
 
-def facts_of_data(path: Path) -> dict[str, Any]:
-    """What a pyramid holds."""
-    pyramid = ImagePyramid(path)
+def facts_of_data(config: InspectConfig) -> dict[str, Any]:
+    """What a pyramid holds; writes its contact sheet and compares checksums where that is asked for."""
+    pyramid = ImagePyramid(Path(str(config.data)))
+    if config.verify:
+        pyramid.verify()
+    if config.sheet is not None:
+        save_png(contact_sheet(pyramid), check_output(config.sheet, (".png",)))
+    names, labels = pyramid.class_names, pyramid.labels
+    counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {
         "images": pyramid.images,
         "channels": pyramid.channels,
         "resolution": pyramid.resolution,
         "resolutions": list(pyramid.resolutions),
-        "classes": pyramid.class_names,
-        "bytes": sum(file.stat().st_size for file in path.iterdir()),
+        "level_bytes": {str(level): pyramid.level_bytes(level) for level in pyramid.resolutions},
+        "classes": names,
+        "class_images": counts,
+        "bytes": sum(file.stat().st_size for file in pyramid.path.iterdir()),
+        "source": pyramid.source,
         "fingerprint": pyramid.fingerprint,
+        "checksums": "all right" if config.verify else "not compared (verify=true does)",
+        "sheet": config.sheet,
     }
+
+
+def contact_sheet(pyramid: ImagePyramid) -> Pixels:
+    """Images evenly spread over the set, and in the last row one of them at every level up to the tiles' size."""
+    tile = min(pyramid.resolution, SHEET_TILE)
+    count = min(SHEET_IMAGES, pyramid.images)
+    shown = arange(count) * pyramid.images // count
+    images = zeros((-(-count // SHEET_COLUMNS) * SHEET_COLUMNS, tile, tile, pyramid.channels), uint8)
+    images[:count] = pyramid.read(tile, shown)
+    levels = [level for level in pyramid.resolutions if level <= tile][-SHEET_COLUMNS:]
+    enlarged = [enlarge(pyramid.read(level, shown[:1]), tile // level) for level in levels]
+    return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)
 
 
 def _checkpoint_at(path: Path) -> Checkpoint:

@@ -65,15 +65,12 @@ class RealStream:
         phase_at: Callable[[int], Phase] | None = None,
         share: Callable[[int], slice | Indices] = whole_batch,
     ) -> None:
-        """The images of a batch.
+        """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
 
-        Args:
-            mirror: flip each image left to right with probability 1/2.
-            labels: give one-hot class labels.
-            budget: bytes of levels that may live on the device; the others are read when needed.
-            phase_at: the phase at an image count; with it, the next batch is read ahead.
-            share: from the size of a batch to the positions in it that this stream is to give, when several processes
-                make one batch.  An image depends on its position in the whole batch alone, never on the share.
+        budget: bytes of levels that may live on the device; the others are read when needed.
+        phase_at: the phase at an image count; with it, the next batch is read ahead.
+        share: from the size of a batch to the positions in it that this stream is to give, where several processes make
+        one batch.  An image depends on its position in the whole batch alone, never on the share.
         """
         self.pyramid = pyramid
         self.seed = seed

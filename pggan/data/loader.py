@@ -72,7 +72,7 @@ class Loader:
         # Two in turn, kept because new memory costs more than reading into it: one is read into while the images of the
         # other are turned into floats.
         self._buffers: list[Buffer] = []
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
         """Whether a level may live on the device."""

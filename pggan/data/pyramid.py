@@ -75,9 +75,7 @@ class ImagePyramid:
         self.labels = self._read_labels(index.labels_file) if index.labels_file else None
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
-    def read(
-        self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None
-    ) -> Images:
+    def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
         """The images at `indices`, an integer array [n] in 0..images-1, in that order: [n, r, r, C].
 
         They are written to `out`, if given.  Raises UserError when the dataset has no such level.
