@@ -191,7 +191,7 @@ def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
     except Image.DecompressionBombError as error:
         raise BadImage(path, f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except OSError as error:
-        raise BadImage(path, error.strerror or str(error)) from error
+        raise BadImage(path, error.strerror or f"damaged: {error}") from error
     except Exception as error:  # decoders raise nearly every type for damaged files
         raise BadImage(path, f"damaged: {error}") from error
 

@@ -84,7 +84,7 @@ def _opened(name: str, root: Path, split: str, download: bool) -> Any:
     if name == "lfw":  # no longer downloadable
         return datasets.LFWPeople(root, "10fold" if split == "all" else split, "funneled")
     if name == "lsun":
-        # It keeps an index of keys in the working directory, in a format that can run code: neither read nor left there.
+        # It keeps an index of keys in the working directory, in a format that can run code: not read from there.
         with TemporaryDirectory() as empty, chdir(empty):
             return datasets.LSUN(root, split.split(",") if "_" in split else split)
     kind = {"cifar10": datasets.CIFAR10, "mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]

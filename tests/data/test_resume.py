@@ -1,0 +1,284 @@
+"""Interrupted, repeated and extended preparations: nothing is decoded twice, nothing half-made is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.data import build as building
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.shards import Layout
+from pggan.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+def noise(seed, side=16):
+    return np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
+
+
+def save(path, seed, side=16):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(seed, side)).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for seed in range(12):
+        save(tmp_path / "photos" / f"{seed:02d}.png", seed)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the files that are decoded."""
+    names = []
+    load = building.load_image
+
+    def noting(file, *arguments):
+        names.append(file.path.name)
+        return load(file, *arguments)
+
+    monkeypatch.setattr(building, "load_image", noting)
+    return names
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def everything(pyramid):
+    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
+
+
+def test_doing_it_again_opens_no_file_and_changes_nothing(photos, tmp_path, decoded, monkeypatch):
+    prepare(photos, tmp_path / "set", Options())
+    before = contents(tmp_path / "set")
+    decoded.clear()
+    monkeypatch.setattr("pggan.data.doctor.read_header", None)
+    prepare(photos, tmp_path / "set", Options())
+    assert decoded == []
+    assert contents(tmp_path / "set") == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_dataset_is_the_same_byte_by_byte_with_any_number_of_workers(photos, tmp_path, workers):
+    (photos / "bad.png").write_bytes((photos / "00.png").read_bytes()[:300])
+    first = prepare(photos, tmp_path / "first", Options())
+    second = prepare(photos, tmp_path / "second", Options(), workers=workers)
+    assert first.fingerprint == second.fingerprint
+    second.verify()
+
+
+def test_only_new_and_changed_files_are_decoded(photos, tmp_path, decoded):
+    prepare(photos, tmp_path / "set", Options())
+    decoded.clear()
+    save(photos / "05.png", 100)
+    save(photos / "05b.png", 101)
+    (photos / "03.png").unlink()
+    (photos / "07.png").write_bytes(b"no longer an image")
+    updated = prepare(photos, tmp_path / "set", Options())
+    assert sorted(decoded) == ["05.png", "05b.png"]
+    expected = [noise(seed) for seed in (0, 1, 2, 4, 100, 101, 6, 8, 9, 10, 11)]
+    np.testing.assert_array_equal(everything(updated), np.stack(expected))
+    updated.verify()
+    fresh = prepare(photos, tmp_path / "fresh", Options())
+    for level in (4, 8, 16):
+        np.testing.assert_array_equal(updated.read(level, np.arange(11)), fresh.read(level, np.arange(11)))
+    assert len(list((tmp_path / "set").glob("r0016-*"))) == 1
+    report = json.loads((tmp_path / "set" / "report.json").read_text())
+    assert [Path(entry["file"]).name for entry in report["left_out"]] == ["07.png"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_damage_in_the_old_dataset_is_not_taken_over(photos, tmp_path, decoded):
+    prepare(photos, tmp_path / "set", Options())
+    shard = tmp_path / "set" / "r0016-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[50] ^= 1
+    shard.write_bytes(content)
+    decoded.clear()
+    save(photos / "99.png", 99)
+    updated = prepare(photos, tmp_path / "set", Options())
+    assert len(decoded) == 13
+    np.testing.assert_array_equal(everything(updated)[0], noise(0))
+
+
+def test_without_its_records_a_dataset_is_not_touched(photos, tmp_path):
+    prepare(photos, tmp_path / "set", Options())
+    (tmp_path / "set" / "files.jsonl.gz").unlink()
+    with pytest.raises(UserError, match="exists already"):
+        prepare(photos, tmp_path / "set", Options())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (Options(crop="pad"), "crop=center, now pad"),
+        (Options(max_resolution=8), "resolution=16, now 8"),
+        (Options(channels=1, keep=0.5, max_resolution=8), "channels=3, now 1"),
+    ],
+)
+def test_another_recipe_does_not_replace_a_dataset(photos, tmp_path, options, problem):
+    prepare(photos, tmp_path / "set", Options())
+    with pytest.raises(UserError, match=problem):
+        prepare(photos, tmp_path / "set", options)
+
+
+def test_other_files_do_not_replace_a_dataset(photos, tmp_path):
+    prepare(photos, tmp_path / "set", Options())
+    save(tmp_path / "others" / "x.png", 50)
+    with pytest.raises(UserError, match="from other files"):
+        prepare(tmp_path / "others", tmp_path / "set", Options())
+    assert ImagePyramid(tmp_path / "set").images == 12
+
+
+def test_labels_change_without_decoding(photos, tmp_path, decoded):
+    prepare(photos, tmp_path / "set", Options())
+    decoded.clear()
+    (tmp_path / "labels.csv").write_text("".join(f"{seed:02d}.png,{seed % 2}\n" for seed in range(12)))
+    labelled = prepare(photos, tmp_path / "set", Options(labels=str(tmp_path / "labels.csv")))
+    assert labelled.labels.tolist() == [0, 1] * 6
+    assert decoded == []
+
+
+def test_bad_files_found_late_give_their_places_to_the_last_images(photos, tmp_path):
+    for name in ("02.png", "03.png", "11.png"):
+        content = (photos / name).read_bytes()
+        (photos / name).write_bytes(content[: len(content) // 2])
+    pyramid = prepare(photos, tmp_path / "set", Options())
+    expected = np.stack([noise(seed) for seed in (0, 1, 10, 9, 4, 5, 6, 7, 8)])
+    np.testing.assert_array_equal(everything(pyramid), expected)
+    pyramid.verify()
+
+
+# ---- interruptions
+
+
+def interrupt_at(monkeypatch, slot, error):
+    write = Layout.write
+
+    def writing(self, number, levels):
+        if number == slot:
+            raise error
+        write(self, number, levels)
+
+    monkeypatch.setattr(Layout, "write", writing)
+
+
+def test_a_full_disk_in_the_middle_is_told_and_gone_on_with(photos, tmp_path, decoded, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 7, OSError(28, "No space left on device"))
+        with pytest.raises(UserError, match="No space left on device") as raised:
+            prepare(photos, tmp_path / "set", Options())
+    assert "goes on where it stopped" in raised.value.remedy
+    assert not (tmp_path / "set").exists()
+    decoded.clear()
+    pyramid = prepare(photos, tmp_path / "set", Options())
+    assert decoded == [f"{seed:02d}.png" for seed in range(7, 12)]
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed) for seed in range(12)]))
+    pyramid.verify()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "set"]
+
+
+def test_what_an_attempt_did_is_taken_over_when_files_have_changed_since(photos, tmp_path, decoded, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 7, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            prepare(photos, tmp_path / "set", Options())
+    decoded.clear()
+    (photos / "00.png").unlink()
+    pyramid = prepare(photos, tmp_path / "set", Options())
+    assert decoded == [f"{seed:02d}.png" for seed in range(7, 12)]
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed) for seed in range(1, 12)]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "set"]
+
+
+@pytest.mark.parametrize("stage", ["_write_index", "_publish"])
+@pytest.mark.parametrize("update", [False, True])
+def test_an_interruption_near_the_end_leaves_the_old_dataset_or_none(photos, tmp_path, monkeypatch, stage, update):
+    if update:
+        prepare(photos, tmp_path / "set", Options())
+        save(photos / "99.png", 99)
+    (photos / "bad.png").write_bytes((photos / "00.png").read_bytes()[:300])
+    with monkeypatch.context() as patch:
+
+        def fail(*arguments):
+            raise KeyboardInterrupt
+
+        patch.setattr(building, stage, fail)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(photos, tmp_path / "set", Options())
+    if update:
+        assert ImagePyramid(tmp_path / "set").images == 12
+        ImagePyramid(tmp_path / "set").verify()
+    else:
+        assert not (tmp_path / "set").exists()
+    pyramid = prepare(photos, tmp_path / "set", Options())
+    pyramid.verify()
+    seeds = [*range(12), *([99] if update else [])]
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed) for seed in seeds]))
+
+
+def test_two_preparations_of_one_dataset_do_not_meet(photos, tmp_path, monkeypatch):
+    def second(*arguments):
+        with pytest.raises(UserError, match="Another process is preparing"):
+            prepare(photos, tmp_path / "set", Options())
+        return write(*arguments)
+
+    write = building._write_index
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_write_index", second)
+        prepare(photos, tmp_path / "set", Options())
+    assert ImagePyramid(tmp_path / "set").images == 12
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from pggan.data import build
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+
+build.COMMIT_SECONDS = 0.02
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]), Path(sys.argv[2]), Options(), workers=int(sys.argv[3]))
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_instant_leaves_nothing_half_made_and_is_gone_on_from(tmp_path):
+    for seed in range(60):
+        save(tmp_path / "photos" / f"{seed:02d}.png", seed, side=128)
+    (tmp_path / "run.py").write_text(KILLED)
+    whole = prepare(tmp_path / "photos", tmp_path / "whole", Options())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "photos"), str(tmp_path / "set"), "1"]
+    kills = 0
+    for attempt in range(40):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        attempts = list(tmp_path.glob(".set.prepare-*"))
+        deadline = time.monotonic() + 30
+        while not attempts and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            attempts = list(tmp_path.glob(".set.prepare-*"))
+        time.sleep(0.03 + 0.02 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += process.returncode == -signal.SIGKILL
+        if (tmp_path / "set").exists():
+            break
+    assert kills >= 1
+    pyramid = prepare(tmp_path / "photos", tmp_path / "set", Options())
+    pyramid.verify()
+    assert pyramid.fingerprint == whole.fingerprint
+    assert not list(tmp_path.glob(".set*"))
