@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from pggan.bench_data import drop_from_memory
 from pggan.cli import main
+from pggan.data.pyramid import ImagePyramid
 
 
 def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsys):
@@ -24,6 +26,36 @@ def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsy
 def test_bench_shows_a_table(capsys):
     assert main(["bench", "model.fmap_max=8", "stages=[4]", "steps=1", "warmup=0", "devices=cpu"]) == 0
     assert "img/s" in capsys.readouterr().out
+
+
+def test_bench_data_reports_loading_beside_the_step_of_every_level(toy_data, tmp_path, capsys):
+    small = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "data.batches=3", "devices=cpu"]
+    out = tmp_path / "loading.json"
+    assert main(["bench", f"data={toy_data}", *small, "json=true", f"out={out}"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads(out.read_text())
+    assert [row["resolution"] for row in shown["stages"]] == [4, 8, 16]
+    for row in shown["stages"]:
+        assert row["ratio"] == pytest.approx(row["ready_images_per_second"] / row["step_images_per_second"])
+        assert row["cold_images_per_second"] > 0
+        assert row["warm_images_per_second"] > 0
+        assert row["lives_on_device"]
+    assert {row["format"] for row in shown["decoding"]} == {"PNG", "JPEG", "WEBP"}
+    assert main(["bench", f"data.path={toy_data}", "stages=8", *small]) == 0
+    assert "decoded img/s per core" in capsys.readouterr().out
+
+
+def test_bench_data_refuses_what_is_not_there(toy_data, tmp_path, capsys):
+    for override, hint in ((f"data={tmp_path}", "not a prepared dataset"), ("stages=[512]", "none of the stages")):
+        assert main(["bench", f"data={toy_data}", override]) == 2
+        assert hint in capsys.readouterr().err
+
+
+def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
+    pyramid = ImagePyramid(toy_data)
+    before = pyramid.read(16, np.arange(48)).copy()
+    drop_from_memory(ImagePyramid(toy_data), 16)
+    np.testing.assert_array_equal(ImagePyramid(toy_data).read(16, np.arange(48)), before)
 
 
 @pytest.mark.parametrize(

@@ -150,14 +150,21 @@ def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | No
             pixels = _decoded(image, target.channels)
     path = _path(file)
     if target.crop == "face":
-        if landmarks is None:
-            raise BadImage(path, "no landmarks in the landmarks file")
-        if face_side(landmarks) < target.resolution:
-            raise BadImage(path, f"a face smaller than {target.resolution}x{target.resolution}")
-        return align_face(pixels, landmarks, target.resolution)
+        return _aligned(path, pixels, target.resolution, landmarks)
     if square_side(pixels.shape[1], pixels.shape[0], target.crop, target.keep) < target.resolution:
         raise BadImage(path, f"smaller than {target.resolution}x{target.resolution}")
     return resample(_kept(_make_square(pixels, target.crop), target.keep), target.resolution)
+
+
+def _aligned(path: Path, pixels: Images, resolution: int, landmarks: Landmarks | None) -> Images:
+    if landmarks is None:
+        raise BadImage(path, "no landmarks in the landmarks file")
+    if face_side(landmarks) < resolution:
+        raise BadImage(path, f"a face smaller than {resolution}x{resolution}")
+    try:
+        return align_face(pixels, landmarks, resolution)
+    except ValueError as error:
+        raise BadImage(path, str(error)) from error
 
 
 def _path(file: Path | ImageFile) -> Path:

@@ -30,15 +30,19 @@ class NamedSet(NamedTuple):
 
 def is_named(source: str) -> bool:
     """Whether `source` names a known set."""
-    return source.lower().startswith(PREFIX) or (source.lower() in NAMES and not Path(source).exists())
+    return source.lower().startswith(PREFIX) or (_plain(source) in NAMES and not Path(source).exists())
 
 
 def find_named(source: str) -> str:
     """The name of a known set.  Raises UserError for an unknown one."""
-    name = source.lower().removeprefix(PREFIX).replace("-", "_")
+    name = _plain(source)
     if name not in NAMES:
         raise UserError(f"There is no known data set '{name}'.", nearest(name, NAMES))
     return name
+
+
+def _plain(source: str) -> str:
+    return source.lower().removeprefix(PREFIX).replace("-", "_")
 
 
 def load_torchvision() -> ModuleType:

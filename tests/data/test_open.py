@@ -1,11 +1,14 @@
 """From the `data` keys to a pyramid: prepared, plain or rendered, made once."""
 
+import zipfile
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli import compose
+from pggan.cli import compose, main
 from pggan.config import TrainConfig
+from pggan.data import build as building
 from pggan.data.open import open_data
 from pggan.errors import UserError
 from pggan.schema import validated
@@ -81,3 +84,90 @@ def test_images_below_the_wanted_resolution_are_refused(photos, toy_data, tmp_pa
         open_data(data_config(tmp_path, f"data.path={photos}"), 32)
     with pytest.raises(UserError, match="goes up to 16x16"):
         open_data(data_config(tmp_path, f"data.path={toy_data}"), 32)
+
+
+def test_an_archive_is_prepared_into_the_cache_and_says_so(photos, tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for path in sorted(photos.rglob("*.png")):
+            archive.write(path, path.relative_to(photos))
+    config = data_config(tmp_path, f"data.path={tmp_path / 'photos.zip'}", "data.labels=true")
+    pyramid = open_data(config, 16)
+    assert (pyramid.images, pyramid.class_names) == (4, ["a", "b"])
+    assert f"Preparing {tmp_path / 'photos.zip'}, once, into" in capsys.readouterr().err
+    open_data(config, 16)
+    assert "once" not in capsys.readouterr().err
+
+
+def test_after_a_change_only_the_new_file_is_decoded(photos, tmp_path, monkeypatch):
+    config = data_config(tmp_path, f"data.path={photos}")
+    before = open_data(config, 16)
+    Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")
+    decoded, load = [], building.load_image
+    monkeypatch.setattr(building, "load_image", lambda file, *rest: decoded.append(file.path) or load(file, *rest))
+    after = open_data(config, 16)
+    assert [path.name for path in decoded] == ["new.png"]
+    assert (before.images, after.images) == (4, 5)
+    before.verify()  # a run that uses it goes on
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "problem"),
+    [
+        (1, 1, "has 1 image; 2 are needed"),
+        (1, 16, "has 1 image; 16 are needed for a batch of 16"),
+        (3, 16, "has 3 images; 16 are needed"),
+    ],
+)
+def test_too_few_images_are_refused(tmp_path, make_pyramid, images, batch, problem):
+    make_pyramid(tmp_path / "few", images=images)
+    with pytest.raises(UserError, match=problem):
+        open_data(data_config(tmp_path, f"data.path={tmp_path / 'few'}"), 16, batch)
+
+
+def test_a_damaged_shard_is_found_before_training_unless_told_not_to_look(tmp_path, make_pyramid):
+    make_pyramid(tmp_path / "set")
+    path = tmp_path / "set" / "r0008-00000.bin"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    config = data_config(tmp_path, f"data.path={tmp_path / 'set'}")
+    with pytest.raises(UserError, match=r"r0008-00000\.bin was changed or damaged"):
+        open_data(config, 16)
+    assert open_data(config, 4).images == 48  # that level is not used
+    assert open_data(data_config(tmp_path, f"data.path={tmp_path / 'set'}", "data.verify=false"), 16).images == 48
+
+
+BAD_INPUT = {
+    "a wrong path": ("nowhere", "does not exist"),
+    "an empty folder": ("empty", "There are no images"),
+    "one image only": ("one", "has 1 image"),
+    "three images": ("three", "has 3 images; 8 are needed"),
+    "mixed channels": ("mixed", "mixed: "),
+    "too low a pyramid": ("low", "goes up to 8x8"),
+    "a damaged pyramid": ("damaged", "was changed or damaged"),
+    "no archive": ("fake.zip", "can't be read"),
+}
+
+
+@pytest.mark.parametrize(("name", "problem"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_ends_training_with_2_and_leaves_nothing(
+    tmp_path, make_pyramid, tiny_overrides, capsys, name, problem
+):
+    (tmp_path / "empty").mkdir()
+    for folder, count in (("one", 1), ("three", 3), ("mixed", 12)):
+        (tmp_path / folder).mkdir()
+        for number in range(count):
+            grey = folder == "mixed" and number % 2
+            shape = (16, 16) if grey else (16, 16, 3)
+            pixels = np.random.default_rng(number).integers(0, 256, shape, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{number}.png")
+    make_pyramid(tmp_path / "low", resolution=8)
+    make_pyramid(tmp_path / "damaged")
+    (tmp_path / "damaged" / "r0016-00000.bin").write_bytes(bytes(48 * 16 * 16 * 3))
+    (tmp_path / "fake.zip").write_bytes(b"not a zip")
+    overrides = [*tiny_overrides, f"data.path={tmp_path / name}", f"data.cache={tmp_path / 'cache'}"]
+    assert main(["train", *overrides, f"run_dir={tmp_path / 'run'}"]) == 2
+    message = capsys.readouterr().err
+    assert problem in message
+    assert "Traceback" not in message
+    assert not (tmp_path / "run").exists()

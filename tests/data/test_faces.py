@@ -1,0 +1,160 @@
+"""The face crop against the published formula, and on drawn faces whose eyes and mouth are known."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from pggan.data.faces import Landmarks, align_face, face_side, face_square, landmarks_from, read_landmarks
+from pggan.data.images import BadImage, Target, load_image
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.errors import UserError
+
+# An upright face: eyes 40 apart, the mouth 50 below them.
+UPRIGHT = Landmarks((80.0, 100.0), (120.0, 100.0), (85.0, 150.0), (115.0, 150.0))
+
+
+def turned(landmarks, degrees, about=(100.0, 120.0), scale=1.0):
+    angle = np.radians(degrees)
+    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return Landmarks(*(tuple(turn @ (np.array(point) - about) + about) for point in landmarks))
+
+
+def draw(landmarks, size=(260, 260), background=(90, 120, 150)):
+    """Red left eye, green right eye, a blue dot at each corner of the mouth."""
+    image = Image.new("RGB", size, background)
+    pen = ImageDraw.Draw(image)
+    for (x, y), colour in zip(landmarks, ["red", "lime", "blue", "blue"], strict=True):
+        pen.ellipse([x - 4, y - 4, x + 4, y + 4], fill=colour)
+    return np.asarray(image)
+
+
+def center_of(image, channel):
+    """Where a colour is, in shares of the side."""
+    others = [other for other in range(3) if other != channel]
+    weight = np.clip(image[:, :, channel].astype(float) - image[:, :, others].max(2) - 60, 0, None)
+    rows, columns = np.indices(weight.shape) + 0.5
+    return np.array([(columns * weight).sum(), (rows * weight).sum()]) / weight.sum() / len(image)
+
+
+def test_the_square_of_an_upright_face_is_the_worked_example():
+    # across (40, 0), down (0, 50); x = (40, 0) + (50, 0), scaled to max(2 * 40, 1.8 * 50) = 90;
+    # the middle lies a tenth of 50 below the eyes' (100, 100).
+    expected = [[10, 15], [10, 195], [190, 195], [190, 15]]
+    np.testing.assert_allclose(face_square(UPRIGHT), expected, atol=1e-9)
+    assert face_side(UPRIGHT) == pytest.approx(180)
+
+
+def test_the_square_is_that_of_the_published_script():
+    """The same numbers, written as FFHQ's own script computes them."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        landmarks = Landmarks(*(np.array(point) + random.normal(0, 8, 2) for point in UPRIGHT))
+        eye_avg = (np.array(landmarks.left_eye) + landmarks.right_eye) * 0.5
+        eye_to_eye = np.array(landmarks.right_eye) - landmarks.left_eye
+        mouth_avg = (np.array(landmarks.left_mouth) + landmarks.right_mouth) * 0.5
+        eye_to_mouth = mouth_avg - eye_avg
+        x = eye_to_eye - np.flipud(eye_to_mouth) * [-1, 1]
+        x /= np.hypot(*x)
+        x *= max(np.hypot(*eye_to_eye) * 2.0, np.hypot(*eye_to_mouth) * 1.8)
+        y = np.flipud(x) * [-1, 1]
+        c = eye_avg + eye_to_mouth * 0.1
+        np.testing.assert_allclose(face_square(landmarks), np.stack([c - x - y, c - x + y, c + x + y, c + x - y]))
+
+
+@pytest.mark.parametrize("degrees", [0, 17, -30, 90, 180])
+@pytest.mark.parametrize("scale", [0.6, 1.0])
+def test_eyes_and_mouth_come_to_the_same_places_however_the_face_was_turned(degrees, scale):
+    landmarks = turned(UPRIGHT, degrees, scale=scale)
+    face = align_face(draw(landmarks), landmarks, 64)
+    assert face.shape == (64, 64, 3)
+    # In shares of the square's side of 180, from its corner (10, 15).
+    np.testing.assert_allclose(center_of(face, 0), [70 / 180, 85 / 180], atol=0.015)
+    np.testing.assert_allclose(center_of(face, 1), [110 / 180, 85 / 180], atol=0.015)
+    np.testing.assert_allclose(center_of(face, 2), [90 / 180, 135 / 180], atol=0.015)
+
+
+def test_a_photograph_much_larger_than_needed_gives_the_same_face():
+    large = Landmarks(*(tuple(8 * np.array(point)) for point in UPRIGHT))
+    small = align_face(draw(UPRIGHT), UPRIGHT, 16)
+    enlarged = np.asarray(Image.fromarray(draw(UPRIGHT)).resize((2080, 2080), Image.Resampling.NEAREST))
+    difference = align_face(enlarged, large, 16).astype(int) - small
+    assert np.abs(difference).mean() < 4
+
+
+def test_a_face_at_the_edge_is_filled_up_with_its_background():
+    near = Landmarks(*(tuple(np.array(point) - (50, 60)) for point in UPRIGHT))
+    face = align_face(draw(near, size=(200, 200)), near, 32)
+    np.testing.assert_allclose(face[0, 0], [90, 120, 150], atol=8)
+    np.testing.assert_allclose(center_of(face, 1), [110 / 180, 85 / 180], atol=0.02)
+
+
+def test_grey_faces_are_aligned_too():
+    grey = draw(UPRIGHT)[:, :, :1].copy()
+    assert align_face(grey, UPRIGHT, 16).shape == (16, 16, 1)
+
+
+def test_68_and_5_and_4_points_are_the_same_landmarks():
+    points = np.zeros((68, 2))
+    around = np.array([[-5, 0], [-2, -3], [2, -3], [5, 0], [2, 3], [-2, 3]])
+    points[36:42], points[42:48] = around + UPRIGHT.left_eye, around + UPRIGHT.right_eye
+    points[48], points[54] = UPRIGHT.left_mouth, UPRIGHT.right_mouth
+    assert landmarks_from(points.tolist()) == UPRIGHT
+    assert landmarks_from([*map(list, UPRIGHT[:2]), [100, 130], *map(list, UPRIGHT[2:])]) == UPRIGHT
+    assert landmarks_from([list(point) for point in UPRIGHT]) == UPRIGHT
+    for bad in ([], [[1, 2]], [[1, 2, 3]] * 4, [[1, float("nan")]] * 4):
+        with pytest.raises(ValueError, match="points"):
+            landmarks_from(bad)
+
+
+def test_landmark_files_are_read_in_their_three_forms(tmp_path):
+    points = [list(point) for point in UPRIGHT]
+    five = [*points[:2], [100, 130], *points[2:]]
+    (tmp_path / "own.json").write_text(json.dumps({"a.png": points}))
+    wild = {"0": {"category": "training", "in_the_wild": {"file_path": "a.png", "face_landmarks": five}}}
+    (tmp_path / "ffhq.json").write_text(json.dumps(wild))
+    numbers = "  ".join(str(int(value)) for point in five for value in point)
+    (tmp_path / "celeba.txt").write_text(f"1\nlefteye_x lefteye_y …\na.png {numbers}\n")
+    for name in ("own.json", "ffhq.json", "celeba.txt"):
+        assert read_landmarks(tmp_path / name) == {"a.png": UPRIGHT}
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"a.png": 3}', '{"a.png": {"x": 1}}', "a.png 1 2 3", "[]"])
+def test_a_file_without_landmarks_is_refused(tmp_path, content):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(UserError, match="landmarks="):
+        read_landmarks(tmp_path / "bad.json")
+
+
+def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    listed = {}
+    for number, degrees in enumerate((0, 20, -40)):
+        landmarks = turned(UPRIGHT, degrees)
+        Image.fromarray(draw(landmarks)).save(tmp_path / "photos" / "deep" / f"{number}.png")
+        listed[f"{number}.png"] = [list(point) for point in landmarks]
+    Image.fromarray(draw(UPRIGHT)).save(tmp_path / "photos" / "nobody.png")
+    (tmp_path / "faces.json").write_text(json.dumps(listed))
+    options = Options(crop="face", landmarks=str(tmp_path / "faces.json"))
+    pyramid = prepare(tmp_path / "photos", tmp_path / "set", options)
+    assert (pyramid.images, pyramid.resolution) == (3, 128)  # the side is 180
+    for image in pyramid.read(128, np.arange(3)):
+        np.testing.assert_allclose(center_of(image, 0), [70 / 180, 85 / 180], atol=0.015)
+    report = json.loads((tmp_path / "set" / "report.json").read_text())
+    assert [entry["reason"] for entry in report["left_out"]] == ["no landmarks in the landmarks file"]
+
+
+def test_face_crop_and_landmarks_come_together(tmp_path):
+    for options in ({"crop": "face"}, {"landmarks": "faces.json"}):
+        with pytest.raises(UserError, match="crop=face needs landmarks"):
+            Options(**options)
+
+
+def test_small_faces_and_wild_landmarks_make_bad_images(tmp_path):
+    Image.fromarray(draw(UPRIGHT)).save(tmp_path / "a.png")
+    far = Landmarks((1e6, 0.0), (2e6, 0.0), (1e6, 1e6), (2e6, 1e6))
+    for landmarks, reason in ((UPRIGHT, "smaller than 256x256"), (far, "far outside"), (None, "no landmarks")):
+        with pytest.raises(BadImage, match=reason):
+            load_image(tmp_path / "a.png", Target(256, 3, "face"), landmarks)
