@@ -13,7 +13,7 @@ from PIL import Image
 
 from pggan.data.index import check_resolution
 from pggan.data.levels import Images, block_mean
-from pggan.data.parallel import in_order
+from pggan.data.parallel import Workers
 from pggan.data.pyramid import ImagePyramid, require_free_space, require_new
 from pggan.data.writer import PyramidWriter
 from pggan.errors import UserError, nearest
@@ -58,7 +58,8 @@ def render_avatars(
     draw = partial(_draw, style, resolution)
     with (
         PyramidWriter(destination, resolution, 3, source) as writer,
-        in_order("Drawing avatars", draw, range(count), workers, count) as images,
+        Workers(workers) as crew,
+        crew.in_order("Drawing avatars", draw, range(count), count) as images,
     ):
         for image in images:
             writer.add(image)

@@ -18,7 +18,6 @@ from pggan.data.faces import Landmarks
 from pggan.data.images import BadImage, Target, load_image
 from pggan.data.index import Index, StoredFile
 from pggan.data.levels import all_levels
-from pggan.data.parallel import in_order
 from pggan.data.planning import Plan
 from pggan.data.pyramid import INDEX_FILE, require_free_space
 from pggan.data.records import (
@@ -124,7 +123,7 @@ def _fill_places(
     with _journal(layout) as add:
         for title, some, total in (("Taking over images", known, len(known)), ("Decoding images", loaded, len(new))):
             if total:
-                with in_order(title, work, chain(some), plan.workers, total) as results:
+                with plan.workers.in_order(title, work, chain(some), total) as results:
                     for slot, bad in results:
                         done[slot] = bad
                         add(slot, bad)
@@ -214,7 +213,7 @@ def _write_index(plan: Plan, about: About, directory: Path, records: list[Record
     layout.resize()
     for path in set(directory.glob("r*.bin")) - set(layout.paths()):
         path.unlink()
-    with in_order("Computing checksums", file_sha256, layout.paths(), plan.workers, len(layout.paths())) as digests:
+    with plan.workers.in_order("Computing checksums", file_sha256, layout.paths(), len(layout.paths())) as digests:
         sums = dict(zip((path.name for path in layout.paths()), digests, strict=True))
     for path in layout.paths():
         fsync_path(path)

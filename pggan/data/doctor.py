@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from pggan.data.images import BadImage, ImageHeader, printable, read_header
-from pggan.data.parallel import in_order
+from pggan.data.parallel import Workers
 from pggan.data.sources import Entry, Source
 from pggan.errors import UserError
 from pggan.files import whole_file
@@ -39,14 +39,14 @@ class Findings:
         self.notes[text].append(name)
 
 
-def examine(source: Source, entries: Sequence[Entry], workers: int) -> Findings:
+def examine(source: Source, entries: Sequence[Entry], workers: Workers) -> Findings:
     """Look at the header of every file, and at the bytes of those that may be the same as another."""
     findings = Findings()
     sizes = Counter(entry.size for entry in entries if entry.problem is None)
     twins = frozenset(size for size, count in sizes.items() if count > 1)
     alike: dict[bytes, list[str]] = defaultdict(list)
     look = partial(_look, twins)
-    with in_order("Reading headers", look, source.loaded(entries), workers, len(entries)) as results:
+    with workers.in_order("Reading headers", look, source.loaded(entries), len(entries)) as results:
         for name, header, digest in results:
             if isinstance(header, BadImage):
                 findings.bad[name] = header
@@ -61,11 +61,11 @@ def examine(source: Source, entries: Sequence[Entry], workers: int) -> Findings:
     return findings
 
 
-def _find_duplicates(source: Source, suspects: Sequence[Entry], workers: int, findings: Findings) -> None:
+def _find_duplicates(source: Source, suspects: Sequence[Entry], workers: Workers, findings: Findings) -> None:
     """Note every file among `suspects` that is the same, byte by byte, as one before it."""
     if not suspects:
         return
-    with in_order("Comparing files", _whole_digest, source.loaded(suspects), workers, len(suspects)) as results:
+    with workers.in_order("Comparing files", _whole_digest, source.loaded(suspects), len(suspects)) as results:
         digests = dict(results)
     first: dict[bytes, str] = {}
     for entry in suspects:

@@ -35,17 +35,22 @@ def rounded_mean(sums: NDArray[np.uint32], count: int) -> Images:
 def block_mean(image: Images, resolution: int) -> Images:
     """The rounded mean of every block of [H, W, C], as [r, r, C].  H and W are multiples of `resolution`."""
     height, width, _ = image.shape
-    if height == width == resolution:
-        return np.ascontiguousarray(image)
+    if height == width == resolution << (height // resolution).bit_length() - 1:
+        return _halvings(image, resolution)[-1]
     return rounded_mean(block_sums(image, resolution), (height // resolution) * (width // resolution))
 
 
 def all_levels(image: Images) -> list[Images]:
     """A top-level image [R, R, C] and its means at R/2, R/4 … 4; each comes exactly from the top level."""
+    return _halvings(image, SMALLEST_RESOLUTION)
+
+
+def _halvings(image: Images, resolution: int) -> list[Images]:
+    """An image [R, R, C] and its means at R/2, R/4 … `resolution`."""
     levels = [np.ascontiguousarray(image)]
     sums: NDArray[Any] = image
     bits = 0  # a block holds 2^bits pixels
-    while len(sums) > SMALLEST_RESOLUTION:
+    while len(sums) > resolution:
         # Sums of 256 bytes and half of that for rounding still fit into 16 bits, which is twice as fast.
         sums = _halved(sums, np.uint16 if bits + 2 <= 8 else np.uint32)
         bits += 2

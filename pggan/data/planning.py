@@ -14,6 +14,7 @@ from pggan.data.faces import Landmarks, face_side, read_landmarks
 from pggan.data.images import CROPS, EXTENSIONS, MODES, BadImage, ImageHeader, Target, square_side
 from pggan.data.index import check_resolution
 from pggan.data.labels import FOLDERS, class_names, class_of_each
+from pggan.data.parallel import Workers
 from pggan.data.records import Earlier, Recipe, Record, plan_digest
 from pggan.data.sources import Entry, Source
 from pggan.errors import UserError, nearest
@@ -71,7 +72,7 @@ class Plan:
     landmarks: dict[str, Landmarks]
     classes: list[str] | None
     on_bad: str
-    workers: int
+    workers: Workers
 
     @cached_property
     def digest(self) -> str:
@@ -105,7 +106,7 @@ class Plan:
         return {**self.source.description, **how}
 
 
-def make_plan(source: Source, destination: Path, options: Options, known: Sequence[Earlier], workers: int) -> Plan:
+def make_plan(source: Source, destination: Path, options: Options, known: Sequence[Earlier], workers: Workers) -> Plan:
     """Look at every file that is not `known`, and decide.
 
     Raises UserError for no usable image, for options that cannot be met, and with on_bad=stop for unusable files.
@@ -152,7 +153,7 @@ def make_plan(source: Source, destination: Path, options: Options, known: Sequen
     )
 
 
-def examined(source: Source, entries: Sequence[Entry], known: Sequence[Earlier], workers: int) -> Findings:
+def examined(source: Source, entries: Sequence[Entry], known: Sequence[Earlier], workers: Workers) -> Findings:
     """What is known of every file, without opening those that have not changed since an earlier time."""
     records: dict[str, Record] = {}
     for entry in entries:

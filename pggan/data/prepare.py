@@ -12,10 +12,10 @@ from pggan.data.doctor import attempt, examine, refuse, show, write_report
 from pggan.data.faces import Landmarks
 from pggan.data.images import BadImage, Target, load_image
 from pggan.data.named import NamedSet, find_named, is_named, open_named
-from pggan.data.parallel import in_order
+from pggan.data.parallel import Workers, keep_freed_memory
 from pggan.data.planning import Options, Plan, faces_of, make_plan
 from pggan.data.pyramid import ImagePyramid, require_new
-from pggan.data.records import Earlier, earlier_attempt, earlier_dataset
+from pggan.data.records import Earlier, Record, earlier_attempt, earlier_dataset
 from pggan.data.sources import Entry, JoinedSource, Source, open_source
 from pggan.errors import UserError
 
@@ -24,6 +24,7 @@ REPORT_FILE = "report.json"
 
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and say what came of it."""
+    keep_freed_memory()
     workers = config.workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
     options = Options(
@@ -36,7 +37,8 @@ def run(config: PrepareConfig) -> int:
         on_bad=config.on_bad.value,
     )
     if config.check:
-        check(source, options, workers=workers, report=config.report)
+        with Workers(workers) as crew:
+            check(source, options, crew, config.report)
         return 0
     if config.dest is None:
         raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to look at the images only.")
@@ -89,15 +91,9 @@ def prepare(
     source = open_source(source) if isinstance(source, Path) else source
     attempts = map(earlier_attempt, earlier_attempts(destination))
     known = [dataset for dataset in (there, *attempts, *map(earlier_dataset, reuse)) if dataset is not None]
-    plan = make_plan(source, destination, options, known, workers)
-    if there is not None:
-        _check_same_dataset(there, plan)
-    if there is not None and there.about.plan == plan.digest:
-        records = list(there.records.values())
-    else:
-        same = [dataset for dataset in known if dataset.about.recipe == plan.recipe]
-        whole = [dataset for dataset in same if dataset.done is not None or _is_whole(dataset)]
-        records = build(plan, [dataset for dataset in whole if dataset.about.plan != plan.digest])
+    with Workers(workers) as crew:
+        plan = make_plan(source, destination, options, known, crew)
+        records = _made(plan, known, there)
     bad, usable = plan.bad_images(records), {record.name for record in records if record.slot is not None}
     notes = {text: kept for text, names in plan.notes.items() if (kept := [n for n in names if n in usable])}
     show(bad, notes, len(records))
@@ -106,7 +102,18 @@ def prepare(
     return ImagePyramid(destination)
 
 
-def check(source: Source, options: Options, *, workers: int = 1, report: str | None = None) -> None:
+def _made(plan: Plan, known: Sequence[Earlier], there: Earlier | None) -> list[Record]:
+    """Bring about what is planned, unless it is `there` already; what became of every file."""
+    if there is not None:
+        _check_same_dataset(there, plan)
+        if there.about.plan == plan.digest:
+            return list(there.records.values())
+    same = [dataset for dataset in known if dataset.about.recipe == plan.recipe]
+    whole = [dataset for dataset in same if dataset.done is not None or _is_whole(dataset)]
+    return build(plan, [dataset for dataset in whole if dataset.about.plan != plan.digest])
+
+
+def check(source: Source, options: Options, workers: Workers, report: str | None = None) -> None:
     """Open and decode every file of `source`, and say what is wrong; nothing else is written.
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
@@ -119,7 +126,7 @@ def check(source: Source, options: Options, *, workers: int = 1, report: str | N
     target = Target(resolution, options.channels or 3, options.crop, options.keep)
     look = partial(_decode, target, faces)
     bad = dict(findings.bad)
-    with in_order("Decoding images", look, source.loaded(good), workers, len(good)) as results:
+    with workers.in_order("Decoding images", look, source.loaded(good), len(good)) as results:
         bad |= {name: image for name, image in results if image is not None}
     notes = {text: kept for text, names in findings.notes.items() if (kept := [n for n in names if n not in bad])}
     listed = [bad[entry.name] for entry in entries if entry.name in bad]

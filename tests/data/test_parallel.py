@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from pggan.data.parallel import in_order
+from pggan.data.parallel import Workers
 from pggan.errors import UserError
 
 KILLED_PARENT = """
 import os, sys, time
 from pathlib import Path
-from pggan.data.parallel import in_order
+from pggan.data.parallel import Workers
 
 def work(number):
     Path(sys.argv[1], str(os.getpid())).touch()
     time.sleep(60)
 
 if __name__ == "__main__":
-    with in_order("Working", work, range(99), 2, 99) as results:
+    with Workers(2) as crew, crew.in_order("Working", work, range(99), 99) as results:
         list(results)
 """
 
@@ -48,7 +48,7 @@ def is_running(process):
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     items = [str(number) for number in range(40)]
-    with in_order("Counting", int, items, workers, 40) as results:
+    with Workers(workers) as crew, crew.in_order("Counting", int, items, 40) as results:
         assert list(results) == list(range(40))
 
 
@@ -60,18 +60,22 @@ def test_only_a_few_items_are_worked_on_ahead():
             handed_out.append(number)
             yield number
 
-    with in_order("Counting", int, items(), 2, 1000) as results:
+    with Workers(2) as crew, crew.in_order("Counting", int, items(), 1000) as results:
         assert next(results) == 0
     assert len(handed_out) == 32
 
 
 def test_nothing_to_do_is_done():
-    with in_order("Counting", int, [], 2, 0) as results:
+    with Workers(2) as crew, crew.in_order("Counting", int, [], 0) as results:
         assert list(results) == []
 
 
 def test_a_killed_worker_is_a_user_error():
-    with in_order("Dying", die, range(99), 2, 99) as results, pytest.raises(UserError, match="was killed"):
+    with (
+        Workers(2) as crew,
+        crew.in_order("Dying", die, range(99), 99) as results,
+        pytest.raises(UserError, match="was killed"),
+    ):
         next(results)
 
 
