@@ -75,7 +75,7 @@ VERBS = {
         ),
         Verb(
             "prepare",
-            "Turn a folder of images into a checked multi-resolution pyramid.",
+            "Turn images (folder, archive, known data set) into a checked multi-resolution pyramid.",
             "PrepareConfig",
             "pggan.data.prepare",
             "pggan prepare source=photos dest=data/photos max_resolution=256",

@@ -40,7 +40,7 @@ def array_header(content: BinaryIO, size: int) -> ArrayHeader:
 
 def array_pixels(header: ArrayHeader) -> Images:
     """The picture of a .npy file as [H, W, C].  Raises ValueError for numbers that are no brightness."""
-    array: NDArray[Any] = npy.read_array(header.content, allow_pickle=False)
+    array: NDArray[Any] = npy.read_array(header.content)  # no objects: the header has been looked at
     if array.shape[-1] != header.channels and array.shape[-2:] == (header.height, header.width):  # channels first
         array = np.moveaxis(array.reshape(-1, header.height, header.width), 0, 2)
     array = np.ascontiguousarray(array.reshape(header.height, header.width, header.channels))

@@ -325,7 +325,7 @@ class PyramidImage(NamedTuple):
 def array_file(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> BinaryIO:
     """An array as a .npy file in memory."""
     content = io.BytesIO()
-    np.save(content, pixels, allow_pickle=False)
+    np.save(content, pixels)
     content.seek(0)
     return content
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli import compose
+from pggan.cli import compose, main
 from pggan.config import PrepareConfig
 from pggan.data.planning import Options
 from pggan.data.prepare import default_workers, prepare, run
@@ -239,6 +239,33 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(tmp_path, cap
     assert (pyramid.resolution, pyramid.channels, pyramid.class_names) == (16, 1, ["cat"])
     assert (pyramid.read(16, np.array([0]))[0, 0] == 255).all()
     assert "4x4 to 16x16, images: 1, channels: 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("keep=0", "more than 0"),
+        ("keep=1.1", "at most 1"),
+        ("workers=0", "at least 1"),
+        ("labels=3", "true, false or the path"),
+        ("crop=middle", "center"),
+        ("on_bad=ignore", "report"),
+        ("source=[]", "names nothing"),
+        ("source=torchvision:cifar11", "'cifar10'"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(photos, tmp_path, capsys, override, hint):
+    assert main(["prepare", f"source={photos}", f"dest={tmp_path / 'set'}", override]) == 2
+    message = capsys.readouterr().err
+    assert hint in message
+    assert override.split("=")[0] in message or "data set" in message
+    assert not (tmp_path / "set").exists()
+
+
+def test_the_command_takes_several_sources(photos, tmp_path, capsys):
+    save(tmp_path / "more" / "x.png", noise(16, 9))
+    assert main(["prepare", f"source=[{photos},{tmp_path / 'more'}]", f"dest={tmp_path / 'set'}", "workers=1"]) == 0
+    assert ImagePyramid(tmp_path / "set").images == 5
 
 
 def test_some_worker_is_used_by_default():
