@@ -1,5 +1,6 @@
 """Batches of real images against their definition, from every place that they can come from."""
 
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -186,6 +187,52 @@ def test_an_error_while_reading_ahead_reaches_the_training(pyramid, monkeypatch)
     loader.read_ahead(Request(16, np.array([99])))
     with pytest.raises(IndexError):
         loader.get(Request(16, np.array([99])))
+
+
+def test_on_a_gpu_copies_are_waited_for_and_buffers_are_not_overwritten_early(pyramid, monkeypatch):
+    """The order of events on a CUDA device, with stand-ins for its streams."""
+    log = []
+
+    class Event:
+        def __init__(self, number):
+            self.number = number
+
+        def synchronize(self):
+            log.append(f"buffer {self.number} copied")
+
+    class Stream:
+        events = 0
+
+        def record_event(self):
+            self.events += 1
+            return Event(self.events)
+
+        def wait_event(self, event):
+            log.append(f"step waits for {event.number}")
+
+    current, empty = Stream(), torch.empty
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext(log.append("on the copy stream")))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda images, stream: log.append(stream is current))
+    monkeypatch.setattr(
+        torch, "empty", lambda shape, dtype, pin_memory: log.append(pin_memory) or empty(shape, dtype=dtype)
+    )
+    loader = Loader(pyramid, CPU, budget=0)
+    loader._stream = Stream()
+    requests = [Request(16, np.array([number, 0])) for number in range(3)]
+    for request in requests:
+        assert np.array_equal(loader.get(request).numpy(), pyramid.read(16, request.indices))
+    pinned = [
+        True,
+        "on the copy stream",
+        "step waits for 1",
+        True,
+        True,
+        "on the copy stream",
+        "step waits for 2",
+        True,
+    ]
+    assert log == [*pinned, "buffer 1 copied", "on the copy stream", "step waits for 3", True]
 
 
 def test_no_thread_outlives_the_stream(pyramid):

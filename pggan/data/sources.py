@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from pggan.data.arrays import MAGIC
 from pggan.data.images import EXTENSIONS, BadImage, ImageFile, Loaded, open_regular
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.errors import UserError
@@ -34,6 +35,7 @@ COMPRESSED_TARS = {
 ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
 LARGEST_MEMBER_BYTES = 64_000_000  # of an archive
 LARGEST_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
+SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", MAGIC)
 LARGEST_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
 
 
@@ -251,7 +253,10 @@ class TarSource:
             if entry is not None and entry.problem is None and member.isreg():
                 content = archive.extractfile(member)
                 assert content is not None, "a regular file"
-                yield entry._replace(file=Loaded(entry.file.path, content.read()))
+                start = content.read(len(MAGIC))
+                # Megabytes of zeros under an image's name are not worth unpacking.
+                rest = content.read() if start.startswith(SIGNATURES) else b""
+                yield entry._replace(file=Loaded(entry.file.path, start + rest))
             elif entry is not None:
                 yield entry
 

@@ -159,6 +159,22 @@ def test_a_header_that_announces_a_name_of_gigabytes_is_refused(tmp_path):
         open_source(tmp_path / "a.tar.gz").entries()
 
 
+def test_zeros_under_an_images_name_are_not_unpacked_into_memory(tmp_path):
+    write_tar(
+        tmp_path / "a.tar.gz", [("zeros.png", bytes(10_000_000)), ("text.jpg", b"<html>" * 1000), ("a.png", png(0))]
+    )
+    source = open_source(tmp_path / "a.tar.gz")
+    loaded = {entry.name: entry.file.content for entry in source.loaded(source.entries())}
+    assert {name: len(content) for name, content in loaded.items()} == {
+        "zeros.png": 6,
+        "text.jpg": 6,
+        "a.png": len(png(0)),
+    }
+    prepare(tmp_path / "a.tar.gz", tmp_path / "set", Options())
+    report = (tmp_path / "set" / "report.json").read_text()
+    assert "but a page of text" in report
+
+
 def test_an_encrypted_member_is_named(tmp_path):
     archive = write_zip(tmp_path / "a.zip", [("x.png", png(0))])
     content = bytearray(archive.read_bytes())
