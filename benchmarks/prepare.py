@@ -154,7 +154,7 @@ def own_memory(process: int) -> int:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=1200, help="1024x1024 JPEG files; a third of it PNG files")
+    parser.add_argument("--images", type=int, default=1200, help="1024x1024 files of each format")
     parser.add_argument("--small", type=int, default=4000, help="files of 128x128 for the check")
     parser.add_argument("--many", type=int, default=100_000, help="files for the memory of the list of files")
     parser.add_argument("--workers", type=int, default=2)
@@ -166,7 +166,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = options.scratch or Path(folder)
         destination = (options.dest or scratch) / "set"
-        sets = {"jpg": options.images, "png": options.images // 3, "small": options.small}
+        sets = {"jpg": options.images, "png": options.images, "small": options.small}
         for name, count in sets.items():
             target = scratch / name
             if not target.is_dir():
