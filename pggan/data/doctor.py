@@ -80,17 +80,24 @@ def _look(twins: frozenset[int], entry: Entry) -> tuple[str, ImageHeader | BadIm
     header = attempt(read_header, entry.file)
     if isinstance(header, BadImage) or entry.size not in twins:
         return entry.name, header, None
-    with entry.file.open() as file:
-        ends = file.read(END_BYTES)
-        file.seek(-min(END_BYTES, entry.size), 2)
-        return entry.name, header, hashlib.sha256(ends + file.read()).digest()
+    try:
+        with entry.file.open() as file:
+            ends = file.read(END_BYTES)
+            file.seek(-min(END_BYTES, entry.size), 2)
+            return entry.name, header, hashlib.sha256(ends + file.read()).digest()
+    except Exception:  # a damaged member of an archive, in every way: decoding will tell
+        return entry.name, header, None
 
 
 def _whole_digest(entry: Entry) -> tuple[str, bytes]:
-    with entry.file.open() as file:
-        digest = hashlib.sha256()
-        while piece := file.read(2**20):
-            digest.update(piece)
+    """A digest of all of a file; of its name, if it can't be read."""
+    digest = hashlib.sha256()
+    try:
+        with entry.file.open() as file:
+            while piece := file.read(2**20):
+                digest.update(piece)
+    except Exception:  # as above
+        digest.update(entry.name.encode(errors="surrogateescape"))
     return entry.name, digest.digest()
 
 

@@ -262,7 +262,8 @@ def _common_channels(channels: Sequence[int]) -> int:
         mixed = ", ".join(f"{count} {kinds[kind]}" for kind, count in counts.most_common())
         raise UserError(
             f"The images are mixed: {mixed}.",
-            "Say what all are to become: channels=3 (grey is repeated, transparency laid on white), 1 or 4.",
+            "Say what all are to become: channels=3 (grey is repeated, transparency laid on white), 1 or 4; "
+            "data.channels= when training.",
         )
     return 1 if set(counts) == {1} else 3
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -189,6 +190,27 @@ def test_a_zip_member_with_a_wrong_checksum_is_a_bad_image(tmp_path):
     content[content.index(b"IDAT") + 50] ^= 1
     archive.write_bytes(content)
     assert prepare(archive, tmp_path / "set", Options()).images == 2
+
+
+def test_damaged_members_of_the_same_size_are_bad_images_and_nothing_worse(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("x.png", "y.png", "z.png"):
+            archive.writestr(name, png(0))
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"y.png") + 200] ^= 255
+    (tmp_path / "a.zip").write_bytes(content)
+    pyramid = prepare(tmp_path / "a.zip", tmp_path / "set", Options())
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(0)]))
+
+
+def test_file_names_may_be_any_bytes(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number, name in enumerate([b"\xff\xfe.png", "Käse 画.png".encode(), b"new\nline.png", b"bad\xff.png"]):
+        content = b"" if name.startswith(b"bad") else png(number)
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path / "photos"), name))).write_bytes(content)
+    for _ in range(2):
+        pyramid = prepare(tmp_path / "photos", tmp_path / "set", Options())
+        assert (pyramid.images, pyramid.source["bad_images"]) == (3, 1)
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.xz"])
