@@ -849,9 +849,14 @@ def test_a_fade_changes_continuously(tall_g):
 def stream_of(images, mirror=False):
     """A stream over uint8 `images` [N, R, R, C], all of them at their own resolution."""
     pyramid = SimpleNamespace(
-        images=len(images), labels=None, class_names=None, read=lambda resolution, indices: images[indices]
+        images=len(images),
+        labels=None,
+        class_names=None,
+        resolutions=(images.shape[1],),
+        level_bytes=lambda resolution: images.nbytes,
+        read=lambda resolution, indices: images[indices],
     )
-    return RealStream(pyramid, 0, torch.device("cpu"), mirror, labels=False)
+    return RealStream(pyramid, 0, torch.device("cpu"), mirror, labels=False, budget=images.nbytes)
 
 
 def phase_at(resolution, alpha, batch):
