@@ -38,7 +38,7 @@ from pggan import loop
 from pggan.checkpoint import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.cli import compose
 from pggan.config import TrainConfig
-from pggan.data.pyramid import PyramidWriter
+from pggan.data.writer import PyramidWriter
 from pggan.saving import Saver
 from pggan.schema import validated
 from pggan.step import train_step
