@@ -207,7 +207,7 @@ def count_images(shown: mmap.mmap) -> None:
         shown[:8] = struct.pack("q", self.state.images)
         return watched
 
-    Stepper.step = counting_step  # type: ignore[method-assign]
+    Stepper.step = counting_step  # type: ignore[assignment, method-assign]
 
 
 def kill_while_saving(instant: float) -> None:

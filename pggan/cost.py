@@ -55,10 +55,10 @@ class Imagined:
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         mix = torch.empty(count, 1, 1, 1, device=self.device) if any(p.at is Points.mixed for p in due) else None
-        latents = (torch.empty(count, a.latent_size, device=self.device) for _ in range(2))
+        latents = torch.empty(count, a.latent_size, device=self.device)
         learn(
             self.state,
             Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
-            Inputs(Reals(images, one_hot, one_hot), *latents, mix),
+            Inputs(Reals(images, one_hot, one_hot), latents, latents.clone(), mix),
             Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, 0.999),
         )

@@ -1,6 +1,7 @@
 """How the training step is run: as it is, compiled, or as recordings of the device's work (CUDA graphs)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,5 +122,5 @@ def capture_cuda(function: Callable[[], Any]) -> tuple[Replay, Any]:
 def compiled_passes() -> Passes:
     """The forward passes of D and G, each one graph per stage, kept on disk by torch for later runs."""
     torch._dynamo.config.recompile_limit = 64  # 9 levels, fading or not, with and without a lazy penalty
-    functions = (make_fakes, look_at_images, look_at_fakes)
-    return Passes(*(torch.compile(function, fullgraph=True, dynamic=False) for function in functions))
+    compiled = partial(torch.compile, fullgraph=True, dynamic=False)
+    return Passes(compiled(make_fakes), compiled(look_at_images), compiled(look_at_fakes))

@@ -13,7 +13,7 @@ from pggan.data.pyramid import ImagePyramid
 
 def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsys):
     out = tmp_path / "results" / "bench.json"
-    small = ["model.fmap_max=8", "stages=[4,8,16]", "batch=4", "steps=2", "warmup=1", "devices=cpu"]
+    small = ["model.fmap_max=8", "stages=[4,8,16]", "batch=4", "steps=2", "warmup=1", "device=cpu"]
     assert main(["bench", *small, "json=true", f"out={out}"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads(out.read_text())
@@ -24,12 +24,12 @@ def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsy
 
 
 def test_bench_shows_a_table(capsys):
-    assert main(["bench", "model.fmap_max=8", "stages=[4]", "steps=1", "warmup=0", "devices=cpu"]) == 0
+    assert main(["bench", "model.fmap_max=8", "stages=[4]", "steps=1", "warmup=0", "device=cpu"]) == 0
     assert "img/s" in capsys.readouterr().out
 
 
 def test_bench_data_reports_loading_beside_the_step_of_every_level(toy_data, tmp_path, capsys):
-    small = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "data.batches=3", "devices=cpu"]
+    small = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "data.batches=3", "device=cpu"]
     out = tmp_path / "loading.json"
     assert main(["bench", f"data={toy_data}", *small, "json=true", f"out={out}"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -18,8 +18,8 @@ LAYERS = [
     {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board"},
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
     {"data.sources", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
-    {"rollback", "textbook"},
-    {"data.named", "data.labels", "data.doctor", "data.records", "bench_data"},
+    {"rollback", "textbook", "cost"},
+    {"data.named", "data.labels", "data.doctor", "data.records", "bench_data", "bench_steps"},
     {"data.planning"},
     {"data.build"},
     {"data.prepare"},
@@ -67,7 +67,7 @@ def test_nothing_but_the_command_line_runs_the_loop():
 
 def test_the_step_knows_no_files_and_no_configuration():
     assert imports_of(MODULES["step"]) == {"compute", "draws", "losses.base", "networks", "schedule", "state"}
-    assert imports_of(MODULES["networks"]) == {"architecture", "draws"}
+    assert imports_of(MODULES["networks"]) == {"activation", "architecture", "compute", "convolution", "draws"}
 
 
 def test_the_configuration_is_importable_without_torch():
