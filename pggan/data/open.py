@@ -64,7 +64,8 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
     name = f"{Path(str(source.description['name'])).name}-{resolution}px"
     cached = cache / f"{name}-{digest}"
     if not cached.exists():
-        print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
+        if files:
+            print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
         options = Options(
             max_resolution=resolution, channels=config.channels, crop=config.crop.value, labels=config.labels
         )
