@@ -39,15 +39,24 @@ class Imagined:
 
     def cost(self, phase: Phase, loss: Loss, compute: Compute) -> Cost:
         """The cost of a step of `phase` in which every penalty is due, from the second step on."""
+        meter = self._metered(phase, loss, compute)
+        with self.mode, Meter() as plain:
+            self._step(phase, loss, replace(compute, method=NATIVE, tangent=False, micro_batch=None))
+        return Cost(plain.flops, meter.peak, meter.operations)
+
+    def peak_bytes(self, phase: Phase, loss: Loss, compute: Compute) -> int:
+        """`Cost.peak_bytes` alone, which is sooner found."""
+        return self._metered(phase, loss, compute).peak
+
+    def _metered(self, phase: Phase, loss: Loss, compute: Compute) -> Meter:
         with self.mode:
             self.state.reset_optimizers()
             self._step(phase, loss, compute)  # makes the moments
-            with Meter() as plain:
-                self._step(phase, loss, replace(compute, method=NATIVE, tangent=False, micro_batch=None))
             present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
-            with Meter(present) as meter:
+            meter = Meter(present)
+            with meter:
                 self._step(phase, loss, compute)
-        return Cost(plain.flops, meter.peak, meter.operations)
+        return meter
 
     def _step(self, phase: Phase, loss: Loss, compute: Compute) -> None:
         a, count = self.state.average.architecture, phase.batch

@@ -83,8 +83,9 @@ def is_short(precision: Precision, device: torch.device) -> bool:
     return precision in (Precision.bf16, Precision.fp16) or (precision is Precision.auto and device.type == "cuda")
 
 
-def records(wanted: Switch, device: torch.device) -> bool:
+def records(config: ComputeConfig, device: torch.device) -> bool:
     """Whether steps are recorded as CUDA graphs; raises UserError where there are none."""
+    wanted = config.cuda_graphs
     if wanted is Switch.on and device.type != "cuda":
         raise UserError(f"compute.cuda_graphs=on: there are none on {device.type}.", "Take auto or off.")
     return wanted is not Switch.off and device.type == "cuda"

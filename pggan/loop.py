@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from pggan.config import AverageConfig, Precision, TrainConfig
+from pggan.config import AverageConfig, TrainConfig
 from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.device import choose_compute, choose_device, records, set_up
 from pggan.draws import Draws
 from pggan.files import sweep
+from pggan.fitting import fit, free_bytes
 from pggan.interruption import Interruption
 from pggan.latents import seed_latents
 from pggan.losses import build_loss
@@ -67,7 +68,17 @@ def run_in(run_dir: Path, config: TrainConfig, loss: Loss, device: torch.device,
         remarks += check_changes(
             start.checkpoint, description, pyramid.fingerprint, schedule, allowed=config.allow_changes
         )
-    half = config.precision is Precision.fp16
+    compute, record = choose_compute(config.precision, config.compute, device), records(config.compute, device)
+    memory, micro_batches = fit(
+        architecture,
+        schedule,
+        loss,
+        optimizer=config.optimizer,
+        compute=compute,
+        device=device,
+        free=free_bytes(device),
+    )
+    half = compute.dtype is torch.float16
     state = new_state(architecture, config.optimizer, config.seed, device, half=half)
     if start.checkpoint is not None:
         start.checkpoint.restore(state)
@@ -90,13 +101,22 @@ def run_in(run_dir: Path, config: TrainConfig, loss: Loss, device: torch.device,
         create_run_dir(run_dir)
         write_config(run_dir, description)
         with Report(run_dir, schedule, architecture, device) as report, Saver(run_dir, config.checkpoint.keep) as saver:
-            introduce(report, state, pyramid, config, disk)
+            introduce(report, state, pyramid, config, {"Disk": disk, "Memory": memory})
             for remark in remarks:
                 report.line(remark)
             report.begin(state.images)
             interruption.at_once = False
             notes = {"config": description, "data": pyramid.fingerprint}
-            return Trainer(config, loss, pyramid, state, report, saver=saver, notes=notes).train(interruption)
+            stepper = Stepper(
+                state,
+                loss,
+                compute,
+                record=record,
+                notice=report.line,
+                micro_batches=micro_batches,
+                copies=device.type == "cuda",
+            )
+            return Trainer(config, stepper, pyramid, report, saver=saver, notes=notes).train(interruption)
 
 
 @contextmanager
@@ -111,8 +131,8 @@ def writing_to(run_dir: Path, checkpoint_bytes: int) -> Iterator[None]:
         raise
 
 
-def introduce(report: Report, state: State, pyramid: ImagePyramid, config: TrainConfig, disk: str) -> None:
-    """Say what is about to happen."""
+def introduce(report: Report, state: State, pyramid: ImagePyramid, config: TrainConfig, needs: dict[str, str]) -> None:
+    """Say what is about to happen, and what it needs."""
     schedule = report.schedule
     report.line(f"Run directory  {report.run_dir}")
     report.line(
@@ -127,7 +147,8 @@ def introduce(report: Report, state: State, pyramid: ImagePyramid, config: Train
         f"Schedule       {schedule.first_resolution}x{schedule.first_resolution} to {schedule.final_resolution}x"
         f"{schedule.final_resolution}, {len(schedule.phases)} phases, {schedule.total:,} images"
     )
-    report.line(f"Disk           {disk}")
+    for name, need in needs.items():
+        report.line(f"{name:<14} {need}")
     report.line(f"Watch          tensorboard --logdir {report.run_dir}")
 
 
@@ -137,9 +158,8 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        loss: Loss,
+        stepper: Stepper,
         pyramid: ImagePyramid,
-        state: State,
         report: Report,
         *,
         saver: Saver,
@@ -148,8 +168,8 @@ class Trainer:
         """Args: notes: what every checkpoint is to say besides."""
         self.config = config
         self.schedule = report.schedule
-        self.loss = loss
-        self.state = state
+        self.stepper = stepper
+        self.state = stepper.state
         self.report = report
         self.saver = saver
         self.notes = notes
@@ -162,12 +182,9 @@ class Trainer:
             budget=budget_bytes(config.data.device_budget_mib, report.device),
             phase_at=self.schedule.at,
         )
-        compute = choose_compute(config.precision, config.compute, report.device)
-        record = records(config.compute.cuda_graphs, report.device)
-        self.stepper = Stepper(state, loss, compute, record=record, notice=report.line)
         self.columns, self.rows = parse_grid(config.monitor.grid, "monitor.grid")
         self.rollback = Rollback(report.run_dir, config.checkpoint.roll_back_after)
-        self.saved_at = state.images if state.images else -1
+        self.saved_at = self.state.images or -1
         self.saved_time = time.monotonic()  # not the system clock, which may jump
         self.save_wanted = False
         self.is_milestone = False

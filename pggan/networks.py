@@ -97,8 +97,9 @@ def prepared(network: "Generator | Discriminator", compute: Compute) -> Iterator
     That is to scale them, cast them and bring them into the form of their convolution.  The weights must not change.
     """
     layers = [layer for layer in network.modules() if isinstance(layer, Equalized)]
+    remade = compute.compiled or compute.recompute  # compilers find repetitions themselves
     for layer in layers:
-        layer.ready, layer.compute = None if compute.compiled else {}, compute  # compilers find repetitions themselves
+        layer.ready, layer.compute = None if remade else {}, compute
     network.recompute = compute.recompute
     try:
         yield

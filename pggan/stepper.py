@@ -1,12 +1,13 @@
 """How the training step is run: as it is, compiled, or as recordings of the device's work (CUDA graphs)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pggan.compute import Compute
 from pggan.draws import Draws
@@ -24,14 +25,27 @@ class Stepper:
     """Takes the training steps of one run; what it compiled or recorded is kept as long as the resolution stays."""
 
     def __init__(
-        self, state: State, loss: Loss, compute: Compute, *, record: bool, notice: Callable[[str], None]
+        self,
+        state: State,
+        loss: Loss,
+        compute: Compute,
+        *,
+        record: bool,
+        notice: Callable[[str], None],
+        micro_batches: Mapping[tuple[int, int], int] | None = None,
+        copies: bool = False,
     ) -> None:
-        """Args: record: replay CUDA graphs; notice: is told, once, when that does not work here."""
+        """Args: record: replay CUDA graphs; notice: is told when something does not work here and what is done instead;
+        micro_batches: images per pass by (resolution, batch), where the whole batch is too large; copies: the state is
+        copied before a stage's first step, so that it can be taken again if the memory does not suffice.
+        """
         self.state = state
         self.loss = loss
         self.compute = compute
         self.record = record
         self.notice = notice
+        self.micro_batches = dict(micro_batches or {})
+        self.copies = copies
         self.passes = compiled_passes() if compute.compiled else None
         self._resolution = 0
         self._taken: dict[Stage, int] = {}
@@ -39,7 +53,8 @@ class Stepper:
 
     def step(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
         """One step; returns what is worth watching, not reduced, valid until the next step."""
-        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay=decay, compute=self.compute)
+        compute = self._compute(phase)
+        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay=decay, compute=compute)
         if stage.resolution != self._resolution:
             self.forget()
             self._resolution = stage.resolution
@@ -47,11 +62,55 @@ class Stepper:
         if watched is None:
             if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
                 dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
-            watched = learn(self.state, stage, inputs, dials, self.passes)
+            first = self.copies and not self._taken.get(stage)
+            copy = self._copy() if first else None
+            try:
+                watched = learn(self.state, stage, inputs, dials, self.passes)
+            except torch.OutOfMemoryError:
+                if copy is None:
+                    raise
+                self._make_smaller(phase, copy)
+                return self._once_more(phase, reals, draws, decay)
         self._taken[stage] = self._taken.get(stage, 0) + 1
         self.state.images += phase.batch
         self.state.phase_index = phase.index
         return watched
+
+    def _compute(self, phase: Phase) -> Compute:
+        size = self.micro_batches.get((phase.resolution, phase.batch))
+        return self.compute if size is None else replace(self.compute, micro_batch=size)
+
+    def _copy(self) -> dict[str, Watched]:
+        """The state in host memory."""
+        return {
+            part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            for part, tensors in self.state.tensors().items()
+        }
+
+    def _make_smaller(self, phase: Phase, copy: dict[str, Watched]) -> None:
+        """Go back to before the step, and halve the passes."""
+        for player in (self.state.g, self.state.d):
+            player.network.requires_grad_(True)
+            player.optimizer.zero_grad()
+        self.state.load_tensors(copy)
+        self.forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        group = min(self.state.average.architecture.stddev_group, phase.batch)
+        size = min(self._compute(phase).micro_batch or phase.batch, phase.batch)
+        smaller = max(size // 2 // group, 1) * group
+        self.micro_batches[phase.resolution, phase.batch] = smaller
+        self.notice(
+            f"Out of memory at {phase.resolution}x{phase.resolution} with {size} images per pass: goes on with "
+            f"{smaller}, which gives the same updates."
+        )
+
+    def _once_more(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
+        self.copies, copies = False, self.copies  # once
+        try:
+            return self.step(phase, reals, draws, decay)
+        finally:
+            self.copies = copies
 
     def forget(self) -> None:
         """Release all recordings and their memory: the optimizer's moments or the networks' levels change."""
@@ -80,22 +139,18 @@ class Stepper:
 class Recording:
     """One step's work on the device, repeated by a single launch; its inputs and dials are set in place."""
 
-    def __init__(
-        self,
-        learn: Callable[[Inputs, Dials], Watched],
-        inputs: Inputs,
-        dials: Dials,
-        capture: "Callable[[Callable[[], Watched]], tuple[Replay, Watched]] | None" = None,
-    ) -> None:
-        self.inputs: Inputs = tree_map(torch.clone, inputs)
+    def __init__(self, learn: Callable[[Inputs, Dials], Watched], inputs: Inputs, dials: Dials) -> None:
+        self.inputs: Inputs = tree_map_only(Tensor, torch.clone, inputs)
         self.dials = dials
         self._replay: Replay
         self._watched: Watched
-        self._replay, self._watched = (capture or capture_cuda)(lambda: learn(self.inputs, self.dials))
+        self._replay, self._watched = capture_cuda(lambda: learn(self.inputs, self.dials))
 
     def replay(self, inputs: Inputs, dials: Dials) -> Watched:
         """Take the step with these numbers."""
-        tree_map(lambda here, new: here.copy_(new, non_blocking=True), self.inputs, inputs)
+        for here, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
+            if isinstance(here, Tensor):
+                here.copy_(new, non_blocking=True)
         for here, new in zip(self.dials, dials, strict=True):
             if isinstance(here, Tensor):
                 here.fill_(new)

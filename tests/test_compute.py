@@ -88,6 +88,7 @@ def assert_same(one, other, tolerance):
         Compute(tangent=True),
         Compute(tangent=True, micro_batch=8),
         Compute(recompute=True),
+        Compute(recompute=True, method=WINOGRAD),
         Compute(method=DIRECT),
         Compute(method=WINOGRAD),
         Compute(method=WINOGRAD, tangent=True),

@@ -23,7 +23,7 @@ LAYERS = [
     {"data.planning"},
     {"data.build"},
     {"data.prepare"},
-    {"data.open", "sample", "interpolate", "inspect", "bench"},
+    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench"},
     {"loop"},
     {"cli"},
     {"__main__"},

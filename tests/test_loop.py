@@ -31,7 +31,7 @@ def test_a_run_leaves_everything_the_design_promises(tiny_config, tmp_path):
     pictures = sorted(path.name for path in (run_dir / "samples").iterdir())
     assert pictures == ["fakes-000000000.png", "fakes-000000080.png", "fakes-000000160.png", "reals.png"]
     checkpoint = sorted(path.name for path in (run_dir / "checkpoints" / "000000160").iterdir())
-    parts = ("average", "discriminator", "generator", "optimizer_d", "optimizer_g")
+    parts = ("average", "discriminator", "generator", "guards", "optimizer_d", "optimizer_g")
     assert checkpoint == [*(f"{part}.safetensors" for part in parts), "state.json"]
     facts = facts_of_run(run_dir)
     assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")

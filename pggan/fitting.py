@@ -1,0 +1,83 @@
+"""Whether a schedule fits into memory, found out before it starts, and how it can be made to."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from pggan.architecture import SMALLEST_RESOLUTION, Architecture
+from pggan.compute import Compute
+from pggan.config import OptimizerConfig
+from pggan.cost import Imagined
+from pggan.errors import UserError
+from pggan.losses.base import Loss
+from pggan.schedule import Phase, Schedule
+
+USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
+SMALL = 2**29  # bytes that are not worth the seconds of finding out how many they are
+BOUND = 200  # bytes per number of the feature maps, more than any step was seen to need
+LIKELY = 0.5  # phases with less than this share of the largest one's activations need not be imagined
+
+MicroBatches = Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}, where the batch is too large
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that a new computation can have on `device`; None where the system doesn't tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def activations(architecture: Architecture, phase: Phase) -> int:
+    """Numbers in the feature maps of a phase, roughly: what its memory grows with."""
+    levels = [level for level in architecture.resolutions if level <= phase.resolution]
+    return phase.batch * sum(architecture.width(level) * level**2 for level in levels)
+
+
+def fit(
+    architecture: Architecture,
+    schedule: Schedule,
+    loss: Loss,
+    *,
+    optimizer: OptimizerConfig,
+    compute: Compute,
+    device: torch.device,
+    free: int | None,
+) -> tuple[str, MicroBatches]:
+    """What the largest step needs, in words, and the micro-batches of phases that need more than is free.
+
+    Raises UserError when even the smallest micro-batch of a phase needs more.
+    """
+    sizes = {phase: activations(architecture, phase) for phase in schedule.phases}
+    bound = BOUND * max(sizes.values()) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
+    if bound < SMALL and (free is None or bound < USABLE * free):
+        return f"less than {SMALL // 2**20} MiB", {}
+    likely = [phase for phase, size in sizes.items() if size >= LIKELY * max(sizes.values())]
+    imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
+    found: dict[tuple[int, int], int] = {}
+    largest, where = 0, ""
+    for phase in likely:
+        group = min(architecture.stddev_group, phase.batch)
+        size = min(compute.micro_batch or phase.batch, phase.batch)
+        need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
+        while free is not None and need > USABLE * free:
+            if size <= group or compute.micro_batch is not None:
+                raise UserError(
+                    f"A step at {phase.resolution}x{phase.resolution} needs {need / 2**30:.1f} GiB with {size} images "
+                    f"per pass; {free / 2**30:.1f} GiB are free on {device}.",
+                    "Take compute.recompute=true, a smaller compute.micro_batch, smaller model.fmap_max and "
+                    "model.fmap_base, or a lower schedule.final_resolution.",
+                )
+            size = max(size // 2 // group, 1) * group
+            found[phase.resolution, phase.batch] = size
+            need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
+        if need > largest:
+            largest, where = need, f"{phase.resolution}x{phase.resolution}"
+    of = "" if free is None else f" of {free / 2**30:.1f} GiB free"
+    parts = [f"{r}x{r} in passes of {size}" for (r, _), size in found.items()]
+    return f"{largest / 2**30:.2f} GiB at most, at {where}{of}{''.join(f'; {part}' for part in parts)}", found

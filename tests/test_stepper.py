@@ -1,0 +1,203 @@
+"""Steps that are compiled, recorded or taken again are the same steps."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import pggan.stepper
+from pggan.architecture import Architecture, Resampling
+from pggan.bench_steps import ADAM
+from pggan.compute import Compute
+from pggan.draws import Draws
+from pggan.errors import UserError
+from pggan.fitting import fit
+from pggan.losses.base import Reals, Reference
+from pggan.losses.logistic import Logistic
+from pggan.losses.wgan_gp import WganGp
+from pggan.schedule import Phase, Schedule
+from pggan.state import new_state, state_sha256
+from pggan.stepper import STEPS_BEFORE_RECORDING, Recording, Stepper
+
+CPU = torch.device("cpu")
+ARCHITECTURE = Architecture(
+    resolution=16,
+    channels=3,
+    labels=0,
+    latent_size=8,
+    fmap_base=64,
+    fmap_decay=1.0,
+    fmap_max=8,
+    stddev_group=4,
+    resampling=Resampling.fused,
+)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+SCHEDULE = Schedule(
+    first_resolution=4,
+    final_resolution=8,
+    stable_images={4: 80},
+    fade_images={4: 80},
+    batch={4: 8},
+    learning_rate_g={4: 0.001},
+    learning_rate_d={4: 0.002},
+)
+
+
+def run(loss=WGAN_GP, compute=Compute(), images=240, before_step=None, **options):  # noqa: B008
+    """The state after a short run through two levels and a fade, and what was noticed."""
+    state, notices = new_state(ARCHITECTURE, ADAM, 0, CPU), []
+    stepper = Stepper(state, loss, compute, **{"record": False, "notice": notices.append, **options})
+    while state.images < images:
+        phase = SCHEDULE.at(state.images)
+        reals = torch.rand(8, 3, phase.resolution, phase.resolution, generator=torch.Generator().manual_seed(0))
+        if before_step:
+            before_step(stepper)
+        if phase.index != state.phase_index:
+            state.reset_optimizers()
+            stepper.forget()
+        stepper.step(phase, Reals(reals, None, None), Draws(0, state.images, CPU), 0.9)
+    return state, notices
+
+
+def digest(state):
+    return state_sha256(state.tensors(), state.images, state.phase_index)
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """Stands in for CUDA graphs: a recording does on replay what the function did, on the same tensors."""
+    made = []
+
+    def capture(function):
+        watched = {}
+
+        def replay():
+            watched.update(function())
+
+        made.append(replay)
+        return replay, watched
+
+    monkeypatch.setattr(pggan.stepper, "capture_cuda", capture)
+    return made
+
+
+@pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, interval=2)])
+def test_recorded_steps_are_the_steps(recordings, loss):
+    plain, _ = run(loss)
+    recorded, notices = run(loss, record=True)
+    # Turned dials are tensors in a recording, and a product with one may round differently.
+    for (name, found), expected in zip(
+        recorded.g.network.named_parameters(), plain.g.network.parameters(), strict=True
+    ):
+        assert (found - expected).abs().max() < 1e-4, name
+    assert not notices
+    penalised = len({bool(loss.interval == 1), loss.interval > 1} if loss.interval > 1 else {True})
+    assert len(recordings) == 3 * penalised  # per phase, with and without the lazy penalty
+    assert recorded.images == plain.images
+
+
+def test_nothing_is_recorded_before_the_step_has_run_a_few_times(recordings):
+    run(record=True, images=8 * STEPS_BEFORE_RECORDING)
+    assert not recordings
+    run(record=True, images=8 * STEPS_BEFORE_RECORDING + 8)
+    assert len(recordings) == 1
+
+
+def test_without_recordings_training_goes_on_and_says_so_once(monkeypatch):
+    def fails(function):
+        raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
+
+    monkeypatch.setattr(pggan.stepper, "capture_cuda", fails)
+    plain, _ = run()
+    state, notices = run(record=True)
+    assert digest(state) == digest(plain)
+    assert notices == ["Goes on without CUDA graphs: operation not permitted when stream is capturing"]
+
+
+def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
+    inputs, seen = {"x": torch.ones(2)}, []
+    from pggan.step import Dials, Inputs
+
+    given = Inputs(Reals(torch.ones(1, 3, 4, 4), None, None), torch.ones(1, 2), torch.ones(1, 2), None)
+    dials = Dials(1.0, torch.tensor(0.1), torch.tensor(0.2), torch.tensor(0.9))
+    recording = Recording(lambda i, d: seen.append((i, d)) or inputs, given, dials)
+    other = Inputs(Reals(torch.zeros(1, 3, 4, 4), None, None), torch.zeros(1, 2), torch.full((1, 2), 5.0), None)
+    recording.replay(other, Dials(1.0, 0.3, 0.4, 0.5))
+    (kept, turned) = seen[0]
+    assert kept.latents_g.tolist() == [[5.0, 5.0]]
+    assert given.latents_g.tolist() == [[1.0, 1.0]]
+    assert turned.learning_rate_d.item() == pytest.approx(0.3)
+
+
+def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(monkeypatch):
+    plain, _ = run(compute=Compute())
+    learn, calls = pggan.stepper.learn, []
+
+    def scarce(state, stage, inputs, dials, passes):
+        calls.append((stage.resolution, stage.compute.micro_batch))
+        watched = learn(state, stage, inputs, dials, passes)  # both networks have moved when memory runs out
+        if stage.resolution == 8 and stage.compute.micro_batch is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return watched
+
+    monkeypatch.setattr(pggan.stepper, "learn", scarce)
+    state, notices = run(copies=True)
+    assert notices == ["Out of memory at 8x8 with 8 images per pass: goes on with 4, which gives the same updates."]
+    assert {size for resolution, size in calls if resolution == 8} == {None, 4}
+    for found, expected in zip(state.g.network.parameters(), plain.g.network.parameters(), strict=True):
+        assert ((found - expected).abs() > 1e-3).float().mean() < 0.02  # Adam turns rounding into signs
+
+
+def test_out_of_memory_again_ends_the_run(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pggan.stepper, "learn", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(copies=True)
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_the_steps(monkeypatch):
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile(f, backend="aot_eager", **options))
+    plain, _ = run(compute=Compute(tangent=True), images=104)
+    compiled, _ = run(compute=Compute(tangent=True, compiled=True), images=104)  # into the fade
+    for found, expected in zip(compiled.g.network.parameters(), plain.g.network.parameters(), strict=True):
+        assert ((found - expected).abs() > 1e-4).float().mean() < 0.02
+    torch._dynamo.reset()
+
+
+# ---- fitting into memory ---------------------------------------------------------------------------------
+
+
+def fitted(free, compute=Compute()):  # noqa: B008
+    schedule = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16})
+    return fit(ARCHITECTURE, schedule, WGAN_GP, optimizer=ADAM, compute=compute, device=CPU, free=free)
+
+
+def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
+    text, sizes = fitted(2**34)
+    assert not sizes
+    assert text == "less than 512 MiB"
+    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    text, sizes = fitted(2**34)
+    assert not sizes
+    assert text.endswith("at 16x16 of 16.0 GiB free")
+
+
+def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
+    from pggan.cost import Imagined
+
+    phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
+    whole = Imagined(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, WGAN_GP, Compute())
+    text, sizes = fitted(int(0.8 * whole))
+    assert sizes[16, 16] in (8, 4)
+    assert f"16x16 in passes of {sizes[16, 16]}" in text
+
+
+def test_what_can_not_fit_is_refused_with_the_figures():
+    with pytest.raises(UserError, match=r"needs 0\.0 GiB with 4 images per pass"):
+        fitted(1000)
+    with pytest.raises(UserError, match="with 8 images per pass"):
+        fitted(1000, Compute(micro_batch=8))
