@@ -6,6 +6,7 @@ Source: paper section 2-4 and Table 2; constants as in the official code.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import sqrt
 
 import torch
@@ -20,6 +21,7 @@ from pggan.convolution import Method, convolution, method_for
 from pggan.draws import generator_for
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
+USUAL = Compute()
 EPSILON = 1e-8  # under the root of minibatch stddev, as in the official code
 
 
@@ -58,6 +60,14 @@ def minibatch_stddev(features: Tensor, group: int, parts: int = 1) -> Tensor:
 # ---- layers ----------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Use:
+    """How a layer calculates; `prepared` sets it at every pass, for which a module's attributes would be slow."""
+
+    compute: Compute = field(default_factory=Compute)
+    ready: dict[Method | None, tuple[Tensor, ...]] | None = None  # what `operands` has made inside `prepared`
+
+
 class Equalized(nn.Module):
     """Weight ~ N(0, 1), scaled at run time by gain / sqrt(fan-in); the bias is not scaled.  (paper section 4.1)"""
 
@@ -67,13 +77,12 @@ class Equalized(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0] if bias is None else bias))
         self.scale = gain / sqrt(self.weight[0].numel())
-        self.compute = Compute()
-        self.ready: dict[Method | None, tuple[Tensor, ...]] | None = None  # inside `prepared`
+        self.use = Use()
 
     @property
     def dtype(self) -> torch.dtype:
         """What this layer calculates in."""
-        return self.compute.dtype or self.weight.dtype
+        return self.use.compute.dtype or self.weight.dtype
 
     def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
         """What `forward` calculates with, from the scaled weight."""
@@ -81,12 +90,12 @@ class Equalized(nn.Module):
 
     def operands(self, method: Method | None = None) -> tuple[Tensor, ...]:
         """What `make` gives in the precision of `prepared`, and made once there."""
-        if self.ready is not None and method in self.ready:
-            return self.ready[method]
-        with torch.set_grad_enabled(self.ready is not None or torch.is_grad_enabled()):  # a later use may need it
+        if self.use.ready is not None and method in self.use.ready:
+            return self.use.ready[method]
+        with torch.set_grad_enabled(self.use.ready is not None or torch.is_grad_enabled()):  # a later use may need it
             made = tuple(operand.to(self.dtype) for operand in self.make(self.weight * self.scale, method))
-        if self.ready is not None:
-            self.ready[method] = made
+        if self.use.ready is not None:
+            self.use.ready[method] = made
         return made
 
 
@@ -96,16 +105,16 @@ def prepared(network: "Generator | Discriminator", compute: Compute) -> Iterator
 
     That is to scale them, cast them and bring them into the form of their convolution.  The weights must not change.
     """
-    layers = [layer for layer in network.modules() if isinstance(layer, Equalized)]
+    layers = network.layers
     remade = compute.compiled or compute.recompute  # compilers find repetitions themselves
     for layer in layers:
-        layer.ready, layer.compute = None if remade else {}, compute
+        layer.use.compute, layer.use.ready = compute, None if remade else {}
     network.recompute = compute.recompute
     try:
         yield
     finally:
         for layer in layers:
-            layer.ready, layer.compute = None, Compute()
+            layer.use.compute, layer.use.ready = USUAL, None
         network.recompute = False
 
 
@@ -146,7 +155,7 @@ class EqualizedConv(Equalized):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)
-        method = self.compute.method or method_for(x, self.weight, self.geometry)
+        method = self.use.compute.method or method_for(x, self.weight, self.geometry)
         kernel, bias = self.operands(method)
         return convolution(x, kernel, bias, method, self.geometry)
 
@@ -164,7 +173,7 @@ class ConvWithEvenMap(EqualizedConv):
 
     def forward(self, x: Tensor, even: Tensor) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
-        method = self.compute.method or method_for(x, self.weight[:, :-1], self.geometry)
+        method = self.use.compute.method or method_for(x, self.weight[:, :-1], self.geometry)
         kernel, bias, sums = self.operands(method)
         return convolution(x, kernel, bias, method, self.geometry) + even.to(x.dtype)[:, None, None, None] * sums
 
@@ -248,6 +257,8 @@ class Generator(nn.Module):
         self.to_rgb = nn.ModuleDict(
             {str(r): ToOrFromRGB(a.channels, a.width(r), 1, 1, gain=1.0) for r in a.resolutions}
         )
+        self.layers = equalized_layers(self)
+        self.weights = tuple(self.parameters())  # found once: looking for them takes longer than a small layer
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R], about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
@@ -288,6 +299,8 @@ class Discriminator(nn.Module):
         self.head = DiscriminatorHead(
             a.width(SMALLEST_RESOLUTION), a.width(SMALLEST_RESOLUTION // 2), 1 + a.labels, a.stddev_group
         )
+        self.layers = equalized_layers(self)
+        self.weights = tuple(self.parameters())  # found once: looking for them takes longer than a small layer
 
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
@@ -320,6 +333,10 @@ def run_block(block: nn.Module, x: Tensor, recompute: bool) -> Tensor:
 def fading(alpha: float | Tensor) -> bool:
     """Whether there is anything to blend; a tensor may hold any weight, and is not looked into."""
     return isinstance(alpha, Tensor) or alpha < 1
+
+
+def equalized_layers(network: nn.Module) -> list[Equalized]:
+    return [layer for layer in network.modules() if isinstance(layer, Equalized)]
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:

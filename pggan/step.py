@@ -10,12 +10,12 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pggan.compute import Compute
 from pggan.draws import Draws
 from pggan.losses.base import Examination, GradientPenalty, Loss, Points, Reals, Terms
-from pggan.networks import prepared
+from pggan.networks import Discriminator, Generator, prepared
 from pggan.schedule import Phase
 from pggan.state import Player, State, follow
 
@@ -156,7 +156,7 @@ def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, nam
     loss = {tag: torch.cat([terms.loss[tag] for terms in seen]) for tag in seen[0].loss}
     shown = {tag: torch.cat([terms.shown[tag] for terms in seen]) for tag in seen[0].shown}
     total = torch.stack([term.mean() for term in loss.values()]).sum()
-    gradients = [parameter.grad for parameter in player.network.parameters() if parameter.grad is not None]
+    gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
     if player.scale is not None:
         norm = norm / player.scale
@@ -166,10 +166,12 @@ def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, nam
 
 
 @contextmanager
-def frozen(network: nn.Module) -> Iterator[None]:
+def frozen(network: Generator | Discriminator) -> Iterator[None]:
     """No gradient for `network`'s weights: the backward pass goes through it, not into it."""
-    network.requires_grad_(False)
+    for weight in network.weights:
+        weight.requires_grad_(False)
     try:
         yield
     finally:
-        network.requires_grad_(True)
+        for weight in network.weights:
+            weight.requires_grad_(True)

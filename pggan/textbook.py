@@ -30,12 +30,13 @@ class Textbook:
 
     def __init__(self, architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> None:
         self.architecture = replace(architecture, resampling=Resampling.unfused)
-        generator, discriminator = Generator(architecture), Discriminator(architecture)
+        with torch.device(device):
+            generator, discriminator = Generator(architecture), Discriminator(architecture)
         initialize(generator, seed, "generator")
         initialize(discriminator, seed, "discriminator")
         self.g, self.d = (
-            dict(generator.to(device).named_parameters()),
-            dict(discriminator.to(device).named_parameters()),
+            dict(generator.named_parameters()),
+            dict(discriminator.named_parameters()),
         )
         self.average = deepcopy(self.g)
         self.adam_g, self.adam_d = (
@@ -76,6 +77,13 @@ class Textbook:
 
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.values()), list(self.g.values()), 1 - decay)
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        moments = [
+            value for adam in (self.adam_g, self.adam_d) for found in adam.state.values() for value in found.values()
+        ]
+        return [*self.g.values(), *self.d.values(), *self.average.values(), *moments]
 
     def update(self, adam: torch.optim.Adam, terms: dict[str, Tensor], learning_rate: float) -> None:
         adam.zero_grad()
