@@ -153,8 +153,7 @@ def backward(player: Player, terms: Terms, share: float) -> Terms:
 
 def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, name: str) -> dict[str, Tensor]:
     """One optimizer step, unless loss or gradient are not finite; forgets the gradient, returns what to watch."""
-    loss = {tag: torch.cat([terms.loss[tag] for terms in seen]) for tag in seen[0].loss}
-    shown = {tag: torch.cat([terms.shown[tag] for terms in seen]) for tag in seen[0].shown}
+    loss, shown = seen[0] if len(seen) == 1 else join(seen)
     total = torch.stack([term.mean() for term in loss.values()]).sum()
     gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
@@ -163,6 +162,12 @@ def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, nam
     player.step(learning_rate, torch.isfinite(norm + total))
     about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
     return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}
+
+
+def join(parts: list[Terms]) -> Terms:
+    """The terms of all micro-batches."""
+    loss = {tag: torch.cat([terms.loss[tag] for terms in parts]) for tag in parts[0].loss}
+    return Terms(loss, {tag: torch.cat([terms.shown[tag] for terms in parts]) for tag in parts[0].shown})
 
 
 @contextmanager

@@ -28,7 +28,7 @@ SMALLER = {  # what makes a training command a matter of seconds
     ],
     "interpolate": ["frames=4", "devices=cpu"],
     "sample": ["devices=cpu"],
-    "bench": ["model.fmap_max=4", "steps=1", "devices=cpu"],
+    "bench": ["model.fmap_max=4", "steps=1", "device=cpu"],
 }
 
 
