@@ -44,10 +44,15 @@ LOSSES = {
 
 
 @pytest.mark.fault(1)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_stopping_at_every_kind_of_point_changes_no_bit(tiny_config, tmp_path, monkeypatch, after_step, loss):
+@pytest.mark.parametrize(
+    ("loss", "precision"),
+    [*((loss, precision) for loss in LOSSES for precision in ("fp32", "bf16")), ("wgan_gp", "fp16")],
+)
+def test_stopping_at_every_kind_of_point_changes_no_bit(
+    tiny_config, tmp_path, monkeypatch, after_step, loss, precision
+):
     """One run stopped at each of the points in turn, against the states of one that is never stopped."""
-    settings = [*LOSSES[loss], "average.ramp_up=0.5", "average.half_life_images=50"]
+    settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
     loop.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
