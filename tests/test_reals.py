@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.bench import bench_phase
+from pggan.bench_steps import phase_of
 from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
 from pggan.data.pyramid import ImagePyramid
 from pggan.draws import Draws
@@ -129,7 +129,7 @@ def test_exactly_the_chosen_images_are_mirrored(channels, side):
 
 def test_labels_belong_to_their_images(pyramid):
     stream = RealStream(pyramid, 2, CPU, False, True)
-    phase = bench_phase(16, 10)
+    phase = phase_of(16, 10)
     batch = stream.batch(phase, Draws(2, 40, CPU))
     indices = indices_at(2, 40, 10, 50)
     assert batch.labels.argmax(1).tolist() == pyramid.labels[indices].tolist()
@@ -238,7 +238,7 @@ def test_on_a_gpu_copies_are_waited_for_and_buffers_are_not_overwritten_early(py
 def test_no_thread_outlives_the_stream(pyramid):
     before = set(threading.enumerate())
     stream = RealStream(pyramid, 0, CPU, True, False, budget=0, phase_at=lambda images: replace(phase, batch=4))
-    phase = bench_phase(16, 4)
+    phase = phase_of(16, 4)
     for step in range(3):
         stream.batch(phase, Draws(0, 4 * step, CPU))
     new = set(threading.enumerate()) - before
