@@ -25,10 +25,10 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	@echo "TensorBoard: $(BIN)/tensorboard --logdir $(DEMO)"
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: setup  ## Lint, format, types and tests: what has to pass before a change lands.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto

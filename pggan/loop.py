@@ -30,7 +30,7 @@ from pggan.resuming import check_changes, check_networks, find_start, transfer
 from pggan.rollback import Rollback
 from pggan.run_dir import choose_run_dir, create_run_dir, describe, write_config
 from pggan.run_lock import claimed
-from pggan.saving import NotFinite, Saver, Snapshot, refused_by_disk, take_snapshot
+from pggan.saving import NotFinite, Saver, Snapshot, prune, refused_by_disk, take_snapshot
 from pggan.schedule import Phase
 from pggan.state import State, new_state
 from pggan.stepper import Stepper
@@ -218,6 +218,7 @@ class Trainer:
             if self.saved_at != state.images:
                 self.save()
             self.saver.wait()
+            prune(self.report.run_dir, state.images, self.config.checkpoint.keep)  # a kill may have come in between
         except NotFinite as problem:
             self.report.line(self.rollback.go_back(state, problem))
             self.report.begin(state.images)
