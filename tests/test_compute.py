@@ -93,7 +93,12 @@ def assert_same(one, other, tolerance):
         Compute(method=WINOGRAD),
         Compute(method=WINOGRAD, tangent=True),
     ],
-    ids=str,
+    ids=lambda compute: (
+        ",".join(
+            f"{field.name}" for field in dataclasses.fields(compute) if getattr(compute, field.name) != field.default
+        )
+        + str(compute.micro_batch)
+    ),
 )
 def test_every_way_of_calculating_gives_the_same_step(loss, compute):
     usual, watched, _ = take_steps(Compute(method=NATIVE), loss)
