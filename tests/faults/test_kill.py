@@ -26,7 +26,7 @@ def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
     assert (found["runs"]["kills"], found["runs"]["recovered"], found["runs"]["equal"]) == (50, 50, 50)
     assert found["saves"]["kills"] == 200
     assert found["saves"]["recovered"] == found["saves"]["equal"] > 0
-    # One interval of 16 images, or of 8, and what is shown while a checkpoint is being written: the next one waits for it,
-    # so that is another interval at most.
+    # One interval of 16 images, or of 8, and what is shown while a checkpoint is being written: the next one waits for
+    # it, so that is another interval at most.
     assert found["runs"]["most_images_lost"] <= 2 * 16
     assert found["saves"]["most_images_lost"] <= 2 * 8
