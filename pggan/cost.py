@@ -67,7 +67,7 @@ class Imagined:
         latents = torch.empty(count, a.latent_size, device=self.device)
         learn(
             self.state,
-            Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
+            Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading, count),
             Inputs(Reals(images, one_hot, one_hot), latents, latents.clone(), mix),
             Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, 0.999),
         )

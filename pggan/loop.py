@@ -114,7 +114,7 @@ def run_in(run_dir: Path, config: TrainConfig, loss: Loss, device: torch.device,
                 record=record,
                 notice=report.line,
                 micro_batches=micro_batches,
-                copies=device.type == "cuda",
+                rehearse=device.type == "cuda",
             )
             return Trainer(config, stepper, pyramid, report, saver=saver, notes=notes).train(interruption)
 
