@@ -33,6 +33,7 @@ def spread(kernel: Tensor) -> Tensor:
 class Method:
     """A way to convolve.  `geometry` is that of the convolution; kernels are as `prepared` gives them."""
 
+    name: str  # tells methods apart that share their functions
     prepared: Callable[[Tensor, Geometry], Tensor]  # kernel [O, I, 3, 3]
     convolve: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # x [N, I, H, W], kernel, bias [O]
     input_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # gradient [N, O, …], kernel
@@ -76,9 +77,11 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     return result
 
 
-NATIVE = Method(joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
-DIRECT = Method(joined, convolve, input_gradient, kernel_gradient)
-WINOGRAD = Method(winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient)
+NATIVE = Method("native", joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
+DIRECT = Method("direct", joined, convolve, input_gradient, kernel_gradient)
+WINOGRAD = Method(
+    "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
+)
 
 
 def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:

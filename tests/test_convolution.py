@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from pggan.architecture import Geometry
+from pggan.compute import Compute
 from pggan.convolution import DIRECT, NATIVE, WINOGRAD, convolution, method_for
 
 METHODS = {"native": NATIVE, "direct": DIRECT, "winograd": WINOGRAD}
@@ -105,3 +106,9 @@ def test_each_shape_gets_the_method_that_is_fastest_for_it(shape, kernel, geomet
     assert method_for(x, torch.empty(1).expand(kernel), geometry) is method
     if method is WINOGRAD:
         assert method_for(x.bfloat16(), torch.empty(1).expand(kernel), geometry) is not WINOGRAD
+
+
+def test_methods_differ_even_where_they_share_their_functions():
+    """Recordings and compiled passes are kept by stage, and a stage holds its method."""
+    assert len({NATIVE, DIRECT, WINOGRAD}) == 3
+    assert Compute(method=NATIVE) != Compute(method=DIRECT)

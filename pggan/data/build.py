@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pggan.data.doctor import attempt
+from pggan.data.entries import Entry
 from pggan.data.faces import Landmarks
 from pggan.data.images import BadImage, Target, load_image
 from pggan.data.index import Index, StoredFile
@@ -32,7 +33,6 @@ from pggan.data.records import (
     write_records,
 )
 from pggan.data.shards import Layout, close_files, new_layout
-from pggan.data.sources import Entry
 from pggan.data.writer import try_lock, write_errors_named, write_labels
 from pggan.errors import UserError
 from pggan.files import file_sha256, fsync_path

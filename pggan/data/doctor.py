@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from pggan.data.entries import Entry, Source
 from pggan.data.images import BadImage, ImageHeader, printable, read_header
 from pggan.data.parallel import Workers
-from pggan.data.sources import Entry, Source
 from pggan.errors import UserError
 from pggan.files import whole_file
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pggan.data.sources import Entry
+from pggan.data.entries import Entry
 from pggan.errors import UserError
 
 FOLDERS = "folders"

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from pggan.data.sources import DiskFile, Entry, array_file
+from pggan.data.entries import Entry
+from pggan.data.sources import DiskFile, array_file
 from pggan.errors import UserError, nearest
 
 PREFIX = "torchvision:"

@@ -10,13 +10,13 @@ from typing import Any
 
 from pggan.architecture import SMALLEST_RESOLUTION
 from pggan.data.doctor import Findings, examine, refuse
+from pggan.data.entries import Entry, Source
 from pggan.data.faces import Landmarks, face_side, read_landmarks
 from pggan.data.images import CROPS, EXTENSIONS, MODES, BadImage, ImageHeader, Target, square_side
 from pggan.data.index import check_resolution
 from pggan.data.labels import FOLDERS, class_names, class_of_each
 from pggan.data.parallel import Workers
 from pggan.data.records import Earlier, Recipe, Record, plan_digest
-from pggan.data.sources import Entry, Source
 from pggan.errors import UserError, nearest
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted

@@ -9,6 +9,7 @@ from pggan.architecture import SMALLEST_RESOLUTION
 from pggan.config import PrepareConfig
 from pggan.data.build import build, earlier_attempts
 from pggan.data.doctor import attempt, examine, refuse, show, write_report
+from pggan.data.entries import Entry, Source
 from pggan.data.faces import Landmarks
 from pggan.data.images import BadImage, Target, load_image
 from pggan.data.named import NamedSet, find_named, is_named, open_named
@@ -16,7 +17,7 @@ from pggan.data.parallel import Workers, keep_freed_memory
 from pggan.data.planning import Options, Plan, faces_of, make_plan
 from pggan.data.pyramid import ImagePyramid, require_new
 from pggan.data.records import Earlier, Record, earlier_attempt, earlier_dataset
-from pggan.data.sources import Entry, JoinedSource, Source, open_source
+from pggan.data.sources import JoinedSource, open_source
 from pggan.errors import UserError
 
 REPORT_FILE = "report.json"

@@ -1,0 +1,37 @@
+"""The schema of every key, and the checks between keys.  No torch here: a typo must be found in a second.
+
+Values live in `configs/*.yaml`, each with a comment; the files here say which keys exist and what they may be.
+"""
+
+from pggan.config.bench import BenchConfig
+from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
+from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
+from pggan.config.verbs import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
+
+__all__ = [
+    "PHASES",
+    "AverageConfig",
+    "BenchConfig",
+    "CheckpointConfig",
+    "ComputeConfig",
+    "ConvolutionMethod",
+    "Crop",
+    "DataConfig",
+    "DrawConfig",
+    "InspectConfig",
+    "InterpolateConfig",
+    "InterpolationPath",
+    "ModelConfig",
+    "MonitorConfig",
+    "OnBad",
+    "OptimizerConfig",
+    "PenaltyPath",
+    "Precision",
+    "PrepareConfig",
+    "SampleConfig",
+    "ScheduleConfig",
+    "Switch",
+    "TrainConfig",
+]
