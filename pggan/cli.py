@@ -12,13 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pggan.errors import UserError, nearest
+from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75
 
 # Hydra composes; run directory, logs and working directory are this program's own.
 QUIET = [
@@ -70,7 +67,7 @@ VERBS = {
             "train",
             "Train a generator and a discriminator, or go on training.",
             "TrainConfig",
-            "pggan.loop",
+            "pggan.launch",
             "pggan train data.path=photos run_dir=outputs/faces schedule.final_resolution=128",
         ),
         Verb(
@@ -118,13 +115,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Large tensors on a CPU get huge pages, which take a fraction of the time to get; torch reads this when it starts.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    return guarded(lambda: run_command(arguments))
+
+
+def run_command(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if arguments[0] not in VERBS:
+        raise UserError(f"There is no command '{arguments[0]}'.", nearest(arguments[0], VERBS))
+    return run_verb(VERBS[arguments[0]], arguments[1:])
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """What `run` returns, or the exit code for what it raises, having told people about it."""
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(overview())
-            return 0
-        if arguments[0] not in VERBS:
-            raise UserError(f"There is no command '{arguments[0]}'.", nearest(arguments[0], VERBS))
-        return run_verb(VERBS[arguments[0]], arguments[1:])
+        return run()
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR

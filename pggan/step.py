@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pggan.compute import Compute
+from pggan.distributed.exchange import Exchange
 from pggan.draws import Draws
-from pggan.exchange import Exchange
 from pggan.losses.base import Examination, GradientPenalty, Loss, Points, Reals, Terms
 from pggan.networks import Discriminator, Generator, prepared
 from pggan.schedule import Phase
@@ -107,6 +107,7 @@ def learn(
     stage: Stage,
     inputs: Inputs,
     dials: Dials,
+    *,
     passes: Passes | None = None,
     exchange: Exchange | None = None,
 ) -> dict[str, Tensor]:

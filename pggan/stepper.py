@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pggan.compute import Compute
+from pggan.distributed.exchange import Exchange
 from pggan.draws import Draws
 from pggan.errors import UserError
-from pggan.exchange import Exchange
 from pggan.losses.base import Loss, Reals
 from pggan.schedule import Phase
 from pggan.state import State
@@ -81,7 +81,7 @@ class Stepper:
             if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
                 dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
             try:
-                watched = learn(self.state, stage, inputs, dials, self.passes, self.exchange)
+                watched = learn(self.state, stage, inputs, dials, passes=self.passes, exchange=self.exchange)
             except torch.OutOfMemoryError as error:
                 raise self._too_large(stage) from error
         self._taken[stage] = self._taken.get(stage, 0) + 1
@@ -118,7 +118,7 @@ class Stepper:
     def _runs_out(self, stage: Stage, inputs: Inputs, dials: Dials, copy: dict[str, Watched]) -> bool:
         """Whether a step, whose gradients go nowhere, needs more memory than there is; the state is `copy` again."""
         try:
-            learn(self.state, stage, inputs, dials, self.passes)
+            learn(self.state, stage, inputs, dials, passes=self.passes)
             return False
         except torch.OutOfMemoryError:
             return True
@@ -150,7 +150,7 @@ class Stepper:
         if stage not in self._recordings:
             try:
                 self._recordings[stage] = Recording(
-                    lambda i, d: learn(self.state, stage, i, d, self.passes, self.exchange),
+                    lambda i, d: learn(self.state, stage, i, d, passes=self.passes, exchange=self.exchange),
                     inputs,
                     tensors_for(dials, stage, inputs.latents_d.device),
                 )

@@ -133,9 +133,9 @@ def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(m
     plain, _ = run(compute=Compute())
     learn, calls = pggan.stepper.learn, []
 
-    def scarce(state, stage, inputs, dials, passes, exchange=None):
+    def scarce(state, stage, inputs, dials, **how):
         calls.append((stage.resolution, stage.compute.micro_batch))
-        watched = learn(state, stage, inputs, dials, passes, exchange)  # both networks have moved when memory runs out
+        watched = learn(state, stage, inputs, dials, **how)  # both networks have moved when memory runs out
         if stage.resolution == 8 and stage.compute.micro_batch is None:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return watched
@@ -149,7 +149,7 @@ def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(m
 
 
 def test_out_of_memory_again_ends_the_run(monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(pggan.stepper, "learn", full)

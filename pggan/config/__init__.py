@@ -9,6 +9,7 @@ from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
 from pggan.config.verbs import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
+from pggan.config.workers import WorkersConfig
 
 __all__ = [
     "PHASES",
@@ -34,4 +35,5 @@ __all__ = [
     "ScheduleConfig",
     "Switch",
     "TrainConfig",
+    "WorkersConfig",
 ]

@@ -7,12 +7,14 @@ from typing import Any
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
-from pggan.errors import UserError
+from pggan.config.workers import WorkersConfig
+from pggan.errors import UserError, nearest
 from pggan.losses import require_loss
 from pggan.schedule import Schedule
 from pggan.schema import require
 from pggan.values import parse_grid
 
+GRADIENTS = ("dense", "bf16", "dgc")
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 
@@ -68,6 +70,9 @@ class TrainConfig:
     init_from: str | None
     seed: int
     devices: str
+    elastic: bool
+    workers: WorkersConfig
+    gradients: dict[str, Any]
     precision: Precision
     compute: ComputeConfig
     data: DataConfig
@@ -86,6 +91,13 @@ class TrainConfig:
                 "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
             )
         require_loss(str(self.loss.get("name")))
+        gradients = str(self.gradients.get("name"))
+        if gradients not in GRADIENTS:
+            raise UserError(f"There is no gradients={gradients}.", nearest(gradients, GRADIENTS))
+        if self.elastic and gradients != "dense":
+            raise UserError(
+                f"elastic=true adds up gradients exactly, gradients={gradients} does not.", "Take gradients=dense."
+            )
         self.compute.require_whole_groups(self.model.stddev_group)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, Store
+from torch.distributed import ProcessGroup, ReduceOp, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from pggan.errors import UserError
 
@@ -26,7 +28,7 @@ class PeerLost(Exception):
     """Another process went away in the middle of a common operation."""
 
 
-class EndedElsewhere(Exception):  # noqa: N818 - no error of this process
+class EndedElsewhere(Exception):
     """Another process has an error of the user's to tell, and tells it."""
 
 
@@ -41,7 +43,7 @@ class Place:
 
 
 def launched() -> Place | None:
-    """This process's place if torchrun, or something that sets the same variables, started it among others.
+    """Where this process is, if torchrun, or something that sets the same variables, started it among others.
 
     Raises UserError when some of the variables are there and others are not.
     """
@@ -59,7 +61,9 @@ def launched() -> Place | None:
 class World:
     """All processes of a run.  Every method but `is_first` and `name` is called by all of them, in the same order."""
 
-    def __init__(self, place: Place, device: torch.device, control: ProcessGroup | None, store: Store | None) -> None:
+    def __init__(
+        self, place: Place, device: torch.device, control: ProcessGroup | None, store: TCPStore | None
+    ) -> None:
         """Args: control: over which small things go, in host memory; None when there is one process only."""
         self.rank, self.size = place.rank, place.size
         self.local_rank, self.local_size = place.local_rank, place.local_size
@@ -84,11 +88,11 @@ class World:
         Raises UserError when that takes longer than two minutes.
         """
         try:
-            store, _, _ = next(dist.rendezvous("env://", timeout=CONNECTING))
+            store, _, _ = next(rendezvous("env://", timeout=CONNECTING))
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(
                 backend,
-                store=dist.PrefixStore("gradients", store),
+                store=PrefixStore("gradients", store),
                 rank=place.rank,
                 world_size=place.size,
                 timeout=LONGEST_COLLECTIVE,
@@ -99,7 +103,7 @@ class World:
             raise UserError(
                 f"Process {place.rank} of {place.size} did not find the others at {address}: "
                 f"{str(error).splitlines()[0]}",
-                "Start as many processes as were announced, and see that this address can be reached from all machines.",
+                "Start as many processes as were announced, and see that all machines can reach this address.",
             ) from error
 
     def leave(self) -> None:
@@ -245,7 +249,9 @@ class World:
         with self.together():
             if others and self.is_first:
                 theirs = everyone[others[0]]
-                name = next(name for name, a, b in zip(named, everyone[0], theirs, strict=True) if not torch.equal(a, b))
+                name = next(
+                    name for name, a, b in zip(named, everyone[0], theirs, strict=True) if not torch.equal(a, b)
+                )
                 raise UserError(
                     f"The weights of {name} in process {others[0]} are no longer those of process 0.",
                     "Give the same command again: it goes on from the last checkpoint. If this comes back, that "

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pggan.distributed.world import World
 from pggan.state import Player
-from pggan.world import World
 
-# Waits for the gradients of all processes, puts their sum in place of this one's, and gives the loss of the whole batch.
+# Waits for the gradients of all processes, puts their sum in place of this one's, gives the loss of the whole batch.
 Arrival = Callable[[], Tensor]
 
 
@@ -49,7 +49,9 @@ class Flat:
 
     def fill(self, loss: Tensor) -> Tensor:
         """The gradients and `loss`, copied.  [P + 1]"""
-        torch._foreach_copy_(self._views(self.numbers), [weight.grad for weight in self.weights])
+        torch._foreach_copy_(
+            self._views(self.numbers), [weight.grad for weight in self.weights if weight.grad is not None]
+        )
         self.numbers[-1] = loss
         return self.numbers
 

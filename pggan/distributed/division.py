@@ -1,9 +1,9 @@
-"""How a batch is divided among processes: in whole groups of minibatch stddev, so that each group sees what it sees alone.
+"""How a batch is divided among processes: in whole groups of minibatch stddev, as they are in one process.
 
 The groups of a batch are its columns: of N images in groups of M, group g is made of images g, g + N/M, g + 2 N/M …
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ Indices = NDArray[np.int64]
 class Division:
     """The part of every batch that process `rank` of `size` calculates.
 
-    With `elastic`, a batch is cut into shards that don't depend on the number of processes, each calculated in one pass;
-    a process has one or more of them.
+    With `elastic`, a batch is cut into shards that don't depend on the number of processes, each calculated in one
+    pass; a process has one or more of them.
     """
 
     rank: int
@@ -60,6 +60,17 @@ class Division:
             return members[:, mine.start * width : mine.stop * width].flatten()
         return members[:, mine.start * columns // count : mine.stop * columns // count].flatten()
 
+    def largest_share(self, batch: int) -> int:
+        """Images of a batch that the process with most of them has."""
+        return max(len(replace(self, rank=rank).rows(batch)) for rank in range(self.size))
+
+    @property
+    def flat_tensors(self) -> int:
+        """Copies of all gradients that are kept at most, besides the gradients: to be sent, or as sums of shards."""
+        if self.elastic:
+            return SHARDS.bit_length() + 1
+        return int(self.size > 1)
+
     def require_enough(self, key: str, batch: int) -> None:
         """Raise UserError unless every process gets a part of a `batch`, from `key`, all equal unless `elastic`."""
         groups = batch // min(self.group, batch)
@@ -78,3 +89,6 @@ class Division:
                 f"Take {', '.join(map(str, good))} processes, a {key} that is a multiple of "
                 f"{min(self.group, batch) * self.size}, or elastic=true, which shares unevenly.",
             )
+
+
+ALONE = Division(rank=0, size=1, group=1, elastic=False, micro_batch=None)

@@ -1,0 +1,129 @@
+"""Several processes on this machine under torchrun's elastic agent: started, watched, started again."""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from pggan.config import WorkersConfig
+from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
+from pggan.interruption import SIGNALS
+
+FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
+
+
+class Agent(LocalElasticAgent):
+    """torchrun's agent, which knows when it is no use to start again, and says what happened in words."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state is WorkerState.FAILED:
+            codes = [failure.exitcode for failure in result.failures.values()]
+            if any(code in FINAL for code in codes):
+                self._remaining_restarts = 0
+            else:
+                self._tell(result)
+        return result
+
+    def _tell(self, result: RunResult) -> None:
+        first = min(result.failures.items(), key=lambda item: item[1].timestamp)
+        ended = [
+            f"process {rank} (pid {failure.pid}) {_how(failure.exitcode)}"
+            for rank, failure in sorted(result.failures.items(), key=lambda item: item[0] != first[0])
+            if failure.exitcode != -signal.SIGTERM  # by the agent, because of another one
+        ]
+        left = self._remaining_restarts
+        then = f"all start again from the last checkpoint ({left} more times)" if left else "no restarts are left"
+        print(f"Lost: {'; '.join(ended)}. {then.capitalize()}.", file=sys.stderr, flush=True)
+
+
+def _how(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def run_workers(command: list[str], count: int, workers: WorkersConfig) -> int:
+    """Run `command` in `count` processes here, and wait for the other machines if there are any; the exit code.
+
+    Signals are passed on to the processes, which save and end.  Raises UserError when the machines don't meet.
+    """
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the words are ours
+    # With the store shared by all attempts, new processes find the addresses of dead ones there.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGURG"  # one that has no other use: signals are handled below
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=workers.rendezvous or "localhost:0",
+        run_id="pggan" if workers.nodes > 1 else uuid.uuid4().hex,
+        min_nodes=workers.nodes,
+        max_nodes=workers.nodes,
+        local_addr=workers.address,
+        join_timeout=workers.join_seconds,
+        read_timeout=min(workers.join_seconds, 60),
+        **keeps_store(workers),
+    )
+    with tempfile.TemporaryDirectory(prefix="pggan-") as logs:
+        try:
+            spec = WorkerSpec(
+                role="train",
+                local_world_size=count,
+                entrypoint=command[0],
+                args=tuple(command[1:]),
+                rdzv_handler=get_rendezvous_handler(parameters),
+                max_restarts=workers.restarts,
+                monitor_interval=0.1,
+                local_addr=workers.address,
+            )
+            agent = Agent(spec, DefaultLogsSpecs(log_dir=logs))
+            with passing_on(agent):
+                result = agent.run()
+        except (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError) as error:
+            raise UserError(
+                f"The machines did not meet at workers.rendezvous={workers.rendezvous}: {str(error).splitlines()[0]}",
+                f"Start the same command on all {workers.nodes} machines, with the address of one of them that all "
+                "can reach, and a port that is free there.",
+            ) from error
+    codes = [failure.exitcode for failure in result.failures.values()]
+    return next((code for code in FINAL if code in codes), EXIT_FAILED if codes else 0)
+
+
+def keeps_store(workers: WorkersConfig) -> dict[str, bool]:
+    """Whether this machine is the one where all meet, if its address says so; else its host name decides."""
+    if workers.address is None or workers.rendezvous is None:
+        return {}
+    return {"is_host": workers.address == workers.rendezvous.rpartition(":")[0]}
+
+
+@contextmanager
+def passing_on(agent: Agent) -> Iterator[None]:
+    """Signals to this process go to the workers; before there are any, they end it."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        pids = [worker.id for worker in agent.get_worker_group().workers if isinstance(worker.id, int)]
+        if not pids:
+            raise KeyboardInterrupt
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
