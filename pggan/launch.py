@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -12,7 +13,7 @@ from pggan.config import TrainConfig
 from pggan.device import choose_device, count_devices, device_of
 from pggan.distributed.world import EndedElsewhere, PeerLost, Place, World, launched
 from pggan.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
-from pggan.run import division_of
+from pggan.run import division_of, teller
 from pggan.run import run as run_in
 from pggan.run_dir import choose_run_dir, plain
 
@@ -64,4 +65,6 @@ def run_several(config: TrainConfig, kind: str, count: int) -> int:
     )
     if config.workers.nodes == 1 and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return run_workers([sys.executable, "-m", "pggan.distributed.worker"], count, config.workers)
+    return run_workers(
+        [sys.executable, "-m", "pggan.distributed.worker"], count, config.workers, teller(Path(str(config.run_dir)))
+    )

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -309,7 +309,7 @@ def teller(run_dir: Path) -> Callable[[str], None]:
 
     def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-        with (run_dir / "train.log").open("a") as log:
+        with suppress(OSError), (run_dir / "train.log").open("a") as log:  # on another machine, it may not be there
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     return tell

@@ -3,10 +3,9 @@
 import logging
 import os
 import signal
-import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -31,6 +30,11 @@ FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothin
 class Agent(LocalElasticAgent):
     """torchrun's agent, which knows when it is no use to start again, and says what happened in words."""
 
+    def __init__(self, spec: WorkerSpec, logs: DefaultLogsSpecs, say: Callable[[str], None]) -> None:
+        """Args: say: tells people."""
+        super().__init__(spec, logs)
+        self.say = say
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED:
@@ -50,14 +54,14 @@ class Agent(LocalElasticAgent):
         ]
         left = self._remaining_restarts
         then = f"all start again from the last checkpoint ({left} more times)" if left else "no restarts are left"
-        print(f"Lost: {'; '.join(ended)}. {then.capitalize()}.", file=sys.stderr, flush=True)
+        self.say(f"Lost: {'; '.join(ended)}. {then.capitalize()}.")
 
 
 def _how(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def run_workers(command: list[str], count: int, workers: WorkersConfig) -> int:
+def run_workers(command: list[str], count: int, workers: WorkersConfig, say: Callable[[str], None]) -> int:
     """Run `command` in `count` processes here, and wait for the other machines if there are any; the exit code.
 
     Signals are passed on to the processes, which save and end.  Raises UserError when the machines don't meet.
@@ -89,7 +93,7 @@ def run_workers(command: list[str], count: int, workers: WorkersConfig) -> int:
                 monitor_interval=0.1,
                 local_addr=workers.address,
             )
-            agent = Agent(spec, DefaultLogsSpecs(log_dir=logs))
+            agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), say)
             with passing_on(agent):
                 result = agent.run()
         except (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError) as error:

@@ -1,8 +1,8 @@
 """Gradients added up in an order that does not depend on the number of processes, so that no bit does either.
 
 A batch is cut into shards (pggan.distributed.division).  Their gradients are the leaves of a binary tree: a node that
-spans `size` shards from `start` is the sum of its left and its right half; what lies beyond the last shard is left out.  Each
-process adds up what it can, then each one finishes a slice of all numbers, and all collect the slices.
+spans `size` shards from `start` is the sum of its left and its right half; what lies beyond the last shard is left
+out.  Each process adds up what it can, then each one finishes a slice of all numbers, and all collect the slices.
 
 P numbers in the gradients of one network that are in use, and one for the loss.
 """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -101,8 +102,7 @@ class World:
         except (dist.DistError, RuntimeError) as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise UserError(
-                f"Process {place.rank} of {place.size} did not find the others at {address}: "
-                f"{str(error).splitlines()[0]}",
+                f"Process {place.rank} of {place.size} did not find the others at {address}: {_reason(error)}.",
                 "Start as many processes as were announced, and see that all machines can reach this address.",
             ) from error
 
@@ -120,7 +120,7 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            raise PeerLost(f"{self.name} lost its connection to the others: {str(error).splitlines()[0]}") from error
+            raise PeerLost(f"{self.name} lost its connection to the others: {_reason(error)}") from error
         finally:
             self.waiting_since = None
 
@@ -257,6 +257,11 @@ class World:
                     "Give the same command again: it goes on from the last checkpoint. If this comes back, that "
                     "machine's memory or link is at fault.",
                 )
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of a message, without the place in torch's sources where it comes from."""
+    return re.sub(r"^\[\S+:\d+\] ", "", str(error).splitlines()[0]).split(". ")[0].rstrip(".")
 
 
 def _digest(weights: list[Tensor]) -> Tensor:
