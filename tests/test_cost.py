@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pggan.architecture import Architecture, Resampling
-from pggan.bench_steps import ADAM, phase_of
+from pggan.bench_steps import phase_of
+from pggan.bench_ways import ADAM
 from pggan.compute import Compute
 from pggan.cost import Imagined
 from pggan.draws import Draws

@@ -7,7 +7,7 @@ import torch
 
 import pggan.stepper
 from pggan.architecture import Architecture, Resampling
-from pggan.bench_steps import ADAM
+from pggan.bench_ways import ADAM
 from pggan.compute import Compute
 from pggan.draws import Draws
 from pggan.errors import UserError
