@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pggan.bench_data import decoding_table, loading_table, measure_decoding, measure_loading
-from pggan.bench_steps import TEXTBOOK, Steps, matmul_rate, phase_of, projected_hours, stage_table
+from pggan.bench_steps import Steps, phase_of, projected_hours, stage_table
 from pggan.config import BenchConfig, Precision
 from pggan.data.loader import budget_bytes
 from pggan.data.pyramid import ImagePyramid
@@ -33,20 +33,18 @@ def run(config: BenchConfig) -> int:
         return run_data(config, device, loss, ImagePyramid(Path(config.data.path)))
     stages = config.stages if isinstance(config.stages, list) else [config.stages]
     batches = batch_table(config, min(stages))
-    steps, rows = Steps(config, loss, device, channels=3), []
-    rates = {name: matmul_rate(device, compute.dtype or torch.float32) for name, compute in steps.compute.items()}
+    errors = Console(stderr=True, highlight=False)
+    steps, rows = Steps(config, loss, device, channels=3, notice=errors.print), []
+    rates = steps.rates()
     for stage in stages:
-        row = steps.measure(phase_of(stage, int(table_at(batches, stage))), config.steps, config.warmup)
-        for name, way in row["ways"].items():
-            rate = rates.get(name, next(iter(rates.values())))
-            way["share_of_matmul_rate"] = way["teraflop_per_second"] * 1e12 / rate
-            if config.against:
-                way["ratio"] = row["ways"][TEXTBOOK]["milliseconds_per_step"] / way["milliseconds_per_step"]
+        phase = phase_of(stage, int(table_at(batches, stage)))
+        row = steps.row(phase, steps.measure(phase, config.steps, config.warmup), rates)
         rows.append(row)
         beside = f", {row['ratio']:.2f} times the textbook step" if config.against else ""
-        Console(stderr=True).print(f"{stage}x{stage}: {row['images_per_second']:.2f} img/s{beside}")
+        errors.print(f"{stage}x{stage}: {row['images_per_second']:.2f} img/s{beside}")
     result: dict[str, Any] = {"hardware": hardware(device), "versions": versions(), "loss": config.loss}
-    result["matmul_teraflop_per_second"] = {name: rate / 1e12 for name, rate in rates.items()}
+    result["matmul_teraflop_per_second"] = {name: rate.multiplying / 1e12 for name, rate in rates.items()}
+    result["copy_gigabyte_per_second"] = {name: rate.copying / 1e9 for name, rate in rates.items()}
     result["projected_hours"] = projected_hours(config.schedule.build(), rows)
     show(result | {"stages": rows}, config, stage_table(rows))
     return 0
@@ -61,15 +59,17 @@ def run_data(config: BenchConfig, device: torch.device, loss: Loss, pyramid: Ima
             f"{pyramid.path} has none of the stages {wanted}.", f"It has levels from 4 to {pyramid.resolution}."
         )
     batches = batch_table(config, min(stages))
-    steps, rows = Steps(config, loss, device, channels=pyramid.channels), []
+    errors = Console(stderr=True, highlight=False)
+    steps, rows = Steps(config, loss, device, channels=pyramid.channels, notice=errors.print), []
     for stage in stages:
         phase = phase_of(stage, int(table_at(batches, stage)))
         budget = budget_bytes(config.data.device_budget_mib, device)
         row = measure_loading(pyramid, phase, device, config.data.batches, budget)
-        row["step_images_per_second"] = steps.measure(phase, config.steps, config.warmup)["images_per_second"]
+        name, seconds = next(iter(steps.measure(phase, config.steps, config.warmup).items()))
+        row["step_images_per_second"], row["notices"] = phase.batch / seconds, list(steps.ways[name].notices)
         row["ratio"] = row["ready_images_per_second"] / row["step_images_per_second"]
         rows.append({"resolution": stage, "batch": phase.batch, **row})
-        Console(stderr=True).print(f"{stage}x{stage}: {row['ratio']:.0f} times what the step takes")
+        errors.print(f"{stage}x{stage}: {row['ratio']:.0f} times what the step takes")
     facts = {"images": pyramid.images, "channels": pyramid.channels, "resolution": pyramid.resolution}
     decoding = measure_decoding(pyramid)
     result = {"hardware": hardware(device), "versions": versions(), "data": facts, "loss": config.loss}

@@ -3,32 +3,23 @@
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 
-from pggan.architecture import Architecture
-from pggan.compute import Compute
-from pggan.config import BenchConfig, OptimizerConfig, Precision
+from pggan.bench_rates import Rates, measured_rates
+from pggan.bench_ways import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
+from pggan.config import BenchConfig
 from pggan.cost import Imagined
-from pggan.device import choose_compute
+from pggan.device import set_float32
 from pggan.draws import Draws
 from pggan.losses.base import Loss, Reals
 from pggan.meter import Meter
 from pggan.schedule import Phase, Schedule
-from pggan.state import new_state
-from pggan.stepper import Stepper
 from pggan.textbook import Textbook
-
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
-TEXTBOOK = "textbook"
-DECAY = 0.999
-
-Step = Callable[[Phase, Reals, Draws], object]
 
 
 def phase_of(resolution: int, batch: int) -> Phase:
@@ -48,83 +39,89 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 class Steps:
-    """The ways of taking a step that are compared, each with a state of its own."""
+    """The ways of taking a step that are compared, and what is known of the device."""
 
-    def __init__(self, config: BenchConfig, loss: Loss, device: torch.device, *, channels: int) -> None:
+    def __init__(
+        self, config: BenchConfig, loss: Loss, device: torch.device, *, channels: int, notice: Callable[[str], None]
+    ) -> None:
+        """Raises UserError, before anything is made, for a way that `device` can't go.
+
+        Args: notice: is told when a way could not be gone as asked for.
+        """
         stages = config.stages if isinstance(config.stages, list) else [config.stages]
         architecture = config.model.architecture(max(stages), channels, labels=0)
         self.device, self.loss, self.channels = device, loss, channels
-        self.compute: dict[str, Compute] = {}
-        self.ways: dict[str, Step] = {}
-        self.fresh: list[Callable[[], None]] = []
-        for precision in config.precisions:
-            for mode in config.modes:
-                self._add(config, Precision(precision), mode, architecture)
-        if config.against:
-            textbook = Textbook(architecture, ADAM, 0, device)
-            self.ways[TEXTBOOK] = lambda phase, reals, draws: textbook.step(phase, reals, loss, draws, decay=DECAY)
-            self.fresh += [textbook.adam_g.state.clear, textbook.adam_d.state.clear]
+        self.ways = make_ways(config, architecture, loss, device, notice)
         self.imagined = Imagined(architecture, ADAM, device, half=False)
         with self.imagined.mode, warnings.catch_warnings(action="ignore"):
             self.imagined_textbook = Textbook(architecture, ADAM, 0, device)
 
-    def _add(self, config: BenchConfig, precision: Precision, mode: str, architecture: Architecture) -> None:
-        name = f"{precision.value} {mode}"
-        options = replace(config.compute, compile="compiled" in mode)
-        compute = choose_compute(precision, options, self.device)
-        state = new_state(architecture, ADAM, 0, self.device, half=precision is Precision.fp16)
-        stepper = Stepper(state, self.loss, compute, record="graph" in mode, notice=lambda text: None)
+    def rates(self) -> dict[str, Rates]:
+        """The rates of the device in the precision of every way."""
+        kinds = {name: (way.precision, way.compute.dtype or torch.float32) for name, way in self.ways.items()}
+        found = {kind: measured_rates(self.device, *kind) for kind in dict.fromkeys(kinds.values())}
+        return {name: found[kind] for name, kind in kinds.items()}
 
-        def reset() -> None:
-            state.reset_optimizers()
-            stepper.forget()
+    def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, float]:
+        """Seconds per update of every way: medians of rounds in which all take their turn.
 
-        self.compute[name] = compute
-        self.ways[name] = lambda phase, reals, draws: stepper.step(phase, reals, draws, DECAY)
-        self.fresh.append(reset)
-
-    def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, Any]:
-        """One row: the first way, the others beside it, all measured in turn."""
-        for reset in self.fresh:
-            reset()
+        A round is one update, or as many as `loss.interval`: then every round has one with penalties.
+        """
+        for way in self.ways.values():
+            with way.memory.counted():
+                way.begin()
         images = torch.rand(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device) * 2 - 1
         seconds: dict[str, list[float]] = {name: [] for name in self.ways}
-        memory = {name: self._imagined_peak(name, phase) for name in self.ways}
-        for number in range(warmup + steps):
-            for name, step in self.ways.items():
-                draws = Draws(0, number * phase.batch, self.device)
-                self._wait(reset_peak=True)
-                start = time.perf_counter()
-                step(phase, Reals(images, None, None), draws)
-                self._wait()
-                seconds[name].append(time.perf_counter() - start)
-                if self.device.type == "cuda":
-                    memory[name] = torch.cuda.max_memory_allocated(self.device)
-        return self._row(phase, {name: median(all_of[warmup:]) for name, all_of in seconds.items()}, memory)
+        before = max(warmup, *(way.warmup for way in self.ways.values()))
+        for number in range(before + steps):
+            for name, way in self.ways.items():
+                if number < 2:  # the first round tries kernels, which takes memory that is not needed later
+                    way.memory.peak = 0
+                seconds[name].append(self._timed(way, phase, images, number))
+        return {name: median(all_of[before:]) for name, all_of in seconds.items()}
 
-    def _row(self, phase: Phase, seconds: dict[str, float], memory: dict[str, int]) -> dict[str, Any]:
-        first = next(iter(self.ways))
-        cost = self.imagined.cost(phase, self.loss, self.compute[first])
-        ways = {
-            name: {
-                "milliseconds_per_step": 1000 * taken,
-                "images_per_second": phase.batch / taken,
-                "teraflop_per_second": cost.flops / taken / 1e12,
-                "peak_memory_bytes": memory[name],
-            }
-            for name, taken in seconds.items()
-        }
+    def _timed(self, way: Way, phase: Phase, images: torch.Tensor, number: int) -> float:
+        set_float32(self.device, way.precision)
+        interval = self.loss.interval
+        self._wait()
+        with way.memory.counted():
+            start = time.perf_counter()
+            for update in range(number * interval, (number + 1) * interval):
+                way.step(phase, Reals(images, None, None), Draws(0, update * phase.batch, self.device))
+            self._wait()
+            return (time.perf_counter() - start) / interval
+
+    def row(self, phase: Phase, seconds: dict[str, float], rates: dict[str, Rates]) -> dict[str, Any]:
+        """What came out for one stage: the figures of the first way, and those of all ways."""
+        ways = {name: self._figures(name, phase, taken, rates[name]) for name, taken in seconds.items()}
+        first = next(iter(ways))
         row = {"resolution": phase.resolution, "batch": phase.batch, **ways[first]}
-        row["flops_per_image"] = cost.flops // phase.batch
-        row["operations"] = cost.operations
         if TEXTBOOK in seconds:
-            row["ratio"] = seconds[TEXTBOOK] / seconds[first]
+            for name, taken in seconds.items():
+                ways[name]["ratio"] = seconds[TEXTBOOK] / taken
+            row["ratio"] = ways[first]["ratio"]
         return {**row, "ways": ways}
 
-    def _imagined_peak(self, name: str, phase: Phase) -> int:
-        """Bytes of all tensors of one way at the worst moment of a step; a process does not tell them apart."""
-        if name != TEXTBOOK:
-            return self.imagined.peak_bytes(phase, self.loss, self.compute[name])
+    def _figures(self, name: str, phase: Phase, taken: float, rates: Rates) -> dict[str, Any]:
+        way = self.ways[name]
+        cost = self.imagined.cost(phase, self.loss, way.compute)
+        peak = self._imagined_textbook_peak(phase) if isinstance(way, TextbookWay) else cost.peak_bytes
+        return {
+            "milliseconds_per_step": 1000 * taken,
+            "images_per_second": phase.batch / taken,
+            "teraflop_per_second": cost.flops / taken / 1e12,
+            "share_of_matmul_rate": cost.flops / taken / rates.multiplying,
+            "floor_milliseconds_per_step": 1000 * rates.floor(cost),
+            "roofline_percent": 100 * rates.floor(cost) / taken,
+            "peak_memory_bytes": way.memory.peak if self.device.type == "cuda" else peak,
+            "flops_per_image": cost.flops // phase.batch,
+            "moved_bytes_per_image": cost.moved_bytes // phase.batch,
+            "operations": None if isinstance(way, TextbookWay) else cost.operations,
+            "notices": list(way.notices),
+        }
+
+    def _imagined_textbook_peak(self, phase: Phase) -> int:
+        """Bytes of all tensors of the textbook at the worst moment of a step; a process does not tell ways apart."""
         textbook = self.imagined_textbook
         with self.imagined.mode:
             images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
@@ -137,25 +134,11 @@ class Steps:
                 step(Draws(0, 0, self.device))
         return meter.peak
 
-    def _wait(self, *, reset_peak: bool = False) -> None:
+    def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            if reset_peak:
-                torch.cuda.reset_peak_memory_stats(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
-
-
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large matrix product: what the step's rate is held against."""
-    side = 1024 if device.type == "cpu" else 8192
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    seconds = []
-    for _ in range(6):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()  # waits for the device
-        seconds.append(time.perf_counter() - start)
-    return 2 * side**3 / median(seconds[1:])
 
 
 def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | None:
@@ -169,7 +152,7 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 
 def stage_table(rows: list[dict[str, Any]]) -> Table:
     """The rows for people: a line per resolution and way."""
-    table = Table("side", "batch", "way", "ms/step", "img/s", "TFLOP/s", "matmul", "ratio", "MiB")
+    table = Table("side", "batch", Column("way", no_wrap=True), "ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
     for row in rows:
         for name, way in row["ways"].items():
             first = name == next(iter(row["ways"]))
@@ -180,7 +163,7 @@ def stage_table(rows: list[dict[str, Any]]) -> Table:
                 f"{way['milliseconds_per_step']:.1f}",
                 f"{way['images_per_second']:.2f}",
                 f"{way['teraflop_per_second']:.3f}",
-                f"{100 * way['share_of_matmul_rate']:.0f} %",
+                f"{way['roofline_percent']:.0f} %",
                 f"{way['ratio']:.2f}" if "ratio" in way else "",
                 f"{way['peak_memory_bytes'] / 2**20:.0f}",
             )

@@ -10,7 +10,7 @@ from pggan.architecture import Architecture
 from pggan.compute import Compute
 from pggan.config import OptimizerConfig
 from pggan.convolution import NATIVE
-from pggan.losses.base import Loss, Points, Reals
+from pggan.losses.base import GradientPenalty, Loss, Points, Reals
 from pggan.meter import Meter
 from pggan.schedule import Phase
 from pggan.state import new_state
@@ -19,9 +19,10 @@ from pggan.step import Dials, Inputs, Stage, learn
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step of D and G."""
+    """Of one step of D and G.  `flops` and `moved_bytes` are means over an interval of lazy penalties."""
 
     flops: int  # two per multiply-add, of plain convolutions and matrix products
+    moved_bytes: int  # read and written by those, Adam and the averaged generator: all a step of fused kernels has to
     peak_bytes: int  # all tensors at the worst moment, networks and moments included
     operations: int  # calls of PyTorch's kernels, about one launch each
 
@@ -38,11 +39,16 @@ class Imagined:
             self.state = new_state(architecture, optimizer, 0, device, half=half)
 
     def cost(self, phase: Phase, loss: Loss, compute: Compute) -> Cost:
-        """The cost of a step of `phase` in which every penalty is due, from the second step on."""
+        """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
         meter = self._metered(phase, loss, compute)
-        with self.mode, Meter() as plain:
-            self._step(phase, loss, replace(compute, method=NATIVE, tangent=False, micro_batch=None))
-        return Cost(plain.flops, meter.peak, meter.operations)
+        plain = replace(compute, method=NATIVE, tangent=False, micro_batch=None, recompute=False)
+        full = self._plain(phase, loss, plain, loss.penalties())
+        rest = full if loss.interval == 1 else self._plain(phase, loss, plain, ())
+        flops, moved = (
+            (of_full + (loss.interval - 1) * of_rest) // loss.interval
+            for of_full, of_rest in ((full.flops, rest.flops), (full.moved, rest.moved))
+        )
+        return Cost(flops, moved, meter.peak, meter.operations)
 
     def peak_bytes(self, phase: Phase, loss: Loss, compute: Compute) -> int:
         """`Cost.peak_bytes` alone, which is sooner found."""
@@ -51,16 +57,21 @@ class Imagined:
     def _metered(self, phase: Phase, loss: Loss, compute: Compute) -> Meter:
         with self.mode:
             self.state.reset_optimizers()
-            self._step(phase, loss, compute)  # makes the moments
+            self._step(phase, loss, compute, loss.penalties())  # makes the moments
             present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
             meter = Meter(present)
             with meter:
-                self._step(phase, loss, compute)
+                self._step(phase, loss, compute, loss.penalties())
         return meter
 
-    def _step(self, phase: Phase, loss: Loss, compute: Compute) -> None:
+    def _plain(self, phase: Phase, loss: Loss, compute: Compute, due: tuple[GradientPenalty, ...]) -> Meter:
+        meter = Meter()
+        with self.mode, meter:
+            self._step(phase, loss, compute, due)
+        return meter
+
+    def _step(self, phase: Phase, loss: Loss, compute: Compute, due: tuple[GradientPenalty, ...]) -> None:
         a, count = self.state.average.architecture, phase.batch
-        due = loss.penalties()
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         mix = torch.empty(count, 1, 1, 1, device=self.device) if any(p.at is Points.mixed for p in due) else None

@@ -88,9 +88,7 @@ def set_up(device: torch.device, precision: Precision) -> None:
     """Settings of the whole process that suit `device`."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
-        short = "tf32" if precision is Precision.tf32 else "ieee"
-        torch.backends.cuda.matmul.fp32_precision = short
-        torch.backends.cudnn.conv.fp32_precision = short  # type: ignore[attr-defined]
+    set_float32(device, precision)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
     if device.type == "cpu" and sys.platform == "linux":
         # Large blocks otherwise go back to the system at once and come back page by page, each cleared: a map of
@@ -99,6 +97,14 @@ def set_up(device: torch.device, precision: Precision) -> None:
         if mallopt is not None:
             mallopt(M_MMAP_MAX, 0)
             mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def set_float32(device: torch.device, precision: Precision) -> None:
+    """How this process multiplies float32 numbers on `device` from now on: in TF32, or in full."""
+    if device.type == "cuda":
+        short = "tf32" if precision is Precision.tf32 else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = short
+        torch.backends.cudnn.conv.fp32_precision = short  # type: ignore[attr-defined]
 
 
 def choose_compute(precision: Precision, config: ComputeConfig, device: torch.device) -> Compute:

@@ -4,23 +4,28 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+ATEN = torch.ops.aten
+CHANGED = {ATEN._fused_adam_: (0, 2, 3), ATEN._foreach_lerp_: (0,)}  # operations in place: which arguments they change
+
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside `with`: operations, floating-point ones in products, and bytes of all tensors alive, now and at most.
 
-    Tensors given at the start count from the start.
+    Tensors given at the start count from the start.  `moved`: bytes that products (convolutions and those of matrices),
+    Adam and the averaged generator read and write; all else could be done in passing.
 
     Scratch space inside single operations is not seen.
     """
 
     def __init__(self, present: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = self.operations = self.flops = 0
+        self.now = self.peak = self.operations = self.flops = self.moved = 0
         self._alive: set[int] = set()
         for tensor in present:
             self._notice(tensor)
@@ -31,6 +36,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = getattr(func, "_overloadpacket", None)
         if packet in flop_registry:
             self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=result)
+            self.moved += nbytes((args, kwargs, result))
+        elif packet in CHANGED:
+            self.moved += nbytes((args, kwargs, [args[index] for index in CHANGED[packet]]))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._notice(leaf)
@@ -48,3 +56,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, address: int, size: int) -> None:
         self._alive.discard(address)
         self.now -= size
+
+
+def nbytes(tree: object) -> int:
+    """Bytes of all tensors in nested containers."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

@@ -1,5 +1,6 @@
 """`pggan bench` measures every stage that is asked for, and the KID benchmark its definition."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,8 +8,17 @@ import pytest
 import torch
 
 from pggan.bench_data import drop_from_memory
-from pggan.cli import main
+from pggan.bench_rates import Rates
+from pggan.bench_steps import Steps, phase_of
+from pggan.bench_ways import Memory, TrainersWay, Way
+from pggan.cli import compose, main
+from pggan.compute import Compute
+from pggan.config import BenchConfig, Precision
 from pggan.data.pyramid import ImagePyramid
+from pggan.schema import validated
+from tests.definitions import WGAN_GP, variant
+
+CPU = torch.device("cpu")
 
 
 def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsys):
@@ -59,18 +69,152 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
 
 
 @pytest.mark.parametrize(
-    ("override", "hint"),
+    ("overrides", "hint"),
     [
         ("stages=[4,12]", "powers of two"),
         ("batch=6", "groups"),
         ("steps=0", "at least 1"),
         ("loss.interval=0", "at least 1"),
         ("loss.name=nope", "nope"),
+        ("penalties=[tangent,nope]", "autograd"),
+        ("modes=[]", "compiled_graph"),
+        ("modes=[eager,graph] device=cpu", "no CUDA graphs on cpu"),
+        ("precisions=[fp32,tf32] device=cpu", "tf32 does not exist on cpu"),
+        ("modes=[compiled] penalties=[autograd]", "twice"),
+        ("compute.recompute=true penalties=[auto,tangent]", "compute.recompute"),
+        ("compute.micro_batch=6", "groups"),
+        ("compute.compile=true", "compute.compile"),
     ],
 )
-def test_bench_refuses_what_cannot_work(override, hint, capsys):
-    assert main(["bench", override]) == 2
+def test_bench_refuses_what_cannot_work(overrides, hint, capsys, monkeypatch):
+    monkeypatch.setattr("pggan.bench_ways.new_state", None)  # calling it would fail otherwise than below
+    assert main(["bench", *overrides.split()]) == 2
     assert hint in capsys.readouterr().err
+
+
+WAYS = [f"{p} eager {c} {g}" for p in ("fp32", "bf16") for c in ("native", "direct") for g in ("autograd", "tangent")]
+
+
+@pytest.mark.parametrize(("multiplying", "copying"), [(1e9, 1e12), (1e12, 1e6)])
+def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path, monkeypatch, multiplying, copying):
+    monkeypatch.setattr("pggan.bench_steps.measured_rates", lambda *_: Rates(multiplying, copying))
+    out = tmp_path / "bench.json"
+    ways = ["penalties=[autograd,tangent]", "convolutions=[native,direct]", "precisions=[fp32,bf16]", "against=true"]
+    small = ["model.fmap_max=8", "stages=8", "batch=4", "steps=1", "warmup=0", "device=cpu", f"out={out}"]
+    assert main(["bench", *small, *ways]) == 0
+    found = json.loads(out.read_text())
+    (row,) = found["stages"]
+    names = [
+        f"{p} eager {c} {g}" for p in ("fp32", "bf16") for c in ("native", "direct") for g in ("autograd", "tangent")
+    ]
+    assert list(row["ways"]) == [*names, "textbook"]
+    assert found["matmul_teraflop_per_second"] == dict.fromkeys(row["ways"], multiplying / 1e12)
+    assert row["ratio"] == row["ways"]["fp32 eager native autograd"]["ratio"]
+    for name, way in row["ways"].items():
+        slower = way["flops_per_image"] / 1e9 if multiplying == 1e9 else way["moved_bytes_per_image"] / 1e6
+        assert way["floor_milliseconds_per_step"] == pytest.approx(1000 * row["batch"] * slower, rel=1e-3)
+        assert way["roofline_percent"] == pytest.approx(
+            100 * way["floor_milliseconds_per_step"] / way["milliseconds_per_step"]
+        )
+        assert way["ratio"] == pytest.approx(
+            row["ways"]["textbook"]["milliseconds_per_step"] / way["milliseconds_per_step"]
+        )
+    short, full = row["ways"]["bf16 eager direct tangent"], row["ways"]["fp32 eager native autograd"]
+    assert short["flops_per_image"] == full["flops_per_image"]
+    assert short["moved_bytes_per_image"] < full["moved_bytes_per_image"]
+
+
+SMALL = variant(resolution=8, latent_size=8, fmap_base=64, fmap_max=8)
+
+
+def recorded_way(notices):
+    """A way that records its steps."""
+    return TrainersWay(
+        SMALL, WGAN_GP, CPU, precision=Precision.fp32, compute=Compute(), record=True, notice=notices.append
+    )
+
+
+def small_steps(loss, *ways):
+    """`Steps` of these ways alone."""
+    config = validated(BenchConfig, compose("bench", ["model.fmap_max=8", "stages=8", "batch=4", "device=cpu"]))
+    steps = Steps(config, loss, CPU, channels=3, notice=print)
+    steps.ways = {str(number): way for number, way in enumerate(ways)}
+    return steps
+
+
+def test_steps_that_are_recorded_are_timed_after_their_recording(monkeypatch):
+    done = []
+
+    def capture(function):
+        done.append("recorded")
+        return lambda: done.append("replayed"), function()
+
+    monkeypatch.setattr("pggan.stepper.capture_cuda", capture)
+    seconds = small_steps(WGAN_GP, recorded_way([])).measure(phase_of(8, 4), steps=2, warmup=0)
+    assert done == ["recorded", "replayed", "replayed", "replayed"]  # the first replay is not timed
+    assert list(seconds) == ["0"]
+
+
+def test_what_does_not_work_is_told_and_kept_for_its_stage(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("no such thing\nsecond line")
+
+    monkeypatch.setattr("pggan.stepper.capture_cuda", refuse)
+    notices = []
+    way = recorded_way(notices)
+    steps = small_steps(WGAN_GP, way)
+    for _ in range(2):  # tried again at the next stage
+        seconds = steps.measure(phase_of(8, 4), steps=1, warmup=0)
+        row = steps.row(phase_of(8, 4), seconds, steps.rates())
+        assert row["notices"] == row["ways"]["0"]["notices"] == ["Goes on without CUDA graphs: no such thing"]
+    assert notices == ["Goes on without CUDA graphs: no such thing"] * 2
+
+
+class Recorder(Way):
+    """Takes no step, but notes when it should, and how float32 numbers are multiplied then."""
+
+    def __init__(self, precision, told):
+        super().__init__(precision, Compute(), CPU)
+        self.told = told
+
+    def begin(self):
+        self.told.append("begin")
+
+    def step(self, phase, reals, draws):
+        self.told.append((self.precision, draws.images))
+
+
+def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypatch):
+    told = []
+    monkeypatch.setattr("pggan.bench_steps.set_float32", lambda device, precision: told.append(precision))
+    full, short = Precision.fp32, Precision.tf32
+    lazy = dataclasses.replace(WGAN_GP, interval=2)
+    small_steps(lazy, Recorder(full, told), Recorder(short, told)).measure(phase_of(8, 4), steps=1, warmup=1)
+    turns = [[full, (full, n), (full, n + 4), short, (short, n), (short, n + 4)] for n in (0, 8)]
+    assert told == ["begin", "begin", *turns[0], *turns[1]]
+
+
+def test_memory_of_a_way_leaves_out_what_others_hold(monkeypatch):
+    now, peak = {"bytes": 700}, {"bytes": 0}  # others hold 700
+
+    def allocate(size):
+        now["bytes"] += size
+        peak["bytes"] = max(peak["bytes"], now["bytes"])
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now["bytes"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak["bytes"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.update(now))
+    memory = Memory(torch.device("cuda"))
+    with memory.counted():
+        allocate(50)  # the state
+    allocate(1000)  # others again
+    with memory.counted():
+        allocate(30), allocate(-10)
+    assert (memory.held, memory.peak) == (70, 80)
+    allocate(-1000)
+    with memory.counted():
+        allocate(-20), allocate(25)
+    assert (memory.held, memory.peak) == (75, 80)
 
 
 def test_the_kernel_distance_is_the_unbiased_one_of_its_definition():

@@ -6,37 +6,24 @@ import math
 import pytest
 import torch
 
-from pggan.architecture import Architecture, Resampling
 from pggan.compute import Compute
-from pggan.config import OptimizerConfig
 from pggan.convolution import DIRECT, NATIVE, WINOGRAD
 from pggan.draws import Draws
-from pggan.losses.base import Reals, Reference
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
-from pggan.losses.wgan_gp import WganGp
 from pggan.schedule import Phase
 from pggan.state import FIRST_SCALE, SCALE_INTERVAL, new_state
 from pggan.step import train_step
+from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
 LOSSES = {
-    "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1),
+    "wgan_gp": WGAN_GP,
     "logistic": Logistic(gamma=1.0, interval=1),
     "relativistic": Relativistic(gamma=1.0, interval=1),
 }
-ARCHITECTURE = Architecture(
-    resolution=32,
-    channels=3,
-    labels=2,
-    latent_size=8,
-    fmap_base=64,
-    fmap_decay=1.0,
-    fmap_max=16,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
+ARCHITECTURE = variant(resolution=32, labels=2, latent_size=8, fmap_base=64, fmap_max=16)
 
 
 class PreciseDraws(Draws):

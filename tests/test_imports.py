@@ -24,7 +24,7 @@ LAYERS = [
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
     {"data.entries", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
     {"rollback", "textbook", "cost", "data.archives"},
-    {"data.sources"},
+    {"data.sources", "bench_ways", "bench_rates"},
     {"data.named", "data.labels", "data.doctor", "data.records", "bench_data", "bench_steps"},
     {"data.planning"},
     {"data.build"},

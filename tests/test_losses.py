@@ -11,7 +11,6 @@ import torch
 from omegaconf import OmegaConf
 
 import pggan.losses
-from pggan.architecture import Architecture, Resampling
 from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.losses import LOSSES, build_loss, loss_class
@@ -30,6 +29,7 @@ from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks import Discriminator, initialize
 from pggan.schedule import Phase
+from tests.definitions import variant
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "loss"
 CPU = torch.device("cpu")
@@ -282,17 +282,7 @@ def leaky(x):
 
 @pytest.fixture(scope="module")
 def judge():
-    architecture = Architecture(
-        resolution=8,
-        channels=2,
-        labels=0,
-        latent_size=4,
-        fmap_base=8,
-        fmap_decay=1.0,
-        fmap_max=4,
-        stddev_group=2,
-        resampling=Resampling.fused,
-    )
+    architecture = variant(resolution=8, channels=2, latent_size=4, fmap_base=8, fmap_max=4, stddev_group=2)
     network = Discriminator(architecture)
     initialize(network, 1, "d")
     for name, parameter in network.named_parameters():

@@ -1,6 +1,5 @@
 """The networks, against the official layer tables and against naive NumPy networks in float64."""
 
-import dataclasses
 import math
 from functools import cache
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.architecture import Architecture, Geometry, Resampling
+from pggan.architecture import Geometry, Resampling
 from pggan.draws import Draws
 from pggan.networks import (
     Discriminator,
@@ -30,25 +29,11 @@ from pggan.networks import (
 )
 from pggan.reals import RealStream
 from pggan.schedule import Phase
+from tests.definitions import PAPER, variant
 
-PAPER = Architecture(
-    resolution=1024,
-    channels=3,
-    labels=0,
-    latent_size=512,
-    fmap_base=8192,
-    fmap_decay=1.0,
-    fmap_max=512,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
 # A few maps per level, of different numbers at 4, 8 and 16 so that mixed-up widths show.
-TINY = dataclasses.replace(PAPER, resolution=16, latent_size=7, fmap_base=24, fmap_max=9, stddev_group=2)
+TINY = variant(resolution=16, latent_size=7, fmap_base=24, fmap_max=9, stddev_group=2)
 LEVELS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-def variant(base=PAPER, **changes):
-    return dataclasses.replace(base, **changes)
 
 
 def on_meta(network, architecture):

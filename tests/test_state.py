@@ -6,35 +6,22 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pggan.architecture import Architecture, Resampling
 from pggan.compute import Compute
-from pggan.config import OptimizerConfig
 from pggan.draws import Draws
-from pggan.losses.base import Reals, Reference
-from pggan.losses.wgan_gp import WganGp
+from pggan.losses.base import Reals
 from pggan.schedule import Phase
 from pggan.state import new_state, state_sha256
 from pggan.step import train_step
+from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-ARCHITECTURE = Architecture(
-    resolution=16,
-    channels=3,
-    labels=0,
-    latent_size=6,
-    fmap_base=24,
-    fmap_decay=1.0,
-    fmap_max=6,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
-ADAM = OptimizerConfig(beta1=0.5, beta2=0.99, epsilon=1e-8, reset_at_phase=True)  # beta1: both moments matter
-LOSS = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
+MOMENTUM = dataclasses.replace(ADAM, beta1=0.5)  # both moments matter
 PARTS = {"generator", "discriminator", "average", "optimizer_g", "optimizer_d", "guards"}
 
 
 def state_of(seed=0, **changes):
-    return new_state(dataclasses.replace(ARCHITECTURE, **changes), ADAM, seed, CPU)
+    return new_state(variant(ARCHITECTURE, **changes), MOMENTUM, seed, CPU)
 
 
 def train(state, steps, resolution=8, alpha=0.6):
@@ -42,7 +29,7 @@ def train(state, steps, resolution=8, alpha=0.6):
     for _ in range(steps):
         images = torch.randn(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(state.images))
         train_step(
-            state, phase, Reals(images, None, None), LOSS, Draws(0, state.images, CPU), decay=0.9, compute=Compute()
+            state, phase, Reals(images, None, None), WGAN_GP, Draws(0, state.images, CPU), decay=0.9, compute=Compute()
         )
     return state
 

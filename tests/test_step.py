@@ -10,33 +10,21 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 
-from pggan.architecture import Architecture, Resampling
 from pggan.compute import Compute
-from pggan.config import AverageConfig, OptimizerConfig
+from pggan.config import AverageConfig
 from pggan.draws import Draws
 from pggan.loop import average_decay
-from pggan.losses.base import Reals, Reference
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 from pggan.schedule import Phase
 from pggan.state import follow, new_state
 from pggan.step import frozen, train_step
+from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-ARCHITECTURE = Architecture(
-    resolution=32,
-    channels=3,
-    labels=0,
-    latent_size=6,
-    fmap_base=32,
-    fmap_decay=1.0,
-    fmap_max=6,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+ARCHITECTURE = variant(resolution=32, latent_size=6, fmap_base=32, fmap_max=6)
 LOSSES = [WGAN_GP, Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=1)]
 
 
@@ -49,7 +37,7 @@ LAST = WeakKeyDictionary()  # the gradients of each network's last update
 
 
 def state_of(seed=0, **changes):
-    state = new_state(dataclasses.replace(ARCHITECTURE, **changes), ADAM, seed, CPU)
+    state = new_state(variant(ARCHITECTURE, **changes), ADAM, seed, CPU)
     remember(state.g)
     remember(state.d)
     return state

@@ -6,32 +6,19 @@ import pytest
 import torch
 
 import pggan.stepper
-from pggan.architecture import Architecture, Resampling
-from pggan.bench_steps import ADAM
 from pggan.compute import Compute
 from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.fitting import fit
-from pggan.losses.base import Reals, Reference
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
-from pggan.losses.wgan_gp import WganGp
 from pggan.schedule import Phase, Schedule
 from pggan.state import new_state, state_sha256
 from pggan.stepper import STEPS_BEFORE_RECORDING, Recording, Stepper
+from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-ARCHITECTURE = Architecture(
-    resolution=16,
-    channels=3,
-    labels=0,
-    latent_size=8,
-    fmap_base=64,
-    fmap_decay=1.0,
-    fmap_max=8,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=64, fmap_max=8)
 SCHEDULE = Schedule(
     first_resolution=4,
     final_resolution=8,

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from pggan.architecture import Architecture, Resampling
+from pggan.architecture import Resampling
 from pggan.compute import Compute
-from pggan.config import OptimizerConfig
 from pggan.draws import Draws
 from pggan.losses.base import Reals, Reference
 from pggan.losses.logistic import Logistic
@@ -17,23 +16,13 @@ from pggan.schedule import Phase
 from pggan.state import new_state
 from pggan.step import train_step
 from pggan.textbook import Textbook
+from tests.definitions import ADAM, variant
 
 CPU = torch.device("cpu")
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
 WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.native, interval=1)
 LOGISTIC, RELATIVISTIC = Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=1)
 # 128 maps up to 16x16 are wide enough for Winograd's method, the 64 and 32 above are not.
-ARCHITECTURE = Architecture(
-    resolution=64,
-    channels=3,
-    labels=0,
-    latent_size=16,
-    fmap_base=1024,
-    fmap_decay=1.0,
-    fmap_max=128,
-    stddev_group=4,
-    resampling=Resampling.unfused,
-)
+ARCHITECTURE = variant(resolution=64, latent_size=16, fmap_base=1024, fmap_max=128, resampling=Resampling.unfused)
 
 
 class PreciseDraws(Draws):

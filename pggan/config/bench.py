@@ -1,11 +1,14 @@
 """Keys of `pggan bench`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from pggan.architecture import SMALLEST_RESOLUTION, is_power_of_two
-from pggan.config.compute import ComputeConfig, Precision
+from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.method import ModelConfig, ScheduleConfig
+from pggan.errors import UserError
 from pggan.schedule import table_at
 from pggan.schema import require
 from pggan.values import PerLevel, table
@@ -28,6 +31,14 @@ class BenchDataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchComputeConfig:
+    """What all ways of calculating have in common."""
+
+    micro_batch: int | None
+    recompute: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchConfig:
     """Throughput of the training step, or of loading beside it."""
 
@@ -38,11 +49,13 @@ class BenchConfig:
     warmup: int
     precisions: list[str]
     modes: list[str]
+    convolutions: list[str]
+    penalties: list[str]
     against: bool
     device: str
     json: bool
     out: str | None
-    compute: ComputeConfig
+    compute: BenchComputeConfig
     model: ModelConfig
     schedule: ScheduleConfig
     loss: dict[str, Any]
@@ -50,13 +63,10 @@ class BenchConfig:
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "at least 1")
         require(self.warmup >= 0, "warmup", self.warmup, "at least 0")
-        precisions = [precision.value for precision in Precision]
-        require(bool(self.precisions), "precisions", self.precisions, f"some of {', '.join(precisions)}")
-        for precision in self.precisions:
-            require(precision in precisions, "precisions", precision, f"some of {', '.join(precisions)}")
-        require(bool(self.modes), "modes", self.modes, f"some of {', '.join(BENCH_MODES)}")
-        for mode in self.modes:
-            require(mode in BENCH_MODES, "modes", mode, f"some of {', '.join(BENCH_MODES)}")
+        self._require_some("precisions", self.precisions, (precision.value for precision in Precision))
+        self._require_some("modes", self.modes, BENCH_MODES)
+        self._require_some("convolutions", self.convolutions, (method.value for method in ConvolutionMethod))
+        self._require_some("penalties", self.penalties, (path.value for path in PenaltyPath))
         stages = self.stages if isinstance(self.stages, list) else [self.stages]
         for stage in stages:
             valid = isinstance(stage, int) and stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
@@ -64,3 +74,40 @@ class BenchConfig:
             batches = self.schedule.batch if self.batch is None else self.batch
             batch = table_at(table("batch", batches, stage, least=1, whole=True), stage)
             self.model.require_whole_groups("batch", int(batch))
+        self._require_compatible()
+        for _, way in self.ways().values():
+            way.require_whole_groups(self.model.stddev_group)
+
+    def ways(self) -> dict[str, tuple[Precision, ComputeConfig]]:
+        """Every way of calculating by its name: its precision, its mode, and what else was chosen."""
+        return {
+            " ".join([precision, mode, *(word for word in others if word != "auto")]): (
+                Precision(precision),
+                ComputeConfig(
+                    convolution=ConvolutionMethod(others[0]),
+                    penalty=PenaltyPath(others[1]),
+                    micro_batch=self.compute.micro_batch,
+                    recompute=self.compute.recompute,
+                    compile="compiled" in mode,
+                    cuda_graphs=Switch.on if "graph" in mode else Switch.off,
+                ),
+            )
+            for precision, mode, *others in product(self.precisions, self.modes, self.convolutions, self.penalties)
+        }
+
+    def _require_some(self, key: str, chosen: list[str], known: Iterable[str]) -> None:
+        words = list(known)
+        require(bool(chosen) and set(chosen) <= set(words), key, chosen, f"some of {', '.join(words)}")
+
+    def _require_compatible(self) -> None:
+        compiled = [mode for mode in self.modes if "compiled" in mode]
+        if compiled and PenaltyPath.autograd.value in self.penalties:
+            raise UserError(
+                f"modes={compiled} can't differentiate a compiled pass twice (penalties={self.penalties}).",
+                "Measure compiled modes with penalties=[auto] or [tangent], and autograd in a run of its own.",
+            )
+        if self.compute.recompute and (compiled or PenaltyPath.tangent.value in self.penalties):
+            raise UserError(
+                "compute.recompute=true works with penalties=[autograd] or [auto] and without compiled modes.",
+                "Leave out the others.",
+            )

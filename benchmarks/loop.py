@@ -1,0 +1,163 @@
+"""What a training run adds to its bare steps: `python -m benchmarks.loop --resolutions 16 32 --batches 8 4`.
+
+In turns, in one process: bare steps on a batch of images that stays on the device; short runs of `pggan train` that
+draw no grids and save nothing; and short runs that do both at every tick.  From the first two follows what reading
+data, drawing numbers, averaging and ticking cost per step, at ticks far more frequent than usual; from the last two
+what one grid and one checkpoint cost together.  That is spread over as many images as lie between two of them by the
+default configuration (the smaller of both intervals).  Prints JSON with a row per resolution, with the paper's widths;
+`overhead_percent` is what a run takes beyond its bare steps.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from pggan.bench import hardware
+from pggan.bench_ways import TrainersWay
+from pggan.cli import compose
+from pggan.config import TrainConfig
+from pggan.data.writer import PyramidWriter
+from pggan.device import choose_compute, choose_device, records, set_up
+from pggan.draws import Draws
+from pggan.loop import run
+from pggan.losses import build_loss
+from pggan.losses.base import Reals
+from pggan.run_dir import versions
+from pggan.schema import validated
+
+NEVER = 10**9  # images
+IMAGES = 64
+
+
+class Measurement:
+    """One resolution, measured in three ways."""
+
+    def __init__(self, folder: Path, resolution: int, batch: int, steps: int, devices: str) -> None:
+        """Args: folder: empty, for data and runs; steps: of one tick."""
+        self.folder, self.resolution, self.batch, self.steps = folder, resolution, batch, steps
+        random = np.random.default_rng(0)
+        with PyramidWriter(folder / "data", resolution, 3, {"kind": "random"}) as writer:
+            for _ in range(IMAGES):
+                writer.add(random.integers(0, 256, (resolution, resolution, 3), dtype=np.uint8))
+        self.overrides = [
+            f"data.path={folder / 'data'}",
+            f"schedule.first_resolution={resolution}",
+            f"schedule.final_resolution={resolution}",
+            f"schedule.stable_images={NEVER}",
+            f"schedule.batch={batch}",
+            f"devices={devices}",
+        ]
+        self.usual = self.config()
+        device, loss = choose_device(devices), build_loss(self.usual.loss)
+        set_up(device, self.usual.precision)
+        self.device = device
+        self.bare = TrainersWay(
+            self.usual.model.architecture(resolution, channels=3, labels=0),
+            loss,
+            device,
+            precision=self.usual.precision,
+            compute=choose_compute(self.usual.precision, self.usual.compute, device),
+            record=records(self.usual.compute, device),
+            notice=print,
+        )
+        self.images = torch.rand(batch, 3, resolution, resolution, device=device) * 2 - 1
+        self.taken = self.runs = 0
+
+    def config(self, *overrides: str) -> TrainConfig:
+        return validated(TrainConfig, compose("train", [*self.overrides, *overrides]))
+
+    def bare_seconds(self, ticks: int) -> list[float]:
+        """Seconds per step of every tick of bare steps."""
+        phase, found = self.usual.schedule.build().phases[0], []
+        for _ in range(ticks):
+            start = time.perf_counter()
+            for _ in range(self.steps):
+                draws = Draws(0, self.taken * self.batch, self.device)
+                self.bare.step(phase, Reals(self.images, None, None), draws)
+                self.taken += 1
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            found.append((time.perf_counter() - start) / self.steps)
+        return found
+
+    def run_seconds(self, ticks: int, *, saving: bool) -> list[float]:
+        """Seconds per step of every tick but the first of a new run; `saving`: with a grid and a checkpoint in each."""
+        tick, events = self.steps * self.batch, self.steps * self.batch if saving else NEVER
+        with tempfile.TemporaryDirectory(dir=self.folder) as run_dir:
+            config = self.config(
+                f"run_dir={run_dir}",
+                f"schedule.total_images={(ticks + 1) * tick}",
+                f"monitor.tick_images={tick}",
+                f"monitor.grid_images={events}",
+                f"checkpoint.every_images={events}",
+                "checkpoint.every_minutes=null",
+            )
+            with redirect_stderr(StringIO()):
+                run(config)
+            lines = (Path(run_dir) / "metrics.jsonl").read_text().splitlines()
+        return [self.batch / json.loads(line)["images_per_second"] for line in lines[1:]]
+
+    def compare(self, rounds: int, ticks: int) -> dict[str, Any]:
+        """Take turns, and spread the events over the usual intervals."""
+        self.bare_seconds(1)
+        bare, plain, saving = [], [], []
+        for _ in range(rounds):
+            bare += self.bare_seconds(ticks)
+            plain += self.run_seconds(ticks, saving=False)
+            saving += self.run_seconds(ticks, saving=True)
+        step, loop = median(bare), median(plain)
+        event = max(median(saving) - loop, 0) * self.steps
+        keep = self.usual.checkpoint
+        apart = min(self.usual.monitor.grid_images, keep.every_images)
+        if keep.every_minutes is not None:
+            apart = min(apart, round(60 * keep.every_minutes * self.batch / step))
+        whole = loop + event * self.batch / apart
+        return {
+            "resolution": self.resolution,
+            "batch": self.batch,
+            "bare_milliseconds_per_step": 1000 * step,
+            "bare_quartiles": [1000 * float(np.quantile(bare, q)) for q in (0.25, 0.75)],
+            "run_milliseconds_per_step": 1000 * loop,
+            "run_quartiles": [1000 * float(np.quantile(plain, q)) for q in (0.25, 0.75)],
+            "seconds_per_grid_and_checkpoint": event,
+            "images_between_them": apart,
+            "bare_images_per_second": self.batch / step,
+            "run_images_per_second": self.batch / whole,
+            "overhead_percent": 100 * (whole / step - 1),
+            "ticks": len(bare),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resolutions", type=int, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 16, 4], help="one for every resolution")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ticks", type=int, default=6, help="of every way in a round")
+    parser.add_argument("--steps", type=int, default=1, help="per tick; more where they are short")
+    parser.add_argument("--devices", default="auto")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for resolution, batch in zip(arguments.resolutions, arguments.batches, strict=True):
+        with tempfile.TemporaryDirectory(prefix="pggan-loop-") as folder:
+            measurement = Measurement(Path(folder), resolution, batch, arguments.steps, arguments.devices)
+            rows.append(measurement.compare(arguments.rounds, arguments.ticks))
+    found = {"hardware": hardware(choose_device(arguments.devices)), "versions": versions(), "stages": rows}
+    text = json.dumps(found, indent=1)
+    if arguments.out is not None:
+        arguments.out.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What many tests start from: the paper's networks, its optimizer and its loss."""
+
+import dataclasses
+from typing import Any
+
+from pggan.architecture import Architecture, Resampling
+from pggan.config import OptimizerConfig
+from pggan.losses.base import Reference
+from pggan.losses.wgan_gp import WganGp
+
+PAPER = Architecture(
+    resolution=1024,
+    channels=3,
+    labels=0,
+    latent_size=512,
+    fmap_base=8192,
+    fmap_decay=1.0,
+    fmap_max=512,
+    stddev_group=4,
+    resampling=Resampling.fused,
+)
+ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1)
+
+
+def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:
+    """`base` with other numbers."""
+    return dataclasses.replace(base, **changes)
