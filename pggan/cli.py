@@ -51,11 +51,16 @@ class Verb:
         return f"{self.short_key}={argument.removeprefix(group)}" if argument.startswith(group) else argument
 
     @property
+    def stem(self) -> str:
+        """The name of its YAML."""
+        return self.name.replace(" ", "_")
+
+    @property
     def config_file(self) -> Path:
         """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
         return next(
             file
-            for file in (CONFIGS / f"{self.name}.yaml", CONFIGS / "commands" / f"{self.name}.yaml")
+            for file in (CONFIGS / f"{self.stem}.yaml", CONFIGS / "commands" / f"{self.stem}.yaml")
             if file.is_file()
         )
 
@@ -106,6 +111,13 @@ VERBS = {
             "pggan bench stages=[4,8,16] batch=16",
             "data.path",
         ),
+        Verb(
+            "bench scaling",
+            "Measure how much faster several processes are than one, and what a step spends its time on.",
+            "ScalingConfig",
+            "pggan.bench_scaling",
+            "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
+        ),
     )
 }
 
@@ -122,9 +134,11 @@ def run_command(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
-    if arguments[0] not in VERBS:
-        raise UserError(f"There is no command '{arguments[0]}'.", nearest(arguments[0], VERBS))
-    return run_verb(VERBS[arguments[0]], arguments[1:])
+    words = 2 if " ".join(arguments[:2]) in VERBS else 1
+    name = " ".join(arguments[:words])
+    if name not in VERBS:
+        raise UserError(f"There is no command '{name}'.", nearest(name, VERBS))
+    return run_verb(VERBS[name], arguments[words:])
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -221,12 +235,12 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
     with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
-            composed = hydra_compose(name, open_tables(overrides))
+            composed = hydra_compose(VERBS[name].stem, open_tables(overrides))
             return own_values(composed)
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except (HydraException, OmegaConfBaseException) as error:
-            plain = OmegaConf.to_container(hydra_compose(name), resolve=False)
+            plain = OmegaConf.to_container(hydra_compose(VERBS[name].stem), resolve=False)
             raise explanation(overrides, plain, error) from error
 
 
@@ -324,7 +338,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
     sys.argv = [f"pggan {verb.name}", *open_tables(overrides), *QUIET, *flags]
     try:
-        hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
+        hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.stem)(task)()
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0

@@ -68,6 +68,11 @@ def count_devices(devices: str) -> tuple[str, int]:
     return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
 
 
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def device_of(place: Place, devices: str) -> torch.device:
     """The device of one of several processes; raises UserError when there are more processes than `devices` says."""
     kind, count = count_devices(devices)

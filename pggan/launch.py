@@ -1,24 +1,17 @@
 """`pggan train`: here, as one of several processes, or as the parent of several."""
 
 import os
-import signal
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
-
-from omegaconf import OmegaConf
+from functools import partial
 
 from pggan.config import TrainConfig
-from pggan.device import choose_device, count_devices, device_of
-from pggan.distributed.world import EndedElsewhere, PeerLost, Place, World, launched
-from pggan.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from pggan.device import available_cores, choose_device, count_devices, device_of
+from pggan.distributed.part import take_part
+from pggan.distributed.world import Place, World, launched
+from pggan.errors import UserError
 from pggan.run import division_of, teller
 from pggan.run import run as run_in
 from pggan.run_dir import choose_run_dir, plain
-
-CONFIG_VARIABLE = "PGGAN_CONFIG"  # the configuration, as YAML, from parent to worker
-WAIT_SECONDS = 60  # for the launcher to end this process: it knows better what has happened
 
 
 def run(config: TrainConfig) -> int:
@@ -38,18 +31,7 @@ def run_as_one_of_several(config: TrainConfig, place: Place) -> int:
     """Join the others that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Processes that are started again need to know where they were.", "Add run_dir=DIR.")
-    world = World.joined(place, device_of(place, config.devices))
-    try:
-        code = run_in(config, world)
-        world.leave()
-        return code
-    except EndedElsewhere:
-        return EXIT_USER_ERROR
-    except PeerLost as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(WAIT_SECONDS)
-        return EXIT_FAILED
+    return take_part(place, device_of(place, config.devices), partial(run_in, config))
 
 
 def run_several(config: TrainConfig, kind: str, count: int) -> int:
@@ -57,14 +39,7 @@ def run_several(config: TrainConfig, kind: str, count: int) -> int:
     from pggan.distributed.agent import run_workers  # slow to import
 
     # Named here, so that processes started again after a loss come back to it.
-    devices = f"cpu:{count}" if kind == "cpu" else str(count)
-    config = replace(config, run_dir=str(choose_run_dir(config)), devices=devices)
-    os.environ[CONFIG_VARIABLE] = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", str(1 if config.elastic else max(1, len(os.sched_getaffinity(0)) // count))
-    )
-    if config.workers.nodes == 1 and sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return run_workers(
-        [sys.executable, "-m", "pggan.distributed.worker"], count, config.workers, teller(Path(str(config.run_dir)))
-    )
+    run_dir = choose_run_dir(config)
+    config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
+    threads = 1 if config.elastic else max(1, available_cores() // count)
+    return run_workers("train", plain(config), count, config.workers, threads=threads, say=teller(run_dir))

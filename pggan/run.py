@@ -31,6 +31,7 @@ from pggan.fitting import fit, free_bytes
 from pggan.interruption import Interruption
 from pggan.loop import Trainer
 from pggan.losses import build_loss
+from pggan.losses.base import Loss
 from pggan.networks import count_parameters
 from pggan.preflight import disk_need, require_disk
 from pggan.reals import RealStream
@@ -65,7 +66,7 @@ class Setting:
 
 def run(config: TrainConfig, world: World) -> int:
     """Train to the end of the schedule, or go on with it; returns the exit code."""
-    division = division_of(config, world.size, world.rank)
+    division, loss = division_of(config, world.size, world.rank), build_loss(config.loss)
     set_up(world.device, config.precision)
     if config.elastic and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # another number of threads adds up in another order
@@ -79,7 +80,7 @@ def run(config: TrainConfig, world: World) -> int:
                 stack.enter_context(claimed(run_dir))
         setting = look_around(config, run_dir, world)
         state, remarks = begin(config, setting, compute, world)
-        stepper, memory = stepper_for(config, setting, state, compute=compute, division=division, world=world)
+        stepper, memory = stepper_for(config, setting, state, loss, compute=compute, division=division, world=world)
         disk = stack.enter_context(writing(config, setting, state, world))
         report = stack.enter_context(
             Report(run_dir, setting.schedule, setting.architecture, world) if world.is_first else Silence()
@@ -193,13 +194,20 @@ def begin(config: TrainConfig, setting: Setting, compute: Compute, world: World)
 
 
 def stepper_for(
-    config: TrainConfig, setting: Setting, state: State, *, compute: Compute, division: Division, world: World
+    config: TrainConfig,
+    setting: Setting,
+    state: State,
+    loss: Loss,
+    *,
+    compute: Compute,
+    division: Division,
+    world: World,
 ) -> tuple[Stepper, str]:
     """What takes the steps, and a line about the memory they need.
 
     Raises UserError when there is not enough of it.
     """
-    loss, device = build_loss(config.loss), world.device
+    device = world.device
 
     @lru_cache
     def rows(batch: int) -> Tensor:

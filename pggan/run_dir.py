@@ -45,8 +45,8 @@ def describe(config: TrainConfig) -> dict[str, Any]:
     return {**_json_values(plain(config)), "versions": versions()}
 
 
-def plain(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as plain values, from which it can be made again."""
+def plain(config: object) -> dict[str, Any]:
+    """A configuration as plain values, from which it can be made again."""
     values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     assert isinstance(values, dict), "a dataclass becomes a dictionary"
     return {str(key): value for key, value in values.items()}

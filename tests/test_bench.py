@@ -110,7 +110,7 @@ def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path
     assert list(row["ways"]) == [*names, "textbook"]
     assert found["matmul_teraflop_per_second"] == dict.fromkeys(row["ways"], multiplying / 1e12)
     assert row["ratio"] == row["ways"]["fp32 eager native autograd"]["ratio"]
-    for name, way in row["ways"].items():
+    for way in row["ways"].values():
         slower = way["flops_per_image"] / 1e9 if multiplying == 1e9 else way["moved_bytes_per_image"] / 1e6
         assert way["floor_milliseconds_per_step"] == pytest.approx(1000 * row["batch"] * slower, rel=1e-3)
         assert way["roofline_percent"] == pytest.approx(

@@ -16,6 +16,7 @@ LAYERS = [
     {"losses"},
     {"config.data", "config.compute", "config.method", "config.verbs", "config.workers"},
     {"config.train", "config.bench"},
+    {"config.scaling"},
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
     {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.agent"},
     {"distributed.exchange", "distributed.sharing"},
@@ -29,8 +30,8 @@ LAYERS = [
     {"data.planning"},
     {"data.build"},
     {"data.prepare"},
-    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench"},
-    {"loop"},
+    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench", "distributed.part"},
+    {"loop", "bench_scaling"},
     {"run"},
     {"launch"},
     {"cli"},
@@ -78,6 +79,7 @@ def test_few_files_know_of_several_processes():
     knowing = [name for name, path in MODULES.items() if "distributed.world" in imports_of(path)]
     assert sorted(name for name in knowing if not name.startswith("distributed.")) == [
         "averages",
+        "bench_scaling",
         "device",
         "launch",
         "loop",

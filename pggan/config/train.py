@@ -18,6 +18,15 @@ GRADIENTS = ("dense", "bf16", "dgc")
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 
+def require_gradients(options: dict[str, Any], *, elastic: bool) -> None:
+    """Raise UserError unless gradients can travel as `options` say."""
+    name = str(options.get("name"))
+    if name not in GRADIENTS:
+        raise UserError(f"There is no gradients={name}.", nearest(name, GRADIENTS))
+    if elastic and name != "dense":
+        raise UserError(f"elastic=true adds up gradients exactly, gradients={name} does not.", "Take gradients=dense.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MonitorConfig:
     """What is reported, and how often."""
@@ -91,13 +100,7 @@ class TrainConfig:
                 "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
             )
         require_loss(str(self.loss.get("name")))
-        gradients = str(self.gradients.get("name"))
-        if gradients not in GRADIENTS:
-            raise UserError(f"There is no gradients={gradients}.", nearest(gradients, GRADIENTS))
-        if self.elastic and gradients != "dense":
-            raise UserError(
-                f"elastic=true adds up gradients exactly, gradients={gradients} does not.", "Take gradients=dense."
-            )
+        require_gradients(self.gradients, elastic=self.elastic)
         self.compute.require_whole_groups(self.model.stddev_group)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

@@ -3,12 +3,15 @@
 import logging
 import os
 import signal
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
+from omegaconf import OmegaConf
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -24,6 +27,7 @@ from pggan.config import WorkersConfig
 from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from pggan.interruption import SIGNALS
 
+TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
 
 
@@ -61,15 +65,31 @@ def _how(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def run_workers(command: list[str], count: int, workers: WorkersConfig, say: Callable[[str], None]) -> int:
-    """Run `command` in `count` processes here, and wait for the other machines if there are any; the exit code.
+def run_workers(
+    verb: str,
+    values: dict[str, Any],
+    count: int,
+    workers: WorkersConfig,
+    *,
+    threads: int,
+    say: Callable[[str], None],
+) -> int:
+    """Run a command in `count` processes here, and wait for the other machines if there are any; the exit code.
 
-    Signals are passed on to the processes, which save and end.  Raises UserError when the machines don't meet.
+    `values` are those of its configuration; `threads`, of a process for arithmetic on the CPU, unless OMP_NUM_THREADS
+    says otherwise.  Signals are passed on to the processes, which save and end; `say` tells people of lost ones.
+    Raises UserError when the machines don't meet.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the words are ours
-    # With the store shared by all attempts, new processes find the addresses of dead ones there.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGURG"  # one that has no other use: signals are handled below
+    variables = {
+        TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"verb": verb, "values": values})),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # With the store shared by all attempts, new processes find the addresses of dead ones there.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled below
+    }
+    if workers.nodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
+        variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=workers.rendezvous or "localhost:0",
@@ -81,13 +101,13 @@ def run_workers(command: list[str], count: int, workers: WorkersConfig, say: Cal
         read_timeout=min(workers.join_seconds, 60),
         **keeps_store(workers),
     )
-    with tempfile.TemporaryDirectory(prefix="pggan-") as logs:
+    with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables):
         try:
             spec = WorkerSpec(
                 role="train",
                 local_world_size=count,
-                entrypoint=command[0],
-                args=tuple(command[1:]),
+                entrypoint=sys.executable,
+                args=("-m", "pggan.distributed.worker"),
                 rdzv_handler=get_rendezvous_handler(parameters),
                 max_restarts=workers.restarts,
                 monitor_interval=0.1,
@@ -111,6 +131,21 @@ def keeps_store(workers: WorkersConfig) -> dict[str, bool]:
     if workers.address is None or workers.rendezvous is None:
         return {}
     return {"is_host": workers.address == workers.rendezvous.rpartition(":")[0]}
+
+
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that are started inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Dense(Exchanged):
     """Everything is sent as float32."""
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
-        return _finish(dist.all_reduce(numbers, async_op=True))
+        return _finish(dist.all_reduce(numbers, group=self.world.group, async_op=True))
 
 
 class Half(Exchanged):
@@ -111,7 +111,7 @@ class Half(Exchanged):
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
         short = numbers.bfloat16()
-        finish = _finish(dist.all_reduce(short, async_op=True))
+        finish = _finish(dist.all_reduce(short, group=self.world.group, async_op=True))
 
         def add_up() -> None:
             finish()

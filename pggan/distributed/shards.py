@@ -114,6 +114,7 @@ class Sharded(Exchange):
             parts,
             [len(of_rank) * slice_size for of_rank in nodes],
             [len(mine) * slice_size] * world.size,
+            group=world.group,
             async_op=True,
         )
 
@@ -124,7 +125,7 @@ class Sharded(Exchange):
                 all_nodes = [node for of_rank in nodes for node in of_rank]
                 total = tree_sum(dict(zip(all_nodes, received.view(-1, slice_size), strict=True)), count)
                 whole = total.new_empty(world.size, slice_size)
-                dist.all_gather(list(whole), total)
+                dist.all_gather(list(whole), total, group=world.group)
             return flat.place(whole.view(-1)[: flat.size])
 
         return arrive

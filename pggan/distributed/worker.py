@@ -1,4 +1,4 @@
-"""`python -m pggan.distributed.worker`: one of the processes that `pggan train` starts."""
+"""`python -m pggan.distributed.worker`: one of the processes that a command starts."""
 
 import os
 import signal
@@ -8,10 +8,8 @@ from threading import Thread
 
 from omegaconf import OmegaConf
 
-from pggan.cli import guarded
-from pggan.config import TrainConfig
-from pggan.launch import CONFIG_VARIABLE, run
-from pggan.schema import validated
+from pggan.cli import VERBS, guarded, run_plain
+from pggan.distributed.agent import TASK_VARIABLE
 
 LOOK_SECONDS = 0.5
 
@@ -25,11 +23,11 @@ def end_with_parent() -> None:
 
 
 def main() -> int:
-    """Train as the parent's configuration says; returns the exit code."""
-    values = OmegaConf.to_container(OmegaConf.create(os.environ.pop(CONFIG_VARIABLE)))
-    assert isinstance(values, dict), "the parent writes keys and values"
+    """Do what the parent says; returns the exit code."""
+    task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
+    assert isinstance(task, dict), "the parent writes keys and values"
     Thread(target=end_with_parent, name="parent", daemon=True).start()
-    return guarded(lambda: run(validated(TrainConfig, {str(key): value for key, value in values.items()})))
+    return guarded(lambda: run_plain(VERBS[task["verb"]], task["values"]))
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class World:
         self.is_first = place.rank == 0
         self.name = f"process {place.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.waiting_since: float | None = None  # for the others, in time.monotonic() seconds
+        self.group: ProcessGroup | None = None  # over which gradients go; None: that of all
         self._control = control
         self._wishes = torch.zeros(1, dtype=torch.int32)
         self._vote: dist.Work | None = None
@@ -106,11 +107,25 @@ class World:
                 "Start as many processes as were announced, and see that all machines can reach this address.",
             ) from error
 
+    def of_first(self, size: int) -> "World | None":
+        """The first `size` processes as a world of their own for gradients, in those; called by all of them."""
+        group = dist.new_group(list(range(size))) if self.size > 1 else None
+        if self.rank >= size:
+            return None
+        world = World(Place(self.rank, size, self.local_rank, min(size, self.local_size)), self.device, None, None)
+        world.group = group
+        return world
+
+    def wait_for_all(self) -> None:
+        """Return when all processes have come here."""
+        if self.size > 1:
+            with self.waiting():
+                dist.barrier(self._control or self.group)
+
     def leave(self) -> None:
         """Wait for all to have come to their end, and close the connections."""
-        if self._control is not None:
-            with self.waiting():
-                dist.barrier(self._control)
+        self.wait_for_all()
+        if self.size > 1:
             dist.destroy_process_group()
 
     @contextmanager
