@@ -72,7 +72,7 @@ def test_imports_point_to_lower_layers_only():
 
 def test_nothing_but_the_command_line_launches_a_run():
     importers = [name for name, path in MODULES.items() if imports_of(path) & {"loop", "run", "launch"}]
-    assert sorted(importers) == ["distributed.worker", "launch", "run"]
+    assert sorted(importers) == ["launch", "run"]
 
 
 def test_few_files_know_of_several_processes():
