@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "pggan"
 
 # Lower layers first; a module imports only from layers below its own.
 LAYERS = [
-    {"errors", "architecture", "draws", "activation", "meter", "__init__"},
+    {"errors", "architecture", "draws", "activation", "meter", "compression", "__init__"},
     {"schedule", "schema", "files", "latents", "interruption", "winograd"},
     {"convolution", "values"},
     {"compute", "run_lock"},
