@@ -4,7 +4,7 @@ Trains the demo's networks as two processes would, in one: each half of every ba
 gives a gradient of its own, and what becomes of the two is the METHOD:
 
 dense      Adam of their mean
-dgc        the messages of two `pggan.compression.Compressor`s
+dgc        the messages of two `pggan.distributed.compression.Compressor`s
 gradients  top-k of gradients with error feedback, then Adam of what was received: the obvious way, for comparison
 sign       all signs of Adam's updates and their mean size, with error feedback: one bit per parameter
 
@@ -29,10 +29,10 @@ from benchmarks.efficientnet_lite0 import load_extractor
 from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
 from pggan.checkpoint import LoadedGenerator
 from pggan.cli import compose
-from pggan.compression import Compressor, WarmUp, layout, restore
 from pggan.compute import Compute
 from pggan.config import TrainConfig
 from pggan.data.pyramid import ImagePyramid
+from pggan.distributed.compression import Compressor, WarmUp, layout, restore
 from pggan.draws import Draws
 from pggan.latents import seed_latents
 from pggan.loop import average_decay

@@ -22,7 +22,7 @@ from pggan.device import choose_compute, choose_device, count_devices, device_of
 from pggan.distributed.agent import run_workers
 from pggan.distributed.division import Division
 from pggan.distributed.exchange import Arrival, Exchange
-from pggan.distributed.gradients import build_exchange
+from pggan.distributed.gradients import build_exchange, compresses
 from pggan.distributed.part import take_part
 from pggan.distributed.world import World, launched
 from pggan.draws import Draws
@@ -44,6 +44,7 @@ AS_TRAINED = ComputeConfig(
     compile=False,
     cuda_graphs=Switch.off,
 )
+LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")
 
 
@@ -73,6 +74,7 @@ class Timed(Exchange):
     def __init__(self, inner: Exchange, world: World) -> None:
         super().__init__()
         self.inner = inner
+        self.prepare = inner.prepare  # type: ignore[method-assign]
         self.world = world
         self.seconds = {"idle": 0.0, "communication": 0.0}
 
@@ -111,14 +113,17 @@ class Runner:
         compute = choose_compute(config.precision, AS_TRAINED, device)
         rows = torch.from_numpy(division.rows(self.phase.batch)).to(device)
         size = division.pass_size(self.phase.batch)
+        plain_steps = compresses(config.gradients, world)
+        state = new_state(architecture, ADAM, 0, device, half=compute.dtype is torch.float16, plain=plain_steps)
+        state.images = LONG_AFTER
         self.stepper = Stepper(
-            new_state(architecture, ADAM, 0, device, half=compute.dtype is torch.float16),
+            state,
             build_loss(config.loss),
             compute,
             record=False,
             notice=print,
             micro_batches={(stage, self.phase.batch): size} if size else None,
-            exchange=build_exchange(config.gradients, world, division),
+            exchange=build_exchange(config.gradients, state, ADAM, world=world, division=division),
             rows=lambda _: rows,
         )
         generator = torch.Generator(device).manual_seed(world.rank)

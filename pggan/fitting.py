@@ -53,9 +53,11 @@ def fit(
     device: torch.device,
     free: int | None,
     division: Division = ALONE,
+    flat_tensors: int = 0,
 ) -> tuple[str, MicroBatches]:
     """What the largest step needs, in words, and the micro-batches of phases that need more than is free.
 
+    `flat_tensors`: copies of all gradients that are kept besides.
     Raises UserError when even the smallest micro-batch of a phase needs more.
     """
     phases = [replace(phase, batch=division.largest_share(phase.batch)) for phase in schedule.phases]
@@ -67,7 +69,7 @@ def fit(
     likely = [phase for phase, size in sizes.items() if size >= LIKELY * max(sizes.values())]
     imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
     if free is not None:
-        free -= division.flat_tensors * sum(
+        free -= flat_tensors * sum(
             weight.nbytes for player in (imagined.state.g, imagined.state.d) for weight in player.network.weights
         )
     found: dict[tuple[int, int], int] = {}

@@ -97,7 +97,7 @@ class Trainer:
                 self.save()
             self.see_saved()
         except NotFinite as problem:
-            self.report.line(self.rollback.go_back(state, problem))
+            self.report.line(self.rollback.go_back(state, self.stepper.exchange, problem))
             self.report.begin(state.images)
             self.averages.forget()
             self.saved_at, self.save_wanted, self.problem = state.images, False, None
@@ -171,13 +171,14 @@ class Trainer:
         """Begin to write a checkpoint; its stage is that of the last image shown."""
         self.saved_at, self.saved_time = self.state.images, time.monotonic()
         notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
-        if not self.world.is_first:
-            return
         with self.watchdog.slow():
+            more = self.stepper.exchange.parts()
+            if not self.world.is_first:
+                return
             self.report.flush()
             self.saver.wait()
             phase = self.schedule.at(max(self.state.images - 1, 0))
-            self.snapshot = take_snapshot(self.state, phase, notes, self.snapshot)
+            self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, more=more)
             self.saver.save(self.snapshot)
 
     def see_saved(self) -> None:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from pggan.checkpoint import newest_checkpoint
-from pggan.distributed.sharing import share_state
+from pggan.checkpoint import Checkpoint, newest_checkpoint
+from pggan.distributed.exchange import Exchange
+from pggan.distributed.sharing import share_kept, share_state
 from pggan.distributed.world import World
 from pggan.errors import UserError
 from pggan.saving import NotFinite
@@ -45,23 +46,24 @@ class Rollback:
                 return False
         return True
 
-    def go_back(self, state: State, problem: NotFinite) -> str:
+    def go_back(self, state: State, exchange: Exchange, problem: NotFinite) -> str:
         """Put `state` back to the last checkpoint; returns what to say about it.
 
         Raises UserError when there is none, or when this place, or too many places, have failed before.
         """
-        place, line = state.images, ""
+        place, line, checkpoint = state.images, "", None
         with self.world.together():
             if self.world.is_first:
-                line = self._restore(state, problem)
+                line, checkpoint = self._restore(state, problem)
         self.failed_at = place
         self.returns += 1
         share_state(state, self.world)
+        share_kept(checkpoint, exchange, self.world)
         for player in (state.g, state.d):
             player.skipped.zero_()
         return line
 
-    def _restore(self, state: State, problem: NotFinite) -> str:
+    def _restore(self, state: State, problem: NotFinite) -> tuple[str, Checkpoint]:
         place = state.images
         checkpoint, _ = newest_checkpoint(self.run_dir)
         if checkpoint is None:
@@ -71,7 +73,8 @@ class Rollback:
                 f"Not finite at {place:,} images again, after going back to {checkpoint.images:,}: {problem}.", REMEDY
             )
         checkpoint.restore(state)
-        return (
+        line = (
             f"Not finite at {place:,} images: {problem}. Going back to the checkpoint of {checkpoint.images:,} images. "
             "If this happens here again, training ends: then lower the learning rates."
         )
+        return line, checkpoint

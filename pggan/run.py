@@ -22,8 +22,8 @@ from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.device import choose_compute, records, set_up
 from pggan.distributed.division import Division
-from pggan.distributed.gradients import build_exchange
-from pggan.distributed.sharing import share_state
+from pggan.distributed.gradients import build_exchange, compresses
+from pggan.distributed.sharing import share_kept, share_state
 from pggan.distributed.watchdog import Watchdog
 from pggan.distributed.world import World
 from pggan.files import sweep
@@ -81,6 +81,7 @@ def run(config: TrainConfig, world: World) -> int:
         setting = look_around(config, run_dir, world)
         state, remarks = begin(config, setting, compute, world)
         stepper, memory = stepper_for(config, setting, state, loss, compute=compute, division=division, world=world)
+        share_kept(setting.start.checkpoint, stepper.exchange, world)
         disk = stack.enter_context(writing(config, setting, state, world))
         report = stack.enter_context(
             Report(run_dir, setting.schedule, setting.architecture, world) if world.is_first else Silence()
@@ -179,7 +180,14 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def begin(config: TrainConfig, setting: Setting, compute: Compute, world: World) -> tuple[State, list[str]]:
     """The state to go on from, the same in all processes, and what there is to say about it."""
     half = compute.dtype is torch.float16
-    state = new_state(setting.architecture, config.optimizer, config.seed, world.device, half=half)
+    state = new_state(
+        setting.architecture,
+        config.optimizer,
+        config.seed,
+        world.device,
+        half=half,
+        plain=compresses(config.gradients, world),
+    )
     remarks, checkpoint = [*setting.remarks], setting.start.checkpoint
     with world.together():
         if checkpoint is not None:
@@ -213,6 +221,7 @@ def stepper_for(
     def rows(batch: int) -> Tensor:
         return torch.from_numpy(division.rows(batch)).to(device)
 
+    exchange = build_exchange(config.gradients, state, config.optimizer, world=world, division=division)
     memory, micro_batches = fit(
         setting.architecture,
         setting.schedule,
@@ -222,6 +231,7 @@ def stepper_for(
         device=device,
         free=world.lowest(free_bytes(device, world.local_size)),
         division=division,
+        flat_tensors=exchange.flat_tensors,
     )
     if config.elastic:  # a pass is a shard
         batches = {(phase.resolution, phase.batch) for phase in setting.schedule.phases}
@@ -230,11 +240,11 @@ def stepper_for(
         state,
         loss,
         compute,
-        record=records(config.compute, device),
+        record=records(config.compute, device) and not compresses(config.gradients, world),
         notice=print,
         micro_batches=micro_batches,
         rehearse=device.type == "cuda" and not config.elastic,
-        exchange=build_exchange(config.gradients, world, division),
+        exchange=exchange,
         rows=rows if world.size > 1 else None,
         anywhere=lambda here: any(world.gather("yes" * here)),
     )
@@ -277,6 +287,7 @@ def writing(config: TrainConfig, setting: Setting, state: State, world: World) -
         state=state,
         pyramid=setting.pyramid,
         description=setting.description,
+        keepers=world.size if compresses(config.gradients, world) else 1,
     )
     try:
         with world.together():

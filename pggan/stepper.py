@@ -67,6 +67,7 @@ class Stepper:
 
         Raises UserError when the memory does not suffice.
         """
+        self.exchange.prepare(phase, self.state.images)
         rows = None if self.rows is None else self.rows(phase.batch)
         stage, inputs, dials = set_up(
             self.state, phase, reals, self.loss, draws, decay=decay, compute=self._compute(phase), rows=rows

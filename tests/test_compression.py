@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pggan import compression
-from pggan.compression import SENT_AS, Compressor, WarmUp, largest, pack, restore
+from pggan.distributed import compression
+from pggan.distributed.compression import SENT_AS, Compressor, WarmUp, largest, pack, restore
 
 CPU = torch.device("cpu")
 FINITE = torch.tensor(True)

@@ -6,6 +6,7 @@ Values live in `configs/*.yaml`, each with a comment; the files here say which k
 from pggan.config.bench import BenchConfig
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
+from pggan.config.gradients import DgcConfig, dgc_options
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from pggan.config.scaling import ScalingConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
@@ -21,6 +22,7 @@ __all__ = [
     "ConvolutionMethod",
     "Crop",
     "DataConfig",
+    "DgcConfig",
     "DrawConfig",
     "InspectConfig",
     "InterpolateConfig",
@@ -38,4 +40,5 @@ __all__ = [
     "Switch",
     "TrainConfig",
     "WorkersConfig",
+    "dgc_options",
 ]

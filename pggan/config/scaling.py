@@ -5,8 +5,8 @@ from typing import Any
 
 from pggan.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.config.compute import Precision
+from pggan.config.gradients import dgc_options
 from pggan.config.method import ModelConfig
-from pggan.config.train import require_gradients
 from pggan.config.workers import WorkersConfig
 from pggan.schedule import table_at
 from pggan.schema import require
@@ -39,7 +39,7 @@ class ScalingConfig:
         counts = bool(self.processes) and all(count >= 1 for count in self.processes)
         require(counts, "processes", self.processes, "numbers of processes, for example [1,2]")
         require(self.devices in ("auto", "cpu", "cuda"), "devices", self.devices, "auto, cpu or cuda")
-        require_gradients(self.gradients, elastic=self.elastic)
+        dgc_options(self.gradients, elastic=self.elastic)
         for stage in self.stages:
             valid = stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
             require(valid, "stages", self.stages, "resolutions: powers of two from 4, for example [16,32]")

@@ -6,25 +6,16 @@ from typing import Any
 
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
+from pggan.config.gradients import dgc_options
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from pggan.config.workers import WorkersConfig
-from pggan.errors import UserError, nearest
+from pggan.errors import UserError
 from pggan.losses import require_loss
 from pggan.schedule import Schedule
 from pggan.schema import require
 from pggan.values import parse_grid
 
-GRADIENTS = ("dense", "bf16", "dgc")
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
-
-
-def require_gradients(options: dict[str, Any], *, elastic: bool) -> None:
-    """Raise UserError unless gradients can travel as `options` say."""
-    name = str(options.get("name"))
-    if name not in GRADIENTS:
-        raise UserError(f"There is no gradients={name}.", nearest(name, GRADIENTS))
-    if elastic and name != "dense":
-        raise UserError(f"elastic=true adds up gradients exactly, gradients={name} does not.", "Take gradients=dense.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +91,7 @@ class TrainConfig:
                 "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
             )
         require_loss(str(self.loss.get("name")))
-        require_gradients(self.gradients, elastic=self.elastic)
+        dgc_options(self.gradients, elastic=self.elastic)
         self.compute.require_whole_groups(self.model.stddev_group)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

@@ -64,13 +64,6 @@ class Division:
         """Images of a batch that the process with most of them has."""
         return max(len(replace(self, rank=rank).rows(batch)) for rank in range(self.size))
 
-    @property
-    def flat_tensors(self) -> int:
-        """Copies of all gradients that are kept at most, besides the gradients: to be sent, or as sums of shards."""
-        if self.elastic:
-            return SHARDS.bit_length() + 1
-        return int(self.size > 1)
-
     def require_enough(self, key: str, batch: int) -> None:
         """Raise UserError unless every process gets a part of a `batch`, from `key`, all equal unless `elastic`."""
         groups = batch // min(self.group, batch)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pggan.distributed.world import World
+from pggan.schedule import Phase
 from pggan.state import Player
 
 # Waits for the gradients of all processes, puts their sum in place of this one's, gives the loss of the whole batch.
@@ -20,8 +21,20 @@ Arrival = Callable[[], Tensor]
 class Exchange:
     """One process: its gradients are those of the whole batch."""
 
+    flat_tensors = 0  # copies of all gradients that are kept at most, besides the gradients
+
     def __init__(self) -> None:
         self._losses: dict[int, Tensor] = {}
+
+    def prepare(self, phase: Phase, images: int) -> None:
+        """Called before each step, with the place in the schedule where it is."""
+
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """What a checkpoint has to hold besides the state, in host memory of the first process; called by all."""
+        return {}
+
+    def load_parts(self, saved: dict[str, dict[str, Tensor]]) -> None:
+        """Take over what `parts` gave; `saved` may hold other parts too."""
 
     def add(self, player: Player, loss: Tensor, batch: int) -> None:
         """Called after each backward pass of a `batch`, with the part of the loss whose gradient it has added."""
@@ -102,12 +115,16 @@ class Exchanged(Exchange, ABC):
 class Dense(Exchanged):
     """Everything is sent as float32."""
 
+    flat_tensors = 1
+
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
         return _finish(dist.all_reduce(numbers, group=self.world.group, async_op=True))
 
 
 class Half(Exchanged):
     """Everything is sent as bfloat16: half the bytes, with 8 bits of each number's precision."""
+
+    flat_tensors = 2
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
         short = numbers.bfloat16()

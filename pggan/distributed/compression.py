@@ -61,13 +61,14 @@ class Compressor:
         """Take in this process's `gradient` [P], fp32; returns the message that all processes are to be sent.
 
         The message holds those `count` entries of the residual that the loss depends on most; they leave it.
-        `finite`: false on all processes if the gradient of any is not; then this one is taken for 0 and not counted.
+        `finite`: false on all processes if the gradient of any is not; then nothing changes, and the message is void.
         """
         self._accumulate(gradient, finite)
         indices = largest(self._weight, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
-        self.residual[indices] = waiting - sent.float()  # what rounding left out waits, too: nothing is ever lost
+        # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
+        self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         if self.mean is not None and count < len(gradient):
             self.mean[indices] = 0  # factor masking: what is sent must not be carried on by momentum
         return pack(indices, sent, len(gradient))
