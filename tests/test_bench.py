@@ -15,6 +15,7 @@ from pggan.cli import compose, main
 from pggan.compute import Compute
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.data.pyramid import ImagePyramid
+from pggan.device import set_float32
 from pggan.schema import validated
 from tests.definitions import WGAN_GP, variant
 
@@ -211,6 +212,18 @@ def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypat
     assert told == ["begin", "begin", *turns[0], *turns[1]]
 
 
+def test_float32_products_are_shortened_and_in_full_again():
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [kind.fp32_precision for kind in kinds]
+    try:
+        for precision, expected in ((Precision.tf32, "tf32"), (Precision.fp32, "ieee")):
+            set_float32(torch.device("cuda"), precision)
+            assert [kind.fp32_precision for kind in kinds] == [expected] * 2
+    finally:
+        for kind, value in zip(kinds, before, strict=True):
+            kind.fp32_precision = value
+
+
 def test_memory_of_a_way_leaves_out_what_others_hold(monkeypatch):
     now, peak = {"bytes": 700}, {"bytes": 0}  # others hold 700
 
@@ -260,3 +273,23 @@ def test_the_feature_extractor_knows_its_weights():
     assert features.shape == (2, 1280)
     assert features.min() >= 0
     assert features.mean(1).tolist() == pytest.approx(RECORDED_MEANS, rel=1e-3)
+
+
+def test_the_share_of_a_run_that_is_not_steps(tmp_path, monkeypatch):
+    from benchmarks.loop import Measurement
+
+    small = ["model.fmap_max=4", "monitor.grid=2x1", "checkpoint.every_minutes=1"]
+    measurement = Measurement(tmp_path, 8, 4, 2, small, devices="cpu")
+    assert len(measurement.bare_seconds(3)) == 3
+    assert measurement.taken == 6
+    for saving in (False, True):
+        seconds = measurement.run_seconds(3, saving=saving)
+        assert len(seconds) == 3
+        assert min(seconds) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    monkeypatch.setattr(measurement, "bare_seconds", lambda ticks: [2.0] * ticks)
+    monkeypatch.setattr(measurement, "run_seconds", lambda ticks, saving: [3.1 if saving else 2.1] * ticks)
+    row = measurement.compare(rounds=2, ticks=3)
+    assert row["seconds_per_grid_and_checkpoint"] == pytest.approx(2.0)
+    assert row["images_between_them"] == 120  # a minute of 4 images in 2 seconds
+    assert row["overhead_percent"] == pytest.approx(100 * (2.1 + 2.0 * 4 / 120 - 2.0) / 2.0)
