@@ -154,8 +154,8 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 def stage_table(rows: list[dict[str, Any]]) -> Table:
     """The rows for people: a line per resolution and way."""
     numbers = ("ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
-    columns = ("side", "batch", "way", *(Column(name, no_wrap=True, justify="right") for name in numbers))
-    table = Table(*columns, box=SIMPLE_HEAD)
+    narrow = [Column(name, no_wrap=True, justify="right") for name in numbers]
+    table = Table("side", "batch", "way", *narrow, box=SIMPLE_HEAD)
     for row in rows:
         for name, way in row["ways"].items():
             first = name == next(iter(row["ways"]))
