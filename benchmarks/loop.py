@@ -4,14 +4,15 @@ In turns, in one process: bare steps on a batch of images that stays on the devi
 draw no grids and save nothing; and short runs that do both at every tick.  From the first two follows what reading
 data, drawing numbers, averaging and ticking cost per step, at ticks far more frequent than usual; from the last two
 what one grid and one checkpoint cost together.  That is spread over as many images as lie between two of them by the
-default configuration (the smaller of both intervals).  Prints JSON with a row per resolution, with the paper's widths;
-`overhead_percent` is what a run takes beyond its bare steps.
+default configuration (the smaller of both intervals).  Prints JSON with a row per resolution, with the paper's widths
+unless `key=value` (before the options) says otherwise; `overhead_percent` is what a run takes beyond its bare steps.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -41,8 +42,10 @@ IMAGES = 64
 class Measurement:
     """One resolution, measured in three ways."""
 
-    def __init__(self, folder: Path, resolution: int, batch: int, steps: int, devices: str) -> None:
-        """Args: folder: empty, for data and runs; steps: of one tick."""
+    def __init__(
+        self, folder: Path, resolution: int, batch: int, steps: int, overrides: Sequence[str] = (), *, devices: str
+    ) -> None:
+        """Args: folder: empty, for data and runs; steps: of one tick; overrides: key=value, of `pggan train`."""
         self.folder, self.resolution, self.batch, self.steps = folder, resolution, batch, steps
         random = np.random.default_rng(0)
         with PyramidWriter(folder / "data", resolution, 3, {"kind": "random"}) as writer:
@@ -55,6 +58,7 @@ class Measurement:
             f"schedule.stable_images={NEVER}",
             f"schedule.batch={batch}",
             f"devices={devices}",
+            *overrides,
         ]
         self.usual = self.config()
         device, loss = choose_device(devices), build_loss(self.usual.loss)
@@ -73,6 +77,7 @@ class Measurement:
         self.taken = self.runs = 0
 
     def config(self, *overrides: str) -> TrainConfig:
+        """Of a run at this one resolution."""
         return validated(TrainConfig, compose("train", [*self.overrides, *overrides]))
 
     def bare_seconds(self, ticks: int) -> list[float]:
@@ -146,11 +151,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1, help="per tick; more where they are short")
     parser.add_argument("--devices", default="auto")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="as for `pggan train`")
     arguments = parser.parse_args()
     rows = []
     for resolution, batch in zip(arguments.resolutions, arguments.batches, strict=True):
         with tempfile.TemporaryDirectory(prefix="pggan-loop-") as folder:
-            measurement = Measurement(Path(folder), resolution, batch, arguments.steps, arguments.devices)
+            measurement = Measurement(
+                Path(folder),
+                resolution,
+                batch,
+                arguments.steps,
+                arguments.overrides,
+                devices=arguments.devices,
+            )
             rows.append(measurement.compare(arguments.rounds, arguments.ticks))
     found = {"hardware": hardware(choose_device(arguments.devices)), "versions": versions(), "stages": rows}
     text = json.dumps(found, indent=1)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from pggan.bench_rates import Rates, measured_rates
@@ -152,7 +153,9 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 
 def stage_table(rows: list[dict[str, Any]]) -> Table:
     """The rows for people: a line per resolution and way."""
-    table = Table("side", "batch", Column("way", no_wrap=True), "ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
+    numbers = ("ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
+    narrow = [Column(name, no_wrap=True, justify="right") for name in numbers]
+    table = Table("side", "batch", "way", *narrow, box=SIMPLE_HEAD)
     for row in rows:
         for name, way in row["ways"].items():
             first = name == next(iter(row["ways"]))
@@ -163,7 +166,7 @@ def stage_table(rows: list[dict[str, Any]]) -> Table:
                 f"{way['milliseconds_per_step']:.1f}",
                 f"{way['images_per_second']:.2f}",
                 f"{way['teraflop_per_second']:.3f}",
-                f"{way['roofline_percent']:.0f} %",
+                f"{way['roofline_percent']:.0f}%",
                 f"{way['ratio']:.2f}" if "ratio" in way else "",
                 f"{way['peak_memory_bytes'] / 2**20:.0f}",
             )

@@ -13,8 +13,9 @@ from pggan.bench_steps import Steps, phase_of
 from pggan.bench_ways import Memory, TrainersWay, Way
 from pggan.cli import compose, main
 from pggan.compute import Compute
-from pggan.config import BenchConfig, Precision
+from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.data.pyramid import ImagePyramid
+from pggan.device import set_float32
 from pggan.schema import validated
 from tests.definitions import WGAN_GP, variant
 
@@ -81,6 +82,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
         ("modes=[eager,graph] device=cpu", "no CUDA graphs on cpu"),
         ("precisions=[fp32,tf32] device=cpu", "tf32 does not exist on cpu"),
         ("modes=[compiled] penalties=[autograd]", "twice"),
+        ("modes=[compiled] convolutions=[winograd]", "winograd"),
         ("compute.recompute=true penalties=[auto,tangent]", "compute.recompute"),
         ("compute.micro_batch=6", "groups"),
         ("compute.compile=true", "compute.compile"),
@@ -92,15 +94,15 @@ def test_bench_refuses_what_cannot_work(overrides, hint, capsys, monkeypatch):
     assert hint in capsys.readouterr().err
 
 
-WAYS = [f"{p} eager {c} {g}" for p in ("fp32", "bf16") for c in ("native", "direct") for g in ("autograd", "tangent")]
+WAYS = [f"{precision} eager direct {path}" for precision in ("fp32", "bf16") for path in ("autograd", "tangent")]
 
 
 @pytest.mark.parametrize(("multiplying", "copying"), [(1e9, 1e12), (1e12, 1e6)])
 def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path, monkeypatch, multiplying, copying):
     monkeypatch.setattr("pggan.bench_steps.measured_rates", lambda *_: Rates(multiplying, copying))
     out = tmp_path / "bench.json"
-    ways = ["penalties=[autograd,tangent]", "convolutions=[native,direct]", "precisions=[fp32,bf16]", "against=true"]
-    small = ["model.fmap_max=8", "stages=8", "batch=4", "steps=1", "warmup=0", "device=cpu", f"out={out}"]
+    ways = ["penalties=[autograd,tangent]", "convolutions=[direct]", "precisions=[fp32,bf16]", "against=true"]
+    small = ["model.fmap_max=8", "stages=4", "batch=4", "steps=1", "warmup=0", "device=cpu", f"out={out}"]
     assert main(["bench", *small, *ways]) == 0
     found = json.loads(out.read_text())
     (row,) = found["stages"]
@@ -109,7 +111,7 @@ def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path
     ]
     assert list(row["ways"]) == [*names, "textbook"]
     assert found["matmul_teraflop_per_second"] == dict.fromkeys(row["ways"], multiplying / 1e12)
-    assert row["ratio"] == row["ways"]["fp32 eager native autograd"]["ratio"]
+    assert row["ratio"] == row["ways"]["fp32 eager direct autograd"]["ratio"]
     for way in row["ways"].values():
         slower = way["flops_per_image"] / 1e9 if multiplying == 1e9 else way["moved_bytes_per_image"] / 1e6
         assert way["floor_milliseconds_per_step"] == pytest.approx(1000 * row["batch"] * slower, rel=1e-3)
@@ -119,9 +121,25 @@ def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path
         assert way["ratio"] == pytest.approx(
             row["ways"]["textbook"]["milliseconds_per_step"] / way["milliseconds_per_step"]
         )
-    short, full = row["ways"]["bf16 eager direct tangent"], row["ways"]["fp32 eager native autograd"]
+    short, full = row["ways"]["bf16 eager direct tangent"], row["ways"]["fp32 eager direct autograd"]
     assert short["flops_per_image"] == full["flops_per_image"]
     assert short["moved_bytes_per_image"] < full["moved_bytes_per_image"]
+
+
+def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto():
+    choices = ["modes=[graph,eager]", "convolutions=[auto,native]", "penalties=[tangent,auto]"]
+    ways = validated(BenchConfig, compose("bench", choices)).ways()
+    assert [name for name in ways if "graph" in name] == [
+        f"auto graph{convolution}{penalty}" for convolution in ("", " native") for penalty in (" tangent", "")
+    ]
+    assert len(ways) == 8
+    precision, compute = ways["auto graph native tangent"]
+    assert (precision, compute.convolution, compute.penalty) == (
+        Precision.auto,
+        ConvolutionMethod.native,
+        PenaltyPath.tangent,
+    )
+    assert (compute.cuda_graphs, ways["auto eager"][1].cuda_graphs) == (Switch.on, Switch.off)
 
 
 SMALL = variant(resolution=8, latent_size=8, fmap_base=64, fmap_max=8)
@@ -194,6 +212,18 @@ def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypat
     assert told == ["begin", "begin", *turns[0], *turns[1]]
 
 
+def test_float32_products_are_shortened_and_in_full_again():
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [kind.fp32_precision for kind in kinds]
+    try:
+        for precision, expected in ((Precision.tf32, "tf32"), (Precision.fp32, "ieee")):
+            set_float32(torch.device("cuda"), precision)
+            assert [kind.fp32_precision for kind in kinds] == [expected] * 2
+    finally:
+        for kind, value in zip(kinds, before, strict=True):
+            kind.fp32_precision = value
+
+
 def test_memory_of_a_way_leaves_out_what_others_hold(monkeypatch):
     now, peak = {"bytes": 700}, {"bytes": 0}  # others hold 700
 
@@ -243,3 +273,23 @@ def test_the_feature_extractor_knows_its_weights():
     assert features.shape == (2, 1280)
     assert features.min() >= 0
     assert features.mean(1).tolist() == pytest.approx(RECORDED_MEANS, rel=1e-3)
+
+
+def test_the_share_of_a_run_that_is_not_steps(tmp_path, monkeypatch):
+    from benchmarks.loop import Measurement
+
+    small = ["model.fmap_max=4", "monitor.grid=2x1", "checkpoint.every_minutes=1"]
+    measurement = Measurement(tmp_path, 8, 4, 2, small, devices="cpu")
+    assert len(measurement.bare_seconds(3)) == 3
+    assert measurement.taken == 6
+    for saving in (False, True):
+        seconds = measurement.run_seconds(3, saving=saving)
+        assert len(seconds) == 3
+        assert min(seconds) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    monkeypatch.setattr(measurement, "bare_seconds", lambda ticks: [2.0] * ticks)
+    monkeypatch.setattr(measurement, "run_seconds", lambda ticks, saving: [3.1 if saving else 2.1] * ticks)
+    row = measurement.compare(rounds=2, ticks=3)
+    assert row["seconds_per_grid_and_checkpoint"] == pytest.approx(2.0)
+    assert row["images_between_them"] == 120  # a minute of 4 images in 2 seconds
+    assert row["overhead_percent"] == pytest.approx(100 * (2.1 + 2.0 * 4 / 120 - 2.0) / 2.0)

@@ -62,6 +62,11 @@ class ComputeConfig:
                 "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
                 "Take compute.penalty=tangent or auto.",
             )
+        if self.compile and self.convolution is ConvolutionMethod.winograd:
+            raise UserError(
+                "compute.compile=true can't be had with compute.convolution=winograd.",
+                "Take compute.convolution=auto: a compiled pass uses PyTorch's own.",
+            )
         if self.recompute and (self.compile or self.penalty is PenaltyPath.tangent):
             raise UserError(
                 "compute.recompute=true needs compute.penalty=autograd and compute.compile=false.",
