@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 
 from pggan.config import TrainConfig
@@ -38,8 +39,16 @@ def run_as_one_of_several(config: TrainConfig, place: Place) -> int:
     """Join the others that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Processes that are started again need to know where they were.", "Add run_dir=DIR.")
-    world = World.joined(place, device_of(place, config.devices))
+    problem: UserError | None = None
     try:
+        device = device_of(place, config.devices)
+    except UserError as error:  # of all processes, most likely: only one tells
+        problem, device = error, torch.device("cpu")
+    world = World.joined(place, device, config.workers.join_seconds)
+    try:
+        with world.together():
+            if problem is not None:
+                raise problem
         code = run_in(config, world)
         world.leave()
         return code

@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "pggan"
 
 # Lower layers first; a module imports only from layers below its own.
 LAYERS = [
-    {"errors", "architecture", "draws", "activation", "meter", "__init__", "distributed"},
+    {"errors", "architecture", "draws", "activation", "meter", "__init__", "distributed", "distributed.connecting"},
     {"schedule", "schema", "files", "latents", "interruption", "winograd", "distributed.world", "distributed.division"},
     {"convolution", "values", "averages", "distributed.watchdog"},
     {"compute", "run_lock"},
@@ -17,8 +17,8 @@ LAYERS = [
     {"config.data", "config.compute", "config.method", "config.verbs", "config.workers"},
     {"config.train", "config.bench"},
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
-    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.agent"},
-    {"distributed.exchange", "distributed.sharing"},
+    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
+    {"distributed.exchange", "distributed.sharing", "distributed.agent"},
     {"distributed.shards"},
     {"distributed.gradients"},
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
