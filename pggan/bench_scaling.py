@@ -5,6 +5,7 @@ All processes run throughout; for each number of them, in turn, the first so man
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -53,8 +54,7 @@ def run(config: ScalingConfig) -> int:
     place = launched()
     largest = max(config.processes)
     if place is not None:
-        device = device_of(place, config.devices)
-        return take_part(place, device, lambda world: measure(config, world))
+        return take_part(place, partial(device_of, place, config.devices), config.workers, partial(measure, config))
     build_loss(config.loss)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:

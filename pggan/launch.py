@@ -31,7 +31,7 @@ def run_as_one_of_several(config: TrainConfig, place: Place) -> int:
     """Join the others that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Processes that are started again need to know where they were.", "Add run_dir=DIR.")
-    return take_part(place, device_of(place, config.devices), partial(run_in, config))
+    return take_part(place, partial(device_of, place, config.devices), config.workers, partial(run_in, config))
 
 
 def run_several(config: TrainConfig, kind: str, count: int) -> int:

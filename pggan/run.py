@@ -66,19 +66,25 @@ class Setting:
 
 def run(config: TrainConfig, world: World) -> int:
     """Train to the end of the schedule, or go on with it; returns the exit code."""
-    division, loss = division_of(config, world.size, world.rank), build_loss(config.loss)
+    description = describe(config)
+    world.require_same(facts(description))
     set_up(world.device, config.precision)
     if config.elastic and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # another number of threads adds up in another order
-    compute = choose_compute(config.precision, config.compute, world.device)
-    records(config.compute, world.device)  # refuses what is not there, before anything expensive
-    run_dir = Path(world.tell(str(choose_run_dir(config)) if world.is_first else None))
+    chosen = ""
+    with world.together():  # refuses what can't be, before anything expensive
+        division, loss = division_of(config, world.size, world.rank), build_loss(config.loss)
+        compute = choose_compute(config.precision, config.compute, world.device)
+        records(config.compute, world.device)
+        if world.is_first:
+            chosen = str(choose_run_dir(config))
+    run_dir = Path(world.tell(chosen))
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
         with world.together():
             if world.is_first:
                 stack.enter_context(claimed(run_dir))
-        setting = look_around(config, run_dir, world)
+        setting = look_around(config, description, run_dir, world)
         state, remarks = begin(config, setting, compute, world)
         stepper, memory = stepper_for(config, setting, state, loss, compute=compute, division=division, world=world)
         share_kept(setting.start.checkpoint, stepper.exchange, world)
@@ -119,7 +125,7 @@ def division_of(config: TrainConfig, size: int, rank: int = 0) -> Division:
     return division
 
 
-def look_around(config: TrainConfig, run_dir: Path, world: World) -> Setting:
+def look_around(config: TrainConfig, description: dict[str, Any], run_dir: Path, world: World) -> Setting:
     """Where to start, and with what; raises UserError when that does not go together."""
     start, schedule, remarks = Start(None, []), config.schedule.build(), []
     with world.together():
@@ -128,8 +134,7 @@ def look_around(config: TrainConfig, run_dir: Path, world: World) -> Setting:
                 sweep(directory)
             start = find_start(config.resume, run_dir)
     pyramid = open_everywhere(config, schedule, world)
-    description = describe(config)
-    world.require_same(facts(description, pyramid))
+    world.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     with world.together():
@@ -154,7 +159,7 @@ def open_everywhere(config: TrainConfig, schedule: Schedule, world: World) -> Im
     return pyramid  # type: ignore[possibly-undefined]
 
 
-def facts(description: Mapping[str, Any], pyramid: ImagePyramid) -> dict[str, Any]:
+def facts(description: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be the same in all processes, by name."""
     versions = description["versions"]
     keys = {key: value for key, value in _flat(description) if not key.startswith("versions.") and key not in OWN_KEYS}
@@ -162,7 +167,6 @@ def facts(description: Mapping[str, Any], pyramid: ImagePyramid) -> dict[str, An
         "code": versions["code"] or versions["pggan"],
         "torch": versions["torch"],
         **keys,
-        "set of images (checksum)": pyramid.fingerprint,
     }
 
 

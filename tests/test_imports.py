@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "pggan"
 
 # Lower layers first; a module imports only from layers below its own.
 LAYERS = [
-    {"errors", "architecture", "draws", "activation", "meter", "__init__", "distributed"},
+    {"errors", "architecture", "draws", "activation", "meter", "__init__", "distributed", "distributed.connecting"},
     {"schedule", "schema", "files", "latents", "interruption", "winograd"},
     {"distributed.world", "distributed.division", "distributed.compression"},
     {"convolution", "values", "averages", "distributed.watchdog"},
@@ -20,8 +20,8 @@ LAYERS = [
     {"config.train", "config.bench"},
     {"config.scaling"},
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
-    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.agent"},
-    {"distributed.exchange"},
+    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
+    {"distributed.exchange", "distributed.agent"},
     {"distributed.shards", "distributed.compressed"},
     {"distributed.gradients"},
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},

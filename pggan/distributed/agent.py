@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -15,17 +14,11 @@ from omegaconf import OmegaConf
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousParameters,
-    RendezvousTimeoutError,
-)
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from pggan.config import WorkersConfig
-from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from pggan.interruption import SIGNALS
+from pggan.distributed.meeting import MEETING_ERRORS, meeting_point, not_met
+from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from pggan.interruption import handling
 
 TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
@@ -90,47 +83,31 @@ def run_workers(
     }
     if workers.nodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
         variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=workers.rendezvous or "localhost:0",
-        run_id="pggan" if workers.nodes > 1 else uuid.uuid4().hex,
-        min_nodes=workers.nodes,
-        max_nodes=workers.nodes,
-        local_addr=workers.address,
-        join_timeout=workers.join_seconds,
-        read_timeout=min(workers.join_seconds, 60),
-        **keeps_store(workers),
-    )
     with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables):
+        spec = WorkerSpec(
+            role="train",
+            local_world_size=count,
+            entrypoint=sys.executable,
+            args=("-m", "pggan.distributed.worker"),
+            rdzv_handler=meeting_point(workers),
+            max_restarts=workers.restarts,
+            monitor_interval=0.1,
+            local_addr=workers.address,
+        )
+        agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), say)
         try:
-            spec = WorkerSpec(
-                role="train",
-                local_world_size=count,
-                entrypoint=sys.executable,
-                args=("-m", "pggan.distributed.worker"),
-                rdzv_handler=get_rendezvous_handler(parameters),
-                max_restarts=workers.restarts,
-                monitor_interval=0.1,
-                local_addr=workers.address,
-            )
-            agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), say)
             with passing_on(agent):
                 result = agent.run()
-        except (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError) as error:
-            raise UserError(
-                f"The machines did not meet at workers.rendezvous={workers.rendezvous}: {str(error).splitlines()[0]}",
-                f"Start the same command on all {workers.nodes} machines, with the address of one of them that all "
-                "can reach, and a port that is free there.",
-            ) from error
+        except MEETING_ERRORS as error:
+            if agent.get_worker_group().group_world_size is None:
+                raise not_met(workers, error) from error
+            say(
+                f"Lost: the machine at {workers.rendezvous}, or too many others. The same command on all machines goes "
+                "on from the last checkpoint."
+            )
+            return EXIT_FAILED
     codes = [failure.exitcode for failure in result.failures.values()]
     return next((code for code in FINAL if code in codes), EXIT_FAILED if codes else 0)
-
-
-def keeps_store(workers: WorkersConfig) -> dict[str, bool]:
-    """Whether this machine is the one where all meet, if its address says so; else its host name decides."""
-    if workers.address is None or workers.rendezvous is None:
-        return {}
-    return {"is_host": workers.address == workers.rendezvous.rpartition(":")[0]}
 
 
 @contextmanager
@@ -160,9 +137,5 @@ def passing_on(agent: Agent) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    try:
+    with handling(pass_on):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,10 @@ from torch.distributed import ProcessGroup, ReduceOp, TCPStore  # type: ignore[a
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from pggan.distributed.connecting import reason, within
 from pggan.errors import UserError
 
 LONGEST_COLLECTIVE = timedelta(minutes=30)  # a slow link is no fault; one process that hangs is found by the Watchdog
-CONNECTING = timedelta(minutes=2)
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -48,15 +47,19 @@ def launched() -> Place | None:
 
     Raises UserError when some of the variables are there and others are not.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if "RANK" not in os.environ:
         return None
     missing = [name for name in RANK_VARIABLES if name not in os.environ]
+    remedy = "Start with torchrun, or let devices=N start the processes; `unset RANK` trains alone."
     if missing:
-        raise UserError(
-            f"RANK is set, as by a launcher of several processes, but {', '.join(missing)} is not.",
-            "Start with torchrun, or let devices=N start the processes; `unset RANK` trains alone.",
-        )
-    return Place(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
+        raise UserError(f"RANK is set, as by a launcher of several processes, but {', '.join(missing)} is not.", remedy)
+    said = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
+    if all(value.isdecimal() for value in said.values()):
+        rank, size, local_rank, local_size, port = map(int, said.values())
+        if rank < size and local_rank < local_size <= size and port < 2**16:
+            return Place(rank, size, local_rank, local_size)
+    listed = " ".join(f"{name}={value}" for name, value in said.items())
+    raise UserError(f"A launcher of several processes has set what does not go together: {listed}.", remedy)
 
 
 class World:
@@ -84,13 +87,14 @@ class World:
         return cls(Place(0, 1, 0, 1), device, None, None)
 
     @classmethod
-    def joined(cls, place: Place, device: torch.device) -> "World":
+    def joined(cls, place: Place, device: torch.device, patience: float) -> "World":
         """One of several processes; returns when all are there.
 
-        Raises UserError when that takes longer than two minutes.
+        Raises UserError when that takes longer than `patience` seconds.
         """
+        limit = timedelta(seconds=patience)
         try:
-            store, _, _ = next(rendezvous("env://", timeout=CONNECTING))
+            store, _, _ = within(patience, lambda: next(rendezvous("env://", timeout=limit)))
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(
                 backend,
@@ -100,10 +104,11 @@ class World:
                 timeout=LONGEST_COLLECTIVE,
             )
             return cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_COLLECTIVE), store)
-        except (dist.DistError, RuntimeError) as error:
+        except (dist.DistError, RuntimeError, TimeoutError) as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            why = "something else answers there" if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
-                f"Process {place.rank} of {place.size} did not find the others at {address}: {_reason(error)}.",
+                f"Process {place.rank} of {place.size} did not find the others at {address}: {why}.",
                 "Start as many processes as were announced, and see that all machines can reach this address.",
             ) from error
 
@@ -135,7 +140,7 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            raise PeerLost(f"{self.name} lost its connection to the others: {_reason(error)}") from error
+            raise PeerLost(f"{self.name} lost its connection to the others: {reason(error)}") from error
         finally:
             self.waiting_since = None
 
@@ -272,11 +277,6 @@ class World:
                     "Give the same command again: it goes on from the last checkpoint. If this comes back, that "
                     "machine's memory or link is at fault.",
                 )
-
-
-def _reason(error: Exception) -> str:
-    """The first sentence of a message, without the place in torch's sources where it comes from."""
-    return re.sub(r"^\[\S+:\d+\] ", "", str(error).splitlines()[0]).split(". ")[0].rstrip(".")
 
 
 def _digest(weights: list[Tensor]) -> Tensor:
