@@ -1,7 +1,6 @@
 """`pggan train`: here, as one of several processes, or as the parent of several."""
 
 import os
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -12,13 +11,14 @@ from omegaconf import OmegaConf
 from pggan.config import TrainConfig
 from pggan.device import choose_device, count_devices, device_of
 from pggan.distributed.world import EndedElsewhere, PeerLost, Place, World, launched
-from pggan.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from pggan.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 from pggan.run import division_of, teller
 from pggan.run import run as run_in
 from pggan.run_dir import choose_run_dir, plain
 
 CONFIG_VARIABLE = "PGGAN_CONFIG"  # the configuration, as YAML, from parent to worker
-WAIT_SECONDS = 60  # for the launcher to end this process: it knows better what has happened
+PARENT_VARIABLE = "PGGAN_PARENT"  # the parent's process id
+WAIT_SECONDS = 5  # for the launcher to end this process: it knows better what has happened
 
 
 def run(config: TrainConfig) -> int:
@@ -46,10 +46,9 @@ def run_as_one_of_several(config: TrainConfig, place: Place) -> int:
     except EndedElsewhere:
         return EXIT_USER_ERROR
     except PeerLost as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(WAIT_SECONDS)
-        return EXIT_FAILED
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_LEFT
 
 
 def run_several(config: TrainConfig, kind: str, count: int) -> int:
@@ -59,6 +58,7 @@ def run_several(config: TrainConfig, kind: str, count: int) -> int:
     # Named here, so that processes started again after a loss come back to it.
     devices = f"cpu:{count}" if kind == "cpu" else str(count)
     config = replace(config, run_dir=str(choose_run_dir(config)), devices=devices)
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
     os.environ[CONFIG_VARIABLE] = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
     os.environ.setdefault(
         "OMP_NUM_THREADS", str(1 if config.elastic else max(1, len(os.sched_getaffinity(0)) // count))

@@ -74,6 +74,7 @@ def run(config: TrainConfig, world: World) -> int:
     run_dir = Path(world.tell(str(choose_run_dir(config)) if world.is_first else None))
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
+        watchdog = stack.enter_context(Watchdog(world, config.workers.patience_seconds, teller(run_dir)))
         with world.together():
             if world.is_first:
                 stack.enter_context(claimed(run_dir))
@@ -90,7 +91,6 @@ def run(config: TrainConfig, world: World) -> int:
             report.line(remark)
         report.begin(state.images)
         stepper.notice = report.line
-        watchdog = stack.enter_context(Watchdog(world, config.workers.patience_seconds, teller(run_dir)))
         trainer = Trainer(
             config,
             setting.schedule,

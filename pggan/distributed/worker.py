@@ -10,15 +10,14 @@ from omegaconf import OmegaConf
 
 from pggan.cli import guarded
 from pggan.config import TrainConfig
-from pggan.launch import CONFIG_VARIABLE, run
+from pggan.launch import CONFIG_VARIABLE, PARENT_VARIABLE, run
 from pggan.schema import validated
 
 LOOK_SECONDS = 0.5
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Save and end when the parent is gone, which nobody can then tell this process to."""
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -28,7 +27,7 @@ def main() -> int:
     """Train as the parent's configuration says; returns the exit code."""
     values = OmegaConf.to_container(OmegaConf.create(os.environ.pop(CONFIG_VARIABLE)))
     assert isinstance(values, dict), "the parent writes keys and values"
-    Thread(target=end_with_parent, name="parent", daemon=True).start()
+    Thread(target=end_with_parent, args=(int(os.environ[PARENT_VARIABLE]),), name="parent", daemon=True).start()
     return guarded(lambda: run(validated(TrainConfig, {str(key): value for key, value in values.items()})))
 
 
