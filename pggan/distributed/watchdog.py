@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pggan.distributed.world import World
 from pggan.errors import EXIT_LEFT
@@ -79,7 +79,7 @@ class Watchdog:
     def __init__(
         self, world: World, patience: float, say: Callable[[str], None], end: Callable[[int], Any] = os._exit
     ) -> None:
-        """Args: patience: seconds to wait for a process that should be done; say: tells people; end: of this process."""
+        """Args: patience: seconds to wait for a process; say: tells people; end: ends this process."""
         self.world = world
         self.patience = patience
         self.say = say
