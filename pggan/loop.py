@@ -66,6 +66,7 @@ class Trainer:
     def train(self, interruption: Interruption) -> int:
         """Repeat the step to the end of the schedule; returns the exit code."""
         state, report, schedule = self.state, self.report, self.schedule
+        self.watchdog.begin()
         if state.images == 0:
             self.show_reals()
             self.show_fakes(schedule.at(0))

@@ -81,6 +81,7 @@ def run(config: TrainConfig, world: World) -> int:
     run_dir = Path(world.tell(chosen))
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
+        watchdog = stack.enter_context(Watchdog(world, config.workers.patience_seconds, teller(run_dir)))
         with world.together():
             if world.is_first:
                 stack.enter_context(claimed(run_dir))
@@ -98,7 +99,6 @@ def run(config: TrainConfig, world: World) -> int:
             report.line(remark)
         report.begin(state.images)
         stepper.notice = report.line
-        watchdog = stack.enter_context(Watchdog(world, config.workers.patience_seconds, teller(run_dir)))
         trainer = Trainer(
             config,
             setting.schedule,

@@ -11,16 +11,18 @@ from types import FrameType
 from typing import Any
 
 from omegaconf import OmegaConf
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import WorkersConfig
 from pggan.distributed.meeting import MEETING_ERRORS, meeting_point, not_met
-from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
 from pggan.interruption import handling
 
 TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
+PARENT_VARIABLE = "PGGAN_PARENT"  # the process that started it
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
 
 
@@ -31,27 +33,62 @@ class Agent(LocalElasticAgent):
         """Args: say: tells people."""
         super().__init__(spec, logs)
         self.say = say
+        self.signal: int | None = None  # that this process got, and passes on
+
+    def pass_on(self, number: int) -> None:
+        """Have the processes save and end; raises KeyboardInterrupt while there are none."""
+        self.signal = number
+        reached = 0
+        for worker in self._worker_group.workers:
+            if isinstance(worker.id, int):
+                with suppress(ProcessLookupError):
+                    os.kill(worker.id, number)
+                    reached += 1
+        if not reached:
+            raise KeyboardInterrupt
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        if self.signal is not None:  # it came after the loss of the ones before
+            for pid in started.values():
+                os.kill(pid, self.signal)
+        return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        result: RunResult = super()._monitor_workers(worker_group)
-        if result.state is WorkerState.FAILED:
-            codes = [failure.exitcode for failure in result.failures.values()]
-            if any(code in FINAL for code in codes):
+        assert isinstance(self._pcontext, SubprocessContext), "the command is a program"
+        codes = {rank: handler.proc.poll() for rank, handler in self._pcontext.subprocess_handlers.items()}
+        failed = {worker_group.workers[rank]: code for rank, code in codes.items() if code}
+        if not failed and None in codes.values():
+            return RunResult(state=WorkerState.HEALTHY)
+        if any(code not in (*FINAL, EXIT_LEFT) for code in failed.values()) or set(failed.values()) == {EXIT_LEFT}:
+            if self.signal is not None:
                 self._remaining_restarts = 0
-            else:
-                self._tell(result)
+            self._tell(failed)
+            # At once, even where a process does not react any more: the checkpoint holds all that counts.
+            self._pcontext.close(signal.SIGKILL)
+        elif failed:
+            self._remaining_restarts = 0  # the others come to the same end
+        result: RunResult = super()._monitor_workers(worker_group)
         return result
 
-    def _tell(self, result: RunResult) -> None:
-        first = min(result.failures.items(), key=lambda item: item[1].timestamp)
-        ended = [
-            f"process {rank} (pid {failure.pid}) {_how(failure.exitcode)}"
-            for rank, failure in sorted(result.failures.items(), key=lambda item: item[0] != first[0])
-            if failure.exitcode != -signal.SIGTERM  # by the agent, because of another one
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown(signal.SIGKILL)
+
+    def _tell(self, failed: dict[Worker, int]) -> None:
+        lost = [
+            f"process {worker.global_rank} (pid {worker.id}) {_how(code)}"
+            for worker, code in failed.items()
+            if code != EXIT_LEFT and (self.signal is None or code != -self.signal)
         ]
-        left = self._remaining_restarts
-        then = f"all start again from the last checkpoint ({left} more times)" if left else "no restarts are left"
-        self.say(f"Lost: {'; '.join(ended)}. {then.capitalize()}.")
+        if lost:
+            self.say(f"Lost: {'; '.join(lost)}.")
+        goes_on = "The same command goes on from the last checkpoint."
+        if self._remaining_restarts:
+            self.say(f"All start again from the last checkpoint ({self._remaining_restarts} more times).")
+        elif self.signal is not None:
+            self.say(f"Stopped at once. {goes_on}")
+        else:
+            self.say(f"Ends here: no restarts are left (workers.restarts). {goes_on}")
 
 
 def _how(code: int) -> str:
@@ -76,6 +113,7 @@ def run_workers(
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the words are ours
     variables = {
         TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"verb": verb, "values": values})),
+        PARENT_VARIABLE: str(os.getpid()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         # With the store shared by all attempts, new processes find the addresses of dead ones there.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -107,7 +145,10 @@ def run_workers(
             )
             return EXIT_FAILED
     codes = [failure.exitcode for failure in result.failures.values()]
-    return next((code for code in FINAL if code in codes), EXIT_FAILED if codes else 0)
+    if not codes:
+        return 0
+    own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
+    return next((code for code in own if code in codes), EXIT_FAILED if agent.signal is None else EXIT_INTERRUPTED)
 
 
 @contextmanager
@@ -127,15 +168,10 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def passing_on(agent: Agent) -> Iterator[None]:
-    """Signals to this process go to the workers; before there are any, they end it."""
+    """Signals to this process go to the workers; while there are none, they end it."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = [worker.id for worker in agent.get_worker_group().workers if isinstance(worker.id, int)]
-        if not pids:
-            raise KeyboardInterrupt
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        agent.pass_on(number)
 
     with handling(pass_on):
         yield

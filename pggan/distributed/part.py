@@ -1,6 +1,5 @@
 """Taking part in a run of several processes, from meeting the others to parting from them."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -9,9 +8,9 @@ import torch
 
 from pggan.config import WorkersConfig
 from pggan.distributed.world import EndedElsewhere, PeerLost, Place, World
-from pggan.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from pggan.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 
-WAIT_SECONDS = 60  # for the launcher to end this process: it knows better what has happened
+WAIT_SECONDS = 5  # for the launcher to end this process: it knows better what has happened
 
 
 def take_part(
@@ -37,7 +36,6 @@ def take_part(
     except EndedElsewhere:
         return EXIT_USER_ERROR
     except PeerLost as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(WAIT_SECONDS)
-        return EXIT_FAILED
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_LEFT

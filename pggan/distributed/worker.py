@@ -9,14 +9,13 @@ from threading import Thread
 from omegaconf import OmegaConf
 
 from pggan.cli import VERBS, guarded, run_plain
-from pggan.distributed.agent import TASK_VARIABLE
+from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 
 LOOK_SECONDS = 0.5
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Save and end when the parent is gone, which nobody can then tell this process to."""
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -26,7 +25,7 @@ def main() -> int:
     """Do what the parent says; returns the exit code."""
     task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
     assert isinstance(task, dict), "the parent writes keys and values"
-    Thread(target=end_with_parent, name="parent", daemon=True).start()
+    Thread(target=end_with_parent, args=(int(os.environ[PARENT_VARIABLE]),), name="parent", daemon=True).start()
     return guarded(lambda: run_plain(VERBS[task["verb"]], task["values"]))
 
 

@@ -20,7 +20,9 @@ from torch.distributed.rendezvous import rendezvous
 from pggan.distributed.connecting import reason, within
 from pggan.errors import UserError
 
-LONGEST_COLLECTIVE = timedelta(minutes=30)  # a slow link is no fault; one process that hangs is found by the Watchdog
+# A process that hangs is found by the Watchdog; these only end what nobody can be blamed for.
+LONGEST_EXCHANGE = timedelta(minutes=30)  # a slow link is no fault
+LONGEST_WAIT = timedelta(days=7)  # while one process prepares data, the others wait
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -101,10 +103,11 @@ class World:
                 store=PrefixStore("gradients", store),
                 rank=place.rank,
                 world_size=place.size,
-                timeout=LONGEST_COLLECTIVE,
+                timeout=LONGEST_EXCHANGE,
             )
-            return cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_COLLECTIVE), store)
+            return cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_WAIT), store)
         except (dist.DistError, RuntimeError, TimeoutError) as error:
+            time.sleep(1)  # if it is because another one was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             why = "something else answers there" if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
