@@ -8,6 +8,7 @@ from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, 
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.gradients import DgcConfig, dgc_options
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.plan import PlanConfig
 from pggan.config.scaling import ScalingConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
 from pggan.config.verbs import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
@@ -32,6 +33,7 @@ __all__ = [
     "OnBad",
     "OptimizerConfig",
     "PenaltyPath",
+    "PlanConfig",
     "Precision",
     "PrepareConfig",
     "SampleConfig",
