@@ -81,6 +81,7 @@ class World:
         self.group: ProcessGroup | None = None  # over which gradients go; None: that of all
         self._control = control
         self._wishes = torch.zeros(1, dtype=torch.int32)
+        self._wished = 0  # by this process, in the last call
         self._vote: dist.Work | None = None
 
     @classmethod
@@ -201,12 +202,13 @@ class World:
     def agreed(self, wishes: int) -> int:
         """The bits of all processes' wishes, joined: those of the call before, so that nobody waits.
 
-        Alone, those of this call.
+        A wish is made once, though it is there in two calls in a row.  Alone, those of this call.
         """
         if self._control is None:
             return wishes
         last = self._settled()
-        self._wishes = torch.tensor([wishes], dtype=torch.int32)
+        self._wished = wishes & ~self._wished
+        self._wishes = torch.tensor([self._wished], dtype=torch.int32)
         self._vote = dist.all_reduce(self._wishes, ReduceOp.BOR, group=self._control, async_op=True)
         return last
 
