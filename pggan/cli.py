@@ -81,6 +81,13 @@ VERBS = {
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
         Verb(
+            "plan",
+            "Say what a run will take: operations, memory, hours, energy, and how it scales to many devices.",
+            "PlanConfig",
+            "pggan.plan",
+            "pggan plan experiment=official_8gpus tflops=200 watts=700",
+        ),
+        Verb(
             "sample",
             "Draw images from a generator.",
             "SampleConfig",

@@ -82,6 +82,14 @@ class Schedule:
         """Images shown at which training is complete."""
         return self.phases[-1].end if self.total_images is None else self.total_images
 
+    def updates(self) -> tuple[int, ...]:
+        """How many updates each of the phases takes; a phase begins with the first update after the one before."""
+        counts, images = [], 0
+        for phase in self.phases:
+            counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))
+            images += counts[-1] * phase.batch
+        return tuple(counts)
+
     def at(self, images: int) -> Phase:
         """The phase in force when `images` real images have been shown."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])

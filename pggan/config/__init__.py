@@ -7,6 +7,7 @@ from pggan.config.bench import BenchConfig
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.plan import PlanConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
 from pggan.config.verbs import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
 
@@ -28,6 +29,7 @@ __all__ = [
     "OnBad",
     "OptimizerConfig",
     "PenaltyPath",
+    "PlanConfig",
     "Precision",
     "PrepareConfig",
     "SampleConfig",
