@@ -57,7 +57,7 @@ class Imagined:
     def _metered(self, phase: Phase, loss: Loss, compute: Compute) -> Meter:
         with self.mode:
             self.state.reset_optimizers()
-            self._step(phase, loss, compute, loss.penalties())  # makes the moments
+            self._step(phase, loss, Compute(dtype=compute.dtype, method=NATIVE), ())  # makes the moments
             present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
             meter = Meter(present)
             with meter:
