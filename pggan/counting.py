@@ -91,11 +91,11 @@ class Counter:
     def _step_of_g(self, phase: Phase) -> tuple[int, int]:
         """Operations of making and looking at fakes, and of the way back."""
         state, stage, inputs = self.state, self._stage(phase, ()), self._inputs(phase)
-        with Meter() as meter, prepared(state.g.network, PLAIN), prepared(state.d.network, PLAIN):
-            with frozen(state.d.network):
-                terms = look_at_fakes(state, stage, inputs, phase.alpha)
-                seen = meter.flops
-                backward(state.g, terms, 1.0)
+        g, d = state.g.network, state.d.network
+        with Meter() as meter, prepared(g, PLAIN), prepared(d, PLAIN), frozen(d):
+            terms = look_at_fakes(state, stage, inputs, phase.alpha)
+            seen = meter.flops
+            backward(state.g, terms, 1.0)
         return seen, meter.flops - seen
 
     def _stage(self, phase: Phase, due: tuple[GradientPenalty, ...]) -> Stage:

@@ -22,8 +22,8 @@ class Link:
 
 
 # Of line rates, 92 % are left for the data.  Latencies are those of NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
-# microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at 1 Gbit/s,
-# and a guess of 30 for faster cards.
+# microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at
+# 1 Gbit/s, and a guess of 30 for faster cards.
 LINKS = {
     "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; all-reduces measured at 360 to 480"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),

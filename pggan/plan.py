@@ -126,9 +126,8 @@ def predicted_time(
     else:
         rate = measured_rates(device, config.precision, compute.dtype or torch.float32).multiplying
         note = (
-            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here, which they don't: "
-            "the least imaginable, several times too short for narrow networks and low resolutions. calibrate=true "
-            "measures."
+            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They don't; this "
+            "is crude, several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
     timings = [Timing(cost.flops / rate, 0.0, ASSUMED) for cost in costs]
     return Time(timings, NOTHING, f"{note} Without grids, ticks and checkpoints.")
@@ -144,7 +143,8 @@ def summary(
         watts, watts_source = config.watts, "watts="
     with torch.device("meta"):  # shapes only
         networks = Generator(architecture), Discriminator(architecture)
-    loads = [load_of(cost, timing, config.model.stddev_group) for cost, timing in zip(costs, spent.timings, strict=True)]
+    group, timings = config.model.stddev_group, spent.timings
+    loads = [load_of(cost, timing, group) for cost, timing in zip(costs, timings, strict=True)]
     flops = sum(cost.updates * cost.flops for cost in costs)
     seconds = sum(load.updates * load.seconds for load in loads) + spent.rest.seconds
     return {
@@ -159,7 +159,7 @@ def summary(
         "phases": [
             phase_facts(cost, load, timing.source, watts)
             | {"communication_dominates_from": dominance(config, [load])[config.network]}
-            for cost, load, timing in zip(costs, loads, spent.timings, strict=True)
+            for cost, load, timing in zip(costs, loads, timings, strict=True)
         ],
         "total": {
             "images": sum(cost.images for cost in costs),
@@ -184,8 +184,13 @@ def summary(
             "tensors at the worst moment, scratch space of single operations left out.",
             f"Energy: {watts:g} W per device ({watts_source}); hosts, cooling and network left out.",
             "Scaling: a ring of devices like this one, each with a link of its own; exchanges don't overlap computing; "
-            "what choosing the numbers to send takes is left out. Strong: the same batch; weak: the batch grows with "
-            "the devices.",
+            "what choosing the numbers to send takes is left out. Strong: the same batch, shared in groups of "
+            f"{group} images, so that some devices may have nothing to do. Weak: the batch grows with the devices."
+            + (
+                ""
+                if config.calibrate
+                else " Parts of a batch take their part of the time; calibrate=true checks."
+            ),
         ],
     }
 

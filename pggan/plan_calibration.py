@@ -71,7 +71,7 @@ class Calibration:
         self._fixed: dict[int, float] = {}  # by resolution
 
     def timings(self, costs: Sequence[PhaseCost], tell: Callable[[str], None]) -> list[Timing]:
-        """One per phase; from the first one on that does not fit or would take too long, they follow from the last rate.
+        """One per phase; from the first that does not fit or would take too long on, they follow from the last rate.
 
         Raises UserError if not even the first one fits.
         """
@@ -143,9 +143,10 @@ class Calibration:
 def noise(path: Path, architecture: Architecture) -> ImagePyramid:
     """A pyramid of a few images of noise."""
     source = np.random.default_rng(0)
-    names = [str(number) for number in range(architecture.labels)] or None
-    shape = architecture.resolution, architecture.resolution, architecture.channels
-    with PyramidWriter(path, architecture.resolution, architecture.channels, {"kind": "noise"}, class_names=names) as to:
+    side, channels, classes = architecture.resolution, architecture.channels, architecture.labels
+    names = [str(number) for number in range(classes)] or None
+    with PyramidWriter(path, side, channels, {"kind": "noise"}, class_names=names) as writer:
         for number in range(IMAGES):
-            to.add(source.integers(0, 256, shape, np.uint8), number % architecture.labels if names else None)
+            image = source.integers(0, 256, (side, side, channels), np.uint8)
+            writer.add(image, number % classes if classes else None)
     return ImagePyramid(path)

@@ -1,7 +1,7 @@
 """How a run scales to many devices, by a model: compute that is shared, gradients that are exchanged, no overlap.
 
-B batch, n devices.  Strong scaling keeps the batch, so every device takes a part of it, made of whole groups of minibatch
-stddev: more than B / group devices have nothing to do.  Weak scaling keeps the images per device: the batch grows to
+B batch, n devices.  Strong scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch
+stddev, and those beyond B / group have nothing to do.  Weak scaling keeps the images per device: the batch grows to
 n B, and the same images take 1/n of the updates.  Every update exchanges the gradients of D and of G.
 """
 
