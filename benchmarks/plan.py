@@ -47,7 +47,7 @@ def seconds_in_log(run_dir: Path) -> float:
     """From the first phase to the last line."""
     lines = (run_dir / "train.log").read_text().splitlines()
     first = next(line for line in lines if "Phase 1 of" in line)
-    instants = [datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in (first, lines[-1])]  # noqa: DTZ007
+    instants = [datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in (first, lines[-1])]
     return (instants[1] - instants[0]).total_seconds()
 
 
@@ -79,7 +79,8 @@ def main() -> int:
         folder = Path(name)
         write_noise(folder / "noise", config.schedule.final_resolution)
         rounds = [compare(arguments.overrides, folder, number) for number in range(arguments.rounds)]
-    print(json.dumps({"overrides": arguments.overrides, "cores": len(os.sched_getaffinity(0)), "rounds": rounds}, indent=1))
+    cores = len(os.sched_getaffinity(0))
+    print(json.dumps({"overrides": arguments.overrides, "cores": cores, "rounds": rounds}, indent=1))
     return 0
 
 

@@ -126,8 +126,8 @@ def predicted_time(
     else:
         rate = measured_rates(device, config.precision, compute.dtype or torch.float32).multiplying
         note = (
-            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They don't; this "
-            "is crude, several times too short for narrow networks and low resolutions; calibrate=true measures."
+            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They don't: "
+            "that is crude, several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
     timings = [Timing(cost.flops / rate, 0.0, ASSUMED) for cost in costs]
     return Time(timings, NOTHING, f"{note} Without grids, ticks and checkpoints.")
@@ -186,11 +186,7 @@ def summary(
             "Scaling: a ring of devices like this one, each with a link of its own; exchanges don't overlap computing; "
             "what choosing the numbers to send takes is left out. Strong: the same batch, shared in groups of "
             f"{group} images, so that some devices may have nothing to do. Weak: the batch grows with the devices."
-            + (
-                ""
-                if config.calibrate
-                else " Parts of a batch take their part of the time; calibrate=true checks."
-            ),
+            + ("" if config.calibrate else " Parts of a batch take their part of the time; calibrate=true checks."),
         ],
     }
 

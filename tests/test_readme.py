@@ -29,6 +29,7 @@ SMALLER = {  # what makes a training command a matter of seconds
     "interpolate": ["frames=4", "devices=cpu"],
     "sample": ["devices=cpu"],
     "bench": ["model.fmap_max=4", "steps=1", "device=cpu"],
+    "plan": ["schedule.final_resolution=8", "limit_seconds=1", "devices=cpu"],
 }
 
 

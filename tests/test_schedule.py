@@ -413,3 +413,19 @@ def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
     values = compose("train", [])["schedule"]
     with pytest.raises(UserError, match=r"schedule\.stable_images"):
         validated(ScheduleConfig, {**values, "stable_images": wrong}, "schedule.")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_updates_per_phase_add_up_to_those_of_the_whole_schedule(name):
+    assert sum(preset(name).updates()) == updates(preset(name), repeats=1)
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
+def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
+    schedule = make(stable_images={4: stable}, fade_images={4: fade}, batch={4: first, 8: then}, total_images=total)
+    counts, images = [0] * len(schedule.phases), 0
+    while images < total:
+        phase = schedule.at(images)
+        counts[phase.index] += 1
+        images += phase.batch
+    assert list(schedule.updates()) == counts
