@@ -1,6 +1,7 @@
 """A plan for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import log
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -49,26 +50,30 @@ def time_table(plan: dict[str, Any]) -> Table:
 
 def work_table(plan: dict[str, Any]) -> Table:
     """What an update asks for: a line per phase."""
-    g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
+    g, d, rows = plan["parameters"]["generator"], plan["parameters"]["discriminator"], plan["phases"]
+    kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
+    weights = Unit(sum(row["parameters"].values()) for row in rows)
+    gradient = Unit(row["gradient_bytes"] for row in rows)
+    memory = Unit((row["peak_memory_bytes"] for row in rows), base=1024)
+    each = Unit(row["flops_per_update"]["mean"] / row["batch"] for row in rows)
+    whole = Unit([1e18 * plan["total"]["exaflops"]])
     table = new_table(
-        f"G {g:,} and D {d:,} parameters; those in use, and GFLOP per image",
-        *("phase", "weights\nmillion", "grad.\nMB", "memory\nGiB", "G for-\nward", "D for-\nward", "back-\nward"),
-        *("pen-\nalty", "mean", "phase\nPFLOP"),
+        f"G {g:,} and D {d:,} parameters; of an update the weights in use, and {each.prefix}FLOP per image",
+        *("phase", f"weights\n{weights.prefix}", f"grad.\n{gradient.prefix}B", f"memory\n{memory.prefix}iB"),
+        *("G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean", f"phase\n{whole.prefix}FLOP"),
     )
-    for row in plan["phases"]:
-        each = row["flops_per_update"]
-        kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
+    for row in rows:
         table.add_row(
             short_name(row),
-            f"{sum(row['parameters'].values()) / 1e6:.3g}",
-            f"{row['gradient_bytes'] / 1e6:.3g}",
-            f"{row['peak_memory_bytes'] / 2**30:.3g}",
-            *(f"{each[kind] / row['batch'] / 1e9:.3g}" for kind in kinds),
-            digits(row["flops"] / 1e15),
+            weights.of(sum(row["parameters"].values())),
+            gradient.of(row["gradient_bytes"]),
+            memory.of(row["peak_memory_bytes"]),
+            *(each.of(row["flops_per_update"][kind] / row["batch"]) for kind in kinds),
+            whole.of(row["flops"]),
         )
     table.add_section()
-    peak = f"{plan['total']['peak_memory_bytes'] / 2**30:.3g}"
-    table.add_row("worst, sum", "", "", peak, *[""] * 5, digits(1000 * plan["total"]["exaflops"]))
+    peak = memory.of(plan["total"]["peak_memory_bytes"])
+    table.add_row("worst, sum", "", "", peak, *[""] * 5, whole.of(1e18 * plan["total"]["exaflops"]))
     return table
 
 
@@ -87,7 +92,7 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
             cells = []
             for way in Scaling:
                 run = found[devices, kind, way.value]
-                cells += [duration(3600 * run["hours"]), f"{run['device_hours']:.3g}"]
+                cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
                 cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
             table.add_row(str(devices) if kind == "fp32" else "", name, *cells)
     return table
@@ -132,9 +137,22 @@ def short_name(row: dict[str, Any]) -> str:
     return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
 
 
-def digits(value: float) -> str:
-    """Three of them, or all before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+class Unit:
+    """The one for a column of numbers: the largest has one to three digits before the point, or four."""
+
+    def __init__(self, values: Iterable[float], base: int = 1000) -> None:
+        power = max(int(log(max(*values, 1.0), base)), 0)
+        self.prefix = ["", "k", "M", "G", "T", "P", "E"][power]
+        self.factor = base**power
+
+    def of(self, value: float) -> str:
+        """`value` in this unit."""
+        return three_digits(value / self.factor)
+
+
+def three_digits(value: float) -> str:
+    """Or all before the point; 0 for what is not worth the place."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from pggan import plan_calibration
 from pggan.cli import compose, main
 from pggan.compute import Compute
 from pggan.config import PlanConfig
@@ -14,7 +15,7 @@ from pggan.losses import build_loss
 from pggan.plan import image_facts
 from pggan.plan_phases import phase_costs
 from pggan.plan_rest import checkpoint_count
-from pggan.plan_tables import duration
+from pggan.plan_tables import Unit, duration
 from pggan.power import watts_of
 from pggan.schema import validated
 
@@ -77,8 +78,16 @@ def test_memory_is_that_of_the_imagined_step(capsys):
     assert plan["phases"][1]["peak_memory_bytes"] == imagined.peak_bytes(halfway(last), loss, Compute())
 
 
-def test_calibrated_times_are_those_of_real_updates(capsys):
-    plan = plan_of(capsys, "calibrate=true", "steps=2", "data.labels=false")
+@pytest.fixture
+def hasty(monkeypatch):
+    """A calibration that takes no more updates than it is told to."""
+    monkeypatch.setattr(plan_calibration, "LEAST_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_calibrated_times_are_those_of_real_updates(capsys, labelled_data):
+    plan = plan_of(capsys, "calibrate=true", "steps=2", f"data.path={labelled_data}", "data.labels=true")
+    assert plan["notes"][0] == f"3 channels, 3 classes, as in {labelled_data}."
     assert {row["time_is"] for row in plan["phases"]} == {"measured"}
     for row in plan["phases"]:
         assert 0 <= row["fixed_milliseconds"] <= row["milliseconds_per_update"]
@@ -89,7 +98,9 @@ def test_calibrated_times_are_those_of_real_updates(capsys):
     assert total["hours"] * 3600 == pytest.approx(updating + sum(rest.values()))
 
 
-def test_phases_beyond_the_limit_are_extrapolated_and_named(capsys):
+@pytest.mark.usefixtures("hasty")
+def test_phases_beyond_the_limit_are_extrapolated_and_named_and_nothing_is_left_behind(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     plan = plan_of(capsys, "calibrate=true", "steps=1", "limit_seconds=0.001")
     rows = plan["phases"]
     assert [row["time_is"] for row in rows] == ["measured", "extrapolated", "extrapolated"]
@@ -97,6 +108,7 @@ def test_phases_beyond_the_limit_are_extrapolated_and_named(capsys):
     for row in rows[1:]:
         assert row["flops_per_update"]["mean"] / row["milliseconds_per_update"] == pytest.approx(rate)
     assert any("Extrapolated" in note and "8x8 fade, 8x8 stable" in note for note in plan["notes"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_plan_scales_to_the_devices_asked_for(capsys):
@@ -114,21 +126,28 @@ def test_the_plan_scales_to_the_devices_asked_for(capsys):
     assert set(plan["communication_dominates_from"]) == {"nvlink", "pcie", "400g", "100g", "25g", "10g", "1g"}
 
 
-def test_the_tables_fit_into_80_columns(capsys):
-    assert main(["plan", *TINY, "tflops=0.001"]) == 0
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_tables_fit_into_80_columns(wide, capsys):
+    official = ["experiment=official_8gpus", "schedule.total_images=1000", "devices=cpu"]
+    assert main(["plan", *(official if wide else TINY), "tflops=0.001"]) == 0
     shown = capsys.readouterr().out
-    for part in ("8 fade", "G for-", "exchange", "1g, whole run", "Energy: 100 W"):
+    for part in ("4 stable", "G for-", "exchange", "1g, whole run", "Energy: 100 W"):
         assert part in shown
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_data, capsys):
+def test_numbers_of_a_column_share_a_unit_that_fits_the_largest():
+    unit = Unit([2_500_000, 12, 999_000])
+    assert (unit.prefix, [unit.of(value) for value in (2_500_000, 123_456, 12)]) == ("M", ["2.5", "0.123", "0"])
+    assert (Unit([3 * 2**30], base=1024).prefix, Unit([0.5]).prefix, Unit([6e18]).of(6e18)) == ("G", "", "6")
+
+
+def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_data):
     assert image_facts(config().data)[:2] == (3, 0)
     assert image_facts(config("data.channels=1").data)[:2] == (1, 0)
     assert image_facts(config(f"data.path={labelled_data}", "data.labels=true").data)[:2] == (3, 3)
     assert image_facts(config(f"data.path={labelled_data}").data)[:2] == (3, 0)
-    assert plan_of(capsys, "tflops=1", f"data.path={labelled_data}", "data.labels=true")["notes"][0].startswith("3 ch")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +173,6 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
 def test_what_cannot_be_planned_is_refused_with_advice(arguments, hint, capsys):
     assert main(["plan", *TINY, *arguments]) == 2
     assert hint in capsys.readouterr().err
-
-
-def test_nothing_is_left_behind(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plan_of(capsys, "calibrate=true", "steps=1", "limit_seconds=0.001")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_device_draws_what_its_data_sheet_says():
