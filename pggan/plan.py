@@ -19,6 +19,7 @@ from pggan.config import DataConfig, PlanConfig
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.device import choose_compute, choose_device, records, set_up
 from pggan.errors import UserError
+from pggan.fitting import free_bytes
 from pggan.links import LINKS, Exchange
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
@@ -145,6 +146,7 @@ def summary(
         networks = Generator(architecture), Discriminator(architecture)
     group, timings = config.model.stddev_group, spent.timings
     loads = [load_of(cost, timing, group) for cost, timing in zip(costs, timings, strict=True)]
+    free = free_bytes(device)
     flops = sum(cost.updates * cost.flops for cost in costs)
     seconds = sum(load.updates * load.seconds for load in loads) + spent.rest.seconds
     return {
@@ -169,6 +171,7 @@ def summary(
             "device_hours": seconds / 3600,
             "energy_kwh": seconds / 3600 * watts / 1000,
             "peak_memory_bytes": max(cost.peak_bytes for cost in costs),
+            "free_memory_bytes": free,
             "rest_seconds": asdict(spent.rest),
         },
         "scaling": {
@@ -181,7 +184,8 @@ def summary(
         "notes": [
             spent.note,
             "Operations: two per multiply-add, of convolutions and matrix products as they are defined. Memory: all "
-            "tensors at the worst moment, scratch space of single operations left out.",
+            f"tensors at the worst moment, without scratch space of single operations; {free_text(free)} "
+            "Training passes a batch that needs more in parts.",
             f"Energy: {watts:g} W per device ({watts_source}); hosts, cooling and network left out.",
             "Scaling: a ring of devices like this one, each with a link of its own; exchanges don't overlap computing; "
             "what choosing the numbers to send takes is left out. Strong: the same batch, shared in groups of "
@@ -189,6 +193,10 @@ def summary(
             + ("" if config.calibrate else " Parts of a batch take their part of the time; calibrate=true checks."),
         ],
     }
+
+
+def free_text(free: int | None) -> str:
+    return "how much is free here is not known." if free is None else f"{free / 2**30:.1f} GiB are free here."
 
 
 def load_of(cost: PhaseCost, timing: Timing, stddev_group: int) -> Load:

@@ -1,7 +1,7 @@
 """What every phase of a schedule asks for, whatever it runs on: updates, operations, gradients, memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -48,13 +48,7 @@ def phase_costs(
         count = counter.count(halfway(phase))
         at = phase.resolution, phase.batch
         if at not in peaks:  # the fading phase comes first, and needs more
-            peaks[at] = imagined.peak_bytes(halfway(phase), loss, fitted(compute, phase))
+            peaks[at] = imagined.peak_bytes(halfway(phase), loss, compute)
         images = min(phase.end, schedule.total) - phase.start
         costs.append(PhaseCost(phase, images, updates, count, count.flops.mean(loss.interval), peaks[at]))
     return costs
-
-
-def fitted(compute: Compute, phase: Phase) -> Compute:
-    """`compute` without passes that are larger than the batch."""
-    size = compute.micro_batch
-    return compute if size is None or size < phase.batch else replace(compute, micro_batch=None)
