@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Hydra composes; run directory, logs and working directory are this program's own.
 QUIET = [
+    "hydra.job.name=pggan",
     "hydra.output_subdir=null",
     "hydra.run.dir=.",
     "hydra.sweep.dir=outputs/multirun",

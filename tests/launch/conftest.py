@@ -34,10 +34,10 @@ class Launch:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, folder: Path = ROOT, **environment: str) -> subprocess.Popen[bytes]:
         ours = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
         with self.file(len(self.processes)).open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=ours, start_new_session=True)
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=ours, cwd=folder, start_new_session=True)
         self.processes.append(process)
         return process
 
@@ -82,7 +82,8 @@ def port() -> int:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
     """Start one process per list of overrides, as a launcher would, and wait for them.
 
-    They can have different folders to work in, and say that their code has different commits. They are forked from a process that has imported everything, so that this takes a second.
+    Their folders can differ, and the commits that their code says it has. They are forked from a process that has
+    imported everything, so that this takes a second.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pggan.launch", "pggan.config", "hydra"])

@@ -1,13 +1,16 @@
-"""`srun COMMAND …` without Slurm: the command once per node, all of them here; signals are passed on."""
+"""`srun OPTIONS COMMAND` without Slurm: the command once per node, all of them here; signals are passed on."""
 
 import os
 import signal
 import subprocess
 import sys
 
+command = sys.argv[1:]
+while command[0].startswith("-"):
+    del command[: 2 if command[0] in ("--output", "--error") else 1]
 nodes = int(os.environ["SLURM_JOB_NUM_NODES"])
 tasks = [
-    subprocess.Popen(sys.argv[1:], env={**os.environ, "SLURM_NODEID": str(node), "SLURM_STEP_NUM_TASKS": str(nodes)})
+    subprocess.Popen(command, env={**os.environ, "SLURM_NODEID": str(node), "SLURM_STEP_NUM_TASKS": str(nodes)})
     for node in range(nodes)
 ]
 
