@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Hydra composes; run directory, logs and working directory are this program's own.
 QUIET = [
+    "hydra.job.name=pggan",
     "hydra.output_subdir=null",
     "hydra.run.dir=.",
     "hydra.sweep.dir=outputs/multirun",
@@ -26,6 +27,10 @@ QUIET = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
+
+# Jobs that ran out of time are queued again, as often as it takes: training goes on where it stopped.
+QUEUED = "hydra/launcher=submitit_"
+QUEUE_AGAIN = {f"{QUEUED}slurm": ["hydra.launcher.max_num_timeout=1000"]}
 
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
 CONFIGS = next(
@@ -334,6 +339,13 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
         compose(verb.name, overrides)  # a typo gets our own answer
+    queued = any(override.startswith(QUEUED) for override in overrides)
+    if verb.name == "train" and queued and not any(override.startswith("run_dir=") for override in overrides):
+        raise UserError(
+            "Jobs that are queued again need to know where they were.",
+            "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'",
+        )
+    again = [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
 
     def task(composed: "DictConfig") -> None:
         code = run_plain(verb, own_values(composed))
@@ -343,7 +355,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     tolerate_lazy_help()
     refuse_callbacks()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
-    sys.argv = [f"pggan {verb.name}", *open_tables(overrides), *QUIET, *flags]
+    sys.argv = [f"pggan {verb.name}", *again, *open_tables(overrides), *QUIET, *flags]
     try:
         hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.stem)(task)()
     except HydraException as error:

@@ -19,12 +19,24 @@ def run(config: TrainConfig) -> int:
     place = launched()
     if place is not None:
         return run_as_one_of_several(config, place)
+    refuse_copies(config)
     kind, count = count_devices(config.devices)
     size = count * config.workers.nodes
     if size == 1:
         return run_in(config, World.alone(choose_device(kind)))
     division_of(config, size)
     return run_several(config, kind, count)
+
+
+def refuse_copies(config: TrainConfig) -> None:
+    """Raise UserError when srun has started this command several times, which do not know of each other."""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1 and tasks != config.workers.nodes:
+        raise UserError(
+            f"srun has started this command {tasks} times, and each would train a run of its own.",
+            "Start it once per machine (--ntasks-per-node=1), with workers.nodes= and workers.rendezvous=, as "
+            "scripts/slurm/train.sbatch does. For separate runs: env -u SLURM_STEP_NUM_TASKS pggan train …",
+        )
 
 
 def run_as_one_of_several(config: TrainConfig, place: Place) -> int:

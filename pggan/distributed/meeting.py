@@ -27,23 +27,13 @@ def meeting_point(workers: WorkersConfig) -> RendezvousHandler:
 
     Raises UserError when that takes longer than `workers.join_seconds`, or something else answers there.
     """
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=workers.rendezvous or "localhost:0",
-        run_id="pggan" if workers.nodes > 1 else uuid.uuid4().hex,
-        min_nodes=workers.nodes,
-        max_nodes=workers.nodes,
-        local_addr=workers.address,
-        join_timeout=workers.join_seconds,
-        read_timeout=min(workers.join_seconds, 60),
-        **keeps_store(workers),
-    )
+    run_id = "pggan" if workers.nodes > 1 else uuid.uuid4().hex
     end = time.monotonic() + workers.join_seconds
     problem: Exception | None = None
     while True:
         left = end - time.monotonic()
         try:
-            return within(left, lambda: _reached(parameters))
+            return within(left, lambda: _reached(workers, run_id))
         except TimeoutError as error:
             raise not_met(workers, problem or error) from error
         except (RendezvousConnectionError, OSError) as error:
@@ -53,17 +43,32 @@ def meeting_point(workers: WorkersConfig) -> RendezvousHandler:
             time.sleep(RETRY_SECONDS)  # the machine there may not have come so far
 
 
-def _reached(parameters: RendezvousParameters) -> RendezvousHandler:
-    socket.getaddrinfo(parameters.endpoint.rpartition(":")[0], None)  # torch tries for long without saying why
-    return get_rendezvous_handler(parameters)
+def _reached(workers: WorkersConfig, run_id: str) -> RendezvousHandler:
+    endpoint = workers.rendezvous or "localhost:0"
+    socket.getaddrinfo(endpoint.rpartition(":")[0], None)  # torch tries for long without saying why
 
+    def reached(**roles: bool) -> RendezvousHandler:
+        parameters = RendezvousParameters(
+            backend="c10d",
+            endpoint=endpoint,
+            run_id=run_id,
+            min_nodes=workers.nodes,
+            max_nodes=workers.nodes,
+            local_addr=workers.address,
+            join_timeout=workers.join_seconds,
+            read_timeout=min(workers.join_seconds, 60),
+            **roles,
+        )
+        return get_rendezvous_handler(parameters)
 
-def keeps_store(workers: WorkersConfig) -> dict[str, bool]:
-    """Whether this machine is the one where all meet, if it was told its address; else torch looks at its names."""
     if workers.address is None or workers.rendezvous is None:
-        return {}
-    host = workers.rendezvous.rpartition(":")[0]
-    return {"is_host": bool(_addresses(host) & _addresses(workers.address))}
+        return reached()  # torch looks at the names of this machine
+    if not _addresses(endpoint.rpartition(":")[0]) & _addresses(workers.address):
+        return reached(is_host=False)
+    try:
+        return reached(is_host=True)
+    except RendezvousConnectionError:  # another one on this machine may have come first
+        return reached(is_host=False)
 
 
 def _addresses(host: str) -> set[str]:
