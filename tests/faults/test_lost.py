@@ -187,5 +187,5 @@ def test_a_mistake_is_told_once_and_not_tried_again(victims, tmp_path, capfd):
     settings = [f"data.path={tmp_path / 'nothing'}", f"run_dir={tmp_path / 'run'}", "devices=cpu:2"]
     assert main(["train", *settings]) == 2
     shown = capfd.readouterr().err
-    assert shown.count("Error:") == 1
+    assert shown.count("Error:") == 1, shown
     assert "Lost" not in shown
