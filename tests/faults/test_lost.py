@@ -92,7 +92,7 @@ def test_killed_processes_come_back_and_the_run_ends_as_if_nothing_had_been(vict
     assert whole.finish() == 0, whole.log.read_text()
 
     victim = victims("killed", *settings)
-    until(victim, lambda: (victim.run_dir / "metrics.jsonl").exists())
+    until(victim, (victim.run_dir / "metrics.jsonl").exists)
     before = training(victim)
     os.kill(before[1], signal.SIGKILL)
     before = recovered(victim, before)
