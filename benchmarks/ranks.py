@@ -34,19 +34,20 @@ PATIENCE = 120  # seconds for anything to happen
 class Victim:
     """A run of several processes, as people start it, in a session of its own."""
 
-    def __init__(self, folder: Path, name: str, processes: int, restarts: int) -> None:
+    def __init__(self, folder: Path, name: str, processes: int, *more: str) -> None:
+        """Args: more: settings, after all others."""
         self.run_dir = folder / name
         self.log = folder / f"{name}.log"
         settings = [setting for setting in SETTINGS if not setting.startswith(("devices=", "schedule.total_images="))]
         command = [
             *(sys.executable, str(ROOT / "train.py"), *settings),
             *(f"data.path={folder / 'data'}", f"run_dir={self.run_dir}", f"devices=cpu:{processes}"),
-            *("model.stddev_group=2", f"workers.restarts={restarts}", f"schedule.total_images={TOTAL}"),
-            *("monitor.tick_images=8", "monitor.grid_images=800", "checkpoint.every_images=32"),
+            *("model.stddev_group=2", f"schedule.total_images={TOTAL}"),
+            *("monitor.tick_images=8", "monitor.grid_images=800", "checkpoint.every_images=32", *more),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         environment.pop("OMP_NUM_THREADS", None)
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
             self.process = subprocess.Popen(  # noqa: S603 - this program itself
                 command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=ROOT
             )
@@ -121,7 +122,7 @@ def series(folder: Path, kills: int, per_run: int, processes: int, seed: int) ->
     """Runs with `per_run` kills each, until there were `kills`, against one that is left alone."""
     source, problems = random.Random(seed), []  # noqa: S311 - whom and when to kill, not secrets
     write_data(folder / "data")
-    whole = Victim(folder, "whole", processes, restarts=0)
+    whole = Victim(folder, "whole", processes)
     assert whole.finish() == 0, whole.log.read_text()
     wanted = remains(whole.run_dir)
     seconds: list[float] = []
@@ -129,7 +130,7 @@ def series(folder: Path, kills: int, per_run: int, processes: int, seed: int) ->
     runs = equal = 0
     while len(seconds) < kills:
         imports.append(seconds_of_importing())
-        victim = Victim(folder, f"run-{runs}", processes, restarts=per_run)
+        victim = Victim(folder, f"run-{runs}", processes, f"workers.restarts={per_run}")
         runs += 1
         killed = 0
         for number in range(min(per_run, kills - len(seconds))):

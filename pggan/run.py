@@ -119,7 +119,8 @@ def run(config: TrainConfig, world: World) -> int:
 
 def division_of(config: TrainConfig, size: int, rank: int = 0) -> Division:
     """How batches are divided among `size` processes; raises UserError when a batch of the schedule can't be."""
-    division = Division(rank, size, config.model.stddev_group, config.elastic, config.compute.micro_batch)
+    group, shards = config.model.stddev_group, config.workers.shards
+    division = Division(rank, size, group, config.elastic, config.compute.micro_batch, shards)
     for phase in config.schedule.build().phases:
         division.require_enough("schedule.batch", phase.batch)
     return division

@@ -14,12 +14,14 @@ class WorkersConfig:
     rendezvous: str | None
     address: str | None
     join_seconds: int
+    shards: int
     restarts: int
     patience_seconds: float
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, "workers.nodes", self.nodes, "at least 1")
         require(self.join_seconds >= 1, "workers.join_seconds", self.join_seconds, "at least 1")
+        require(self.shards >= 1, "workers.shards", self.shards, "at least 1")
         require(self.restarts >= 0, "workers.restarts", self.restarts, "at least 0")
         require(self.patience_seconds >= 5, "workers.patience_seconds", self.patience_seconds, "at least 5")
         if self.nodes > 1 and self.rendezvous is None:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from pggan.errors import UserError
 
-SHARDS = 4  # of a batch in elastic training: the most processes that can share a small batch
-
 Indices = NDArray[np.int64]
 
 
@@ -28,13 +26,14 @@ class Division:
     group: int  # images in a group of minibatch stddev, or the batch if that is smaller
     elastic: bool
     micro_batch: int | None  # the most images per pass, as configured
+    most_shards: int = 4  # of a batch with `elastic`; more where `micro_batch` asks for smaller ones
 
     def pass_size(self, batch: int) -> int | None:
         """Images per pass that the division asks for; None leaves it free."""
         if not self.elastic:
             return self.micro_batch
         group = min(self.group, batch)
-        columns = -(-(batch // group) // SHARDS)
+        columns = -(-(batch // group) // self.most_shards)
         if self.micro_batch is not None:
             columns = min(columns, max(self.micro_batch // group, 1))
         return columns * group
@@ -69,10 +68,11 @@ class Division:
         groups = batch // min(self.group, batch)
         if self.elastic:
             if self.shards(batch) < self.size:
+                more = " or more workers.shards" * (groups > self.most_shards)
                 raise UserError(
                     f"A batch of {batch} ({key}) has {self.shards(batch)} shards in elastic training, too few for "
                     f"{self.size} processes.",
-                    f"Take at most {self.shards(batch)} processes, or a larger {key}.",
+                    f"Take at most {self.shards(batch)} processes, or a larger {key}{more}.",
                 )
         elif groups % self.size:
             good = [size for size in range(1, groups + 1) if groups % size == 0]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pggan.distributed.division import SHARDS, Division
+from pggan.distributed.division import Division
 from pggan.distributed.exchange import Arrival, Exchange, Flat
 from pggan.distributed.world import World
 from pggan.state import Player
@@ -79,12 +79,11 @@ def tree_sum(sums: Sums, count: int) -> Tensor:
 class Sharded(Exchange):
     """Elastic training: the same sum, bit by bit, on any number of processes."""
 
-    flat_tensors = SHARDS.bit_length() + 1  # sums of shards
-
     def __init__(self, world: World, division: Division) -> None:
         super().__init__()
         self.world = world
         self.division = division
+        self.flat_tensors = division.most_shards.bit_length() + 1  # sums of shards
         self._sums: dict[int, Sums] = {}
         self._flats: dict[int, Flat] = {}
 

@@ -88,6 +88,7 @@ class Watchdog:
         self._allowed = math.inf  # preparing data takes as long as it takes
         self._stepped = time.monotonic()
         self._ended = Event()
+        self._threads: list[Thread] = []
 
     def __enter__(self) -> "Watchdog":
         if self.world.store is not None:
@@ -95,11 +96,14 @@ class Watchdog:
             pulse = Pulse(self.world.rank, self.world.size, self.patience)
             # Two, because asking a store whose process is stopped takes forever.
             for name, work in (("beat", lambda: self._beat(store, pulse)), ("watchdog", lambda: self._watch(pulse))):
-                Thread(target=work, name=name, daemon=True).start()
+                self._threads.append(Thread(target=work, name=name, daemon=True))
+                self._threads[-1].start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        for thread in self._threads:
+            thread.join(BEAT_SECONDS)  # it may still be asking a store that has stopped
 
     def begin(self) -> None:
         """Training begins: from now on the main thread gets somewhere from time to time."""

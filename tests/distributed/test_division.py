@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pggan.distributed.division import SHARDS, Division
+from pggan.distributed.division import Division
 from pggan.errors import UserError
 from pggan.step import micro_batches
 
@@ -30,7 +30,8 @@ def divisions(draw, elastic=None):
     elastic = draw(st.booleans()) if elastic is None else elastic
     micro_batch = draw(st.none() | st.integers(1, 30))
     size = draw(st.integers(1, 8))
-    parts = [Division(rank, size, group, elastic, micro_batch) for rank in range(size)]
+    shards = draw(st.integers(1, 8))
+    parts = [Division(rank, size, group, elastic, micro_batch, shards) for rank in range(size)]
     try:
         parts[0].require_enough("schedule.batch", batch)
     except UserError:
@@ -110,8 +111,11 @@ def test_a_number_of_processes_that_does_not_divide_the_groups_is_refused_with_t
 
 @pytest.mark.fault(21)
 def test_elastic_training_refuses_more_processes_than_shards():
-    with pytest.raises(UserError, match=f"has {SHARDS} shards in elastic training, too few for {SHARDS + 1}"):
-        Division(0, SHARDS + 1, 1, True, None).require_enough("schedule.batch", 64)
+    with pytest.raises(UserError, match="has 4 shards in elastic training, too few for 5"):
+        Division(0, 5, 1, True, None).require_enough("schedule.batch", 64)
     with pytest.raises(UserError, match="has 2 shards"):
         Division(0, 3, 4, True, None).require_enough("schedule.batch", 8)
+    with pytest.raises(UserError, match="has 2 shards"):
+        Division(0, 3, 1, True, None, most_shards=2).require_enough("schedule.batch", 64)
+    Division(0, 8, 1, True, None, most_shards=8).require_enough("schedule.batch", 64)
     Division(0, 8, 1, True, 8).require_enough("schedule.batch", 64)  # smaller passes make more shards

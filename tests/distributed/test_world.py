@@ -2,15 +2,18 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
 
-from pggan import launch, loop
+from pggan import launch, loop, run
 from pggan.averages import Averages
 from pggan.cli import guarded
+from pggan.distributed.watchdog import Watchdog
 from pggan.distributed.world import EndedElsewhere, PeerLost, World, launched
-from pggan.errors import EXIT_USER_ERROR, UserError
+from pggan.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
+from pggan.stepper import Stepper
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
@@ -208,3 +211,28 @@ def test_a_run_ends_with_code_2_at_the_next_tick_after_weights_have_come_apart(t
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 2  # at 64 images they are compared
     assert not (tmp_path / "run" / "checkpoints" / "000000064").exists()
+
+
+def hang_and_train(config):
+    """Train as one of two; the main thread of process 1 stands still at 56 images, its other threads live."""
+    step = Stepper.step
+
+    def watched_step(self, *arguments):
+        if os.environ["RANK"] == "1" and self.state.images == 48:
+            time.sleep(20)
+            os._exit(0)
+        return step(self, *arguments)
+
+    Stepper.step = watched_step
+    run.Watchdog = lambda world, _, say: Watchdog(world, 3.0, say)  # keys begin at 5 seconds
+    launch.run(config)
+
+
+@pytest.mark.fault(16)
+def test_a_process_whose_main_thread_hangs_is_named_with_its_place_and_given_up(tiny_config, tmp_path):
+    config = tiny_config(f"run_dir={tmp_path / 'run'}")
+    waiting, hanging = in_processes(2, hang_and_train, config)
+    assert waiting.code == EXIT_LEFT
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"(pid {hanging.pid}) does not come to its end; it was last seen at 48 images" in log
+    assert "Hung: process 1 on" in log
