@@ -201,6 +201,16 @@ def test_a_state_that_does_not_fit_is_refused():
         compressor(5, beta1=0.5).load_tensors(compressor(5).tensors())
 
 
+def test_nothing_asks_a_device_for_values():
+    """Tensors without values refuse to tell any: what works on them can be recorded."""
+    device = torch.device("meta")
+    ours = Compressor(300_000, beta1=0.5, beta2=0.99, epsilon=1e-8, clip=1.0, device=device)
+    finite = torch.ones((), dtype=torch.bool, device=device)
+    message = ours.select(torch.empty(300_000, device=device), 3000, finite)
+    assert message.shape == (4 * 5 + 3 * 3000,)
+    restore(torch.stack([message, message]), 3000, torch.empty(300_000, device=device))
+
+
 # ---- selection -------------------------------------------------------------------------------------------
 
 
