@@ -19,6 +19,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -277,7 +278,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, object]:
             weight.grad = gradient
             adam.step()
             marks.append(time.perf_counter())
-            for taken, began, ended in zip(times.values(), marks, marks[1:], strict=True):
+            for taken, (began, ended) in zip(times.values(), pairwise(marks), strict=True):
                 taken.append(1000 * (ended - began))
         milliseconds = {name: round(statistics.median(taken), 1) for name, taken in times.items()}
         found[f"ratio {ratio}"] = {

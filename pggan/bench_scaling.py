@@ -108,7 +108,9 @@ class Runner:
         self.world = world
         device = world.device
         self.phase = phase_of(stage, batch * world.size)
-        division = Division(world.rank, world.size, config.model.stddev_group, config.elastic, None, config.workers.shards)
+        division = Division(
+            world.rank, world.size, config.model.stddev_group, config.elastic, None, config.workers.shards
+        )
         architecture = config.model.architecture(max(config.stages), 3, labels=0)
         compute = choose_compute(config.precision, AS_TRAINED, device)
         rows = torch.from_numpy(division.rows(self.phase.batch)).to(device)

@@ -44,13 +44,13 @@ def adam(size, all_gradients, beta1):
 
 def test_two_steps_by_hand():
     ours = compressor(4)
-    # Adam's first update is the sign of the gradient; the loss depends most on the largest gradient.
+    # Adam's first update is the sign of the gradient; that of the largest gradient is worth most.
     message = ours.select(torch.tensor([1.0, -4.0, 2.0, 0.0]), 1, FINITE)
     torch.testing.assert_close(decoded(message, count=1, size=4), torch.tensor([0.0, -1, 0, 0]))
     torch.testing.assert_close(ours.residual, torch.tensor([1.0, 0, 1, 0]))
     # Mean squares after the second step: (0.99 * old + new) / 1.99, and their roots 2.241, 2.910, 1.455, 0.
     message = ours.select(torch.tensor([3.0, 1.0, 0.5, 0.0]), 2, FINITE)
-    # Waiting: 1 + 3 / 2.241 = 2.338, 1 / 2.910 = 0.344, 1 + 0.5 / 1.455 = 1.344, 0; worth: 5.24, 1, 1.955, 0.
+    # Waiting: 1 + 3 / 2.241 = 2.338, 1 / 2.910 = 0.344, 1 + 0.5 / 1.455 = 1.344, 0; worth: 3.50, 0.59, 1.62, 0.
     sent = decoded(message, count=2, size=4)
     assert sent.tolist() == [2.25, 0, 1.375, 0]  # with three bits behind the first
     torch.testing.assert_close(sent + ours.residual, torch.tensor([2.3384, 0.3437, 1.3436, 0]), rtol=0, atol=1e-3)
@@ -97,6 +97,16 @@ def test_momentum_of_what_is_sent_is_forgotten_and_of_what_waits_is_kept():
     ours.select(torch.tensor([0.0, 0.0]), 0, FINITE)
     # Adam's mean of (1, 0) at beta1 = 0.5 is 1/3, its root of the mean square sqrt(0.99 / 1.99); the sent entry rests.
     torch.testing.assert_close(ours.residual, torch.tensor([0, 1 + (1 / 3) / (0.99 / 1.99) ** 0.5]))
+
+
+def test_worth_is_between_the_update_and_what_the_loss_falls_by():
+    ours = compressor(3)
+    ours.select(torch.tensor([0.01, 0.1, 1.0]), 0, FINITE)
+    ours.residual[:] = torch.tensor([20.0, 8.0, 1.0])
+    ours.square[:] = torch.tensor([1e-4, 1e-2, 1.0])
+    # Worth 20 * 0.1, 8 * 0.316 and 1, where the largest update is the first and the largest fall of the loss the last.
+    message = ours.select(torch.zeros(3), 1, torch.tensor(False))
+    assert decoded(message, count=1, size=3).tolist() == [0, 8, 0]
 
 
 def test_starved_entries_are_sent_in_the_end():
@@ -189,6 +199,16 @@ def test_a_state_that_does_not_fit_is_refused():
         compressor(5).load_tensors(compressor(6).tensors())
     with pytest.raises(RuntimeError, match="mean"):
         compressor(5, beta1=0.5).load_tensors(compressor(5).tensors())
+
+
+def test_nothing_asks_a_device_for_values():
+    """Tensors without values refuse to tell any: what works on them can be recorded."""
+    device = torch.device("meta")
+    ours = Compressor(300_000, beta1=0.5, beta2=0.99, epsilon=1e-8, clip=1.0, device=device)
+    finite = torch.ones((), dtype=torch.bool, device=device)
+    message = ours.select(torch.empty(300_000, device=device), 3000, finite)
+    assert message.shape == (4 * 5 + 3 * 3000,)
+    restore(torch.stack([message, message]), 3000, torch.empty(300_000, device=device))
 
 
 # ---- selection -------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Compressor:
     def __init__(
         self, size: int, *, beta1: float, beta2: float, epsilon: float, clip: float | None, device: torch.device
     ) -> None:
-        """Args: size: P; beta1, beta2, epsilon: Adam's; clip: the largest norm of a gradient of this process, null for
+        """Args: size: P; beta1, beta2, epsilon: Adam's; clip: the largest norm of a gradient of this process, None for
         any (Lin et al. scale the norm allowed for the mean of n gradients by n^-1/2).
         """
         self.beta1 = beta1
@@ -52,7 +52,7 @@ class Compressor:
         self.epsilon = epsilon
         self.clip = clip
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self._weight = torch.empty(size, device=device)  # what sending them is worth
+        self._worth = torch.empty(size, device=device)  # what sending them is worth
         self.square = torch.zeros(size, device=device)  # mean square of this process's gradients, without bias
         self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, without bias
         self.steps = torch.zeros((), device=device)
@@ -64,7 +64,7 @@ class Compressor:
         `finite`: false on all processes if the gradient of any is not; then nothing changes, and the message is void.
         """
         self._accumulate(gradient, finite)
-        indices = largest(self._weight, count).sort().values
+        indices = largest(self._worth, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
@@ -113,8 +113,9 @@ class Compressor:
             if self.mean is not None:
                 new = self.mean[here].lerp_(new, weight1) * finite
             residual.addcdiv_(new, root + self.epsilon)
-            # To first order the loss falls by the update times the gradient, whose usual size is the root.
-            torch.mul(residual, root, out=self._weight[here])
+            # Half-way between the size of the update and what the loss falls by, the update times the usual gradient:
+            # the latter alone starves small gradients, which made faces of fewer kinds.
+            torch.mul(residual, root.sqrt_(), out=self._worth[here])
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
