@@ -8,8 +8,9 @@ import torch
 from pggan.architecture import Architecture, Resampling
 from pggan.compute import Compute
 from pggan.config import OptimizerConfig
+from pggan.distributed.compressed import Compressed
 from pggan.distributed.division import Division
-from pggan.distributed.exchange import Dense, Flat, Half
+from pggan.distributed.exchange import Dense, Exchange, Flat, Half
 from pggan.distributed.gradients import build_exchange
 from pggan.distributed.shards import Sharded
 from pggan.distributed.world import Place, World, launched
@@ -24,6 +25,7 @@ from pggan.step import learn, set_up
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
+WAYS = ({"name": "dense"}, {"name": "bf16"}, {"name": "dgc", "ratio": 0.01, "warm_up_images": 0, "clip": None})
 BATCH = 8
 ARCHITECTURE = Architecture(
     resolution=16,
@@ -88,7 +90,7 @@ def step(case, world):
     compute = Compute(dtype=case.dtype, micro_batch=division.pass_size(BATCH))
     reals = case.reals() if rows is None else case.reals().rows(rows)
     setting = set_up(state, PHASE, reals, LOSSES[case.loss], Draws(0, 0, CPU), decay=0.9, compute=compute, rows=rows)
-    exchange = build_exchange({"name": case.gradients}, world, division)
+    exchange = build_exchange({"name": case.gradients}, state, ADAM, world=world, division=division)
     watched = learn(state, *setting, exchange=exchange)
     weights = {name: torch.cat([w.detach().flatten() for w in p.network.weights]) for name, p in players(state)}
     shown = {name: float(value.float().mean()) for name, value in watched.items()}
@@ -102,7 +104,7 @@ def players(state):
 
 def steps(cases):
     """In a process of several, as plain arrays, which travel between processes."""
-    world = World.joined(launched(), CPU)
+    world = World.joined(launched(), CPU, 60)
     found = [step(case, world) for case in cases]
     world.leave()
     for one in found:
@@ -243,12 +245,13 @@ def test_a_flat_tensor_is_made_anew_when_other_layers_come_into_use(player):
 
 def test_the_exchange_is_chosen_by_name_and_none_is_needed_alone():
     one, two = World.alone(CPU), World(Place(0, 2, 0, 2), CPU, None, None)
-    kinds = {}
+    state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
     for world in (one, two):
         for elastic in (False, True):
             division = Division(0, world.size, 2, elastic, None)
-            for name in ("dense", "bf16"):
-                kinds[world.size, elastic, name] = type(build_exchange({"name": name}, world, division))
-    assert (kinds[2, False, "dense"], kinds[2, False, "bf16"]) == (Dense, Half)
+            for options in WAYS[: 1 if elastic else 3]:
+                exchange = build_exchange(options, state, ADAM, world=world, division=division)
+                kinds[world.size, elastic, options["name"]] = type(exchange)
+    assert [kinds[2, False, options["name"]] for options in WAYS] == [Dense, Half, Compressed]
     assert {kind for (_, elastic, _), kind in kinds.items() if elastic} == {Sharded}
-    assert kinds[1, False, "bf16"] not in (Half, Sharded)
+    assert {kinds[1, False, options["name"]] for options in WAYS} == {Exchange}

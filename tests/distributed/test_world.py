@@ -98,7 +98,7 @@ def tensors(world):
 
 
 def visit():
-    world = World.joined(launched(), CPU)
+    world = World.joined(launched(), CPU, 60)
     found = [function(world) for function in (together, wishes, means, weights, swapped, tensors)]
     world.leave()
     return found
@@ -169,7 +169,7 @@ def test_tensors_of_the_first_reach_all_and_totals_are_of_all(visits):
 
 
 def lose_one():
-    world = World.joined(launched(), CPU)
+    world = World.joined(launched(), CPU, 60)
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
