@@ -18,6 +18,7 @@ from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
 from pggan.interruption import handling
 
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
+ENDING_SECONDS = 30.0  # between the first machine that has ended and the last
 
 
 class Agent(LocalElasticAgent):
@@ -25,7 +26,7 @@ class Agent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, logs: DefaultLogsSpecs, say: Callable[[str], None]) -> None:
         """Args: say: tells people."""
-        super().__init__(spec, logs)
+        super().__init__(spec, logs, exit_barrier_timeout=ENDING_SECONDS)
         self.say = say
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -34,6 +35,7 @@ class Agent(LocalElasticAgent):
             codes = [failure.exitcode for failure in result.failures.values()]
             if any(code in FINAL for code in codes):
                 self._remaining_restarts = 0
+                self._exit_barrier()  # the machine where all meet stays until the others know
             else:
                 self._tell(result)
         return result
