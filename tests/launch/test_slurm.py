@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pggan.cli import main
 from pggan.inspect import facts_of_run
+from pggan.interruption import Interruption
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "slurm"
@@ -105,14 +107,28 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code,
     ]
 
 
+def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (interruption.wanted, heard) == (True, [])
+        assert heard == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 # ---- Hydra's launcher ------------------------------------------------------------------------------------
 
 
-def test_jobs_of_a_launcher_need_a_run_directory(capsys, tiny_overrides):
-    from pggan.cli import main
-
-    assert main(["train", "--multirun", "hydra/launcher=submitit_slurm", *tiny_overrides, "seed=1,2"]) == 2
-    assert "Add run_dir=" in capsys.readouterr().err
+@pytest.mark.parametrize(("given", "words"), [([], "Add run_dir="), (["run_dir=${seed}"], "pggan[slurm]")])
+def test_what_jobs_of_a_launcher_need(capsys, monkeypatch, tiny_overrides, given, words):
+    monkeypatch.setattr("pggan.cli.find_spec", lambda name: None)
+    launcher = ["--multirun", "hydra/launcher=submitit_slurm"]
+    assert main(["train", *launcher, *tiny_overrides, "seed=1,2", *given]) == 2
+    assert words in capsys.readouterr().err
 
 
 SBATCH = """#!/bin/bash
