@@ -75,6 +75,7 @@ def run(config: TrainConfig, world: World) -> int:
         division = division_of(config, world.size, world.rank)
         compute = choose_compute(config.precision, config.compute, world.device)
         records(config.compute, world.device)
+        build_loss(config.loss)
         if world.is_first:
             chosen = str(choose_run_dir(config))
     run_dir = Path(world.tell(chosen))

@@ -35,7 +35,8 @@ class Agent(LocalElasticAgent):
             codes = [failure.exitcode for failure in result.failures.values()]
             if any(code in FINAL for code in codes):
                 self._remaining_restarts = 0
-                self._exit_barrier()  # the machine where all meet stays until the others know
+                # The machine where all meet stays until the others know.
+                self._exit_barrier()  # type: ignore[no-untyped-call]
             else:
                 self._tell(result)
         return result
