@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -339,13 +340,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
         compose(verb.name, overrides)  # a typo gets our own answer
-    queued = any(override.startswith(QUEUED) for override in overrides)
-    if verb.name == "train" and queued and not any(override.startswith("run_dir=") for override in overrides):
-        raise UserError(
-            "Jobs that are queued again need to know where they were.",
-            "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'",
-        )
-    again = [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
+    again = settings_of_jobs(verb, overrides)
 
     def task(composed: "DictConfig") -> None:
         code = run_plain(verb, own_values(composed))
@@ -361,6 +356,20 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
+
+
+def settings_of_jobs(verb: Verb, overrides: list[str]) -> list[str]:
+    """What jobs of a launcher need besides `overrides`; raises UserError when it is not there, or not told enough."""
+    if not any(override.startswith(QUEUED) for override in overrides):
+        return []
+    if verb.name == "train" and not any(override.startswith("run_dir=") for override in overrides):
+        raise UserError(
+            "Jobs that are queued again need to know where they were.",
+            "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'",
+        )
+    if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
+        raise UserError("Hydra's launcher for Slurm is not installed.", 'pip install "pggan[slurm]"')
+    return [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
 
 
 def refuse_callbacks() -> None:

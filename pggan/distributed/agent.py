@@ -24,6 +24,7 @@ from pggan.interruption import handling
 TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # the process that started it
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
+ENDING_SECONDS = 30.0  # between the first machine that has ended and the last
 
 
 class Agent(LocalElasticAgent):
@@ -31,7 +32,7 @@ class Agent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, logs: DefaultLogsSpecs, say: Callable[[str], None]) -> None:
         """Args: say: tells people."""
-        super().__init__(spec, logs)
+        super().__init__(spec, logs, exit_barrier_timeout=ENDING_SECONDS)
         self.say = say
         self.signal: int | None = None  # that this process got, and passes on
 
@@ -69,6 +70,9 @@ class Agent(LocalElasticAgent):
         elif failed:
             self._remaining_restarts = 0  # the others come to the same end
         result: RunResult = super()._monitor_workers(worker_group)
+        if any(code in FINAL for code in failed.values()):
+            # The machine where all meet stays until the others know.
+            self._exit_barrier()  # type: ignore[no-untyped-call]
         return result
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

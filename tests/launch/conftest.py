@@ -134,7 +134,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
 
 
 @pytest.fixture(scope="session")
-def expected_state(ranks, state_of, tiny_overrides, tmp_path_factory) -> str:
+def expected_state(ranks, tiny_overrides, tmp_path_factory) -> str:
     """The state hash at the end of the tiny run in two processes."""
     run_dir = tmp_path_factory.mktemp("expected") / "run"
     with socket.socket() as found:
@@ -142,13 +142,7 @@ def expected_state(ranks, state_of, tiny_overrides, tmp_path_factory) -> str:
         number = found.getsockname()[1]
     ended = ranks(*2 * [[*tiny_overrides, f"run_dir={run_dir}"]], master_port=number)
     assert [process.code for process in ended] == [0, 0], ended
-    return state_of(run_dir)
-
-
-@pytest.fixture(scope="session")
-def state_of() -> Callable[[Path], str]:
-    """The state hash of a run's newest checkpoint."""
-    return lambda run_dir: str(facts_of_run(run_dir)["state_sha256"])
+    return str(facts_of_run(run_dir)["state_sha256"])
 
 
 @pytest.fixture

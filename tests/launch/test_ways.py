@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pggan.checkpoint import newest_checkpoint
+from pggan.inspect import facts_of_run
+
 ROOT = Path(__file__).parents[2]
 TRAIN = (sys.executable, str(ROOT / "train.py"))
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
 
 pytestmark = [
@@ -39,55 +41,29 @@ def agents(settings, port) -> list[str]:
     return [*settings, "devices=cpu:1", "workers.nodes=2", f"workers.rendezvous={there}", "workers.address=127.0.0.1"]
 
 
-def require_one_run(run_dir: Path, output: str) -> None:
+def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
+    """One directory with one file of events per start; no line, point or message twice."""
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
     names = sorted(path.name.split(".tfevents.")[0] for path in run_dir.iterdir())
-    files = ["config.yaml", "events.out", "generator.safetensors", "metrics.jsonl", "train.log"]
-    assert names == ["checkpoints", *files[:4], "samples", files[4]]
+    files = ["config.yaml", *starts * ["events.out"], "generator.safetensors", "metrics.jsonl"]
+    assert names == ["checkpoints", *files, "samples", "train.log"]
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [point["images"] for point in metrics] == [32, 64, 96, 128, 160]
+    images = [point["images"] for point in metrics]
+    assert images == sorted(set(images))
+    assert {32, 64, 96, 128, 160} <= set(images)
     log = (run_dir / "train.log").read_text().splitlines()
+    ticks = [line for line in log if " img/s " in line]
+    assert len(ticks) == len(metrics)
     assert len(set(log)) == len(log)
     for text in (output, "\n".join(log)):
         assert text.count("Done: 160 images") == 1
 
 
-def test_train_starts_its_own_processes(launch, settings, run_dir, expected_state, state_of):
+def test_train_starts_its_own_processes(launch, settings, run_dir, expected_state):
     launch.start(*TRAIN, *settings, "devices=cpu:2")
     assert launch.codes() == [0], launch.output()
     require_one_run(run_dir, launch.output())
-    assert state_of(run_dir) == expected_state
-
-
-def test_train_joins_the_processes_of_torchrun(launch, settings, run_dir, expected_state, state_of):
-    launch.start(*TORCHRUN, "--standalone", "--nproc-per-node", "2", TRAIN[1], *settings, **LOCAL)
-    assert launch.codes() == [0], launch.output()
-    require_one_run(run_dir, launch.output())
-    assert state_of(run_dir) == expected_state
-
-
-def test_one_agent_per_machine(launch, agents, run_dir, expected_state, state_of):
-    launch.start(*TRAIN, *agents, **LOCAL)
-    launch.start(*TRAIN, *agents, **LOCAL)
-    assert launch.codes() == [0, 0], launch.output()
-    require_one_run(run_dir, launch.output())
-    assert state_of(run_dir) == expected_state
-
-
-def test_one_torchrun_per_machine_under_srun(launch, settings, slurm, port, run_dir, expected_state, state_of):
-    there = ("--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-endpoint", f"127.0.0.1:{port}")
-    launch.start(
-        str(slurm / "srun"),
-        *TORCHRUN,
-        *("--nnodes", "2", "--nproc-per-node", "1", "--local-addr", "127.0.0.1", *there),
-        TRAIN[1],
-        *settings,
-        SLURM_JOB_NUM_NODES="2",
-        **LOCAL,
-    )
-    assert launch.codes() == [0], launch.output()
-    require_one_run(run_dir, launch.output())
-    assert state_of(run_dir) == expected_state
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
 
 
 @pytest.fixture
@@ -115,9 +91,7 @@ def two_machines():
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-def test_two_machines_with_a_network_between_them(
-    launch, settings, two_machines, run_dir, expected_state, state_of, tmp_path
-):
+def test_two_machines_with_a_network_between_them(launch, settings, two_machines, run_dir, expected_state, tmp_path):
     """The second one has a disk of its own: nothing of the run is written there."""
     for number, (name, interface, address) in enumerate(two_machines):
         own = [f"run_dir={tmp_path / 'elsewhere' / 'run'}"] if number else []
@@ -128,13 +102,11 @@ def test_two_machines_with_a_network_between_them(
         )
     assert launch.codes() == [0, 0], launch.output()
     require_one_run(run_dir, launch.output())
-    assert state_of(run_dir) == expected_state
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
     assert not (tmp_path / "elsewhere").exists()
 
 
 # ---- signals ---------------------------------------------------------------------------------------------
-
-LONG = ["schedule.stable_images=4000", "monitor.grid_images=100000"]  # nobody waits for its end
 
 
 def wait_for_steps(run_dir: Path, launch) -> None:
@@ -147,40 +119,42 @@ def wait_for_steps(run_dir: Path, launch) -> None:
 
 def require_saved(run_dir: Path, output: str) -> int:
     """The images of the newest checkpoint, which was made because of a signal."""
-    from pggan.checkpoint import newest_checkpoint
-
     checkpoint = newest_checkpoint(run_dir)[0]
     assert checkpoint is not None
     assert output.count(f"Interrupted at {checkpoint.images:,} images; all is saved") == 1
     return checkpoint.images
 
 
-def test_sigterm_saves_and_the_same_command_goes_on_elsewhere(
-    launch, settings, run_dir, expected_state, state_of, tiny_overrides
-):
-    launch.start(*TRAIN, *settings, "devices=cpu:2", "monitor.tick_images=8")
-    wait_for_steps(run_dir, launch)
-    launch.processes[0].send_signal(signal.SIGTERM)
-    assert launch.codes() == [75], launch.output()
-    assert require_saved(run_dir, launch.output()) < 160
-    launch.start(*TORCHRUN, "--standalone", "--nproc-per-node", "2", TRAIN[1], *settings, **LOCAL)
-    assert launch.codes() == [75, 0], launch.output()
-    assert state_of(run_dir) == expected_state
-
-
-def test_sigterm_to_torchrun_saves(launch, settings, run_dir):
-    """torchrun has no exit code for it."""
-    launch.start(*TORCHRUN, "--standalone", "--nproc-per-node", "2", TRAIN[1], *settings, *LONG, **LOCAL)
+def test_train_joins_the_processes_of_torchrun(launch, settings, run_dir, expected_state):
+    """Stopped and started again; torchrun has no exit code for what was only interrupted."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", TRAIN[1]]
+    launch.start(*torchrun, *settings, "monitor.tick_images=8", **LOCAL)
     wait_for_steps(run_dir, launch)
     launch.processes[0].send_signal(signal.SIGTERM)
     assert launch.codes() == [1], launch.output()
-    require_saved(run_dir, launch.output())
+    assert require_saved(run_dir, launch.output()) < 160
+    launch.start(*torchrun, *settings, **LOCAL)
+    assert launch.codes() == [1, 0], launch.output()
+    require_one_run(run_dir, launch.output(), starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
 
 
-def test_sigterm_to_one_machine_stops_all(launch, agents, run_dir):
-    launch.start(*TRAIN, *agents, *LONG, **LOCAL)
-    launch.start(*TRAIN, *agents, *LONG, **LOCAL)
+def test_sigterm_to_one_machine_stops_all_and_one_machine_goes_on(launch, agents, run_dir, expected_state):
+    for _ in range(2):
+        launch.start(*TRAIN, *agents, "monitor.tick_images=8", **LOCAL)
     wait_for_steps(run_dir, launch)
     launch.processes[1].send_signal(signal.SIGTERM)
     assert launch.codes() == [75, 75], launch.output()
+    assert require_saved(run_dir, launch.output()) < 160
+    launch.start(*TRAIN, *agents, "workers.nodes=1", "devices=cpu:2")
+    assert launch.codes() == [75, 75, 0], launch.output()
+    require_one_run(run_dir, launch.output(), starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
+
+
+def test_sigterm_to_the_parent_saves(launch, settings, run_dir):
+    launch.start(*TRAIN, *settings, "devices=cpu:2", "schedule.stable_images=4000")
+    wait_for_steps(run_dir, launch)
+    launch.processes[0].send_signal(signal.SIGTERM)
+    assert launch.codes() == [75], launch.output()
     require_saved(run_dir, launch.output())
