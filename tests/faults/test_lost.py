@@ -84,7 +84,6 @@ def log_of(victim: Victim) -> str:
 @pytest.mark.fault(15)
 @pytest.mark.fault(35)
 @pytest.mark.fault(36)
-@pytest.mark.fault(39)
 def test_killed_processes_come_back_and_the_run_ends_as_if_nothing_had_been(victims):
     """The second before the first checkpoint, then the first, which keeps the store, while it saves."""
     settings = ("schedule.total_images=480", "schedule.stable_images=96", "schedule.fade_images=96")
