@@ -14,7 +14,7 @@ setup: $(VENV)/ready  ## Install everything into .venv.
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[avatars,benchmark,datasets,dev]" --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --constraint constraints.txt
 	@touch $@
 
 demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a grid and an interpolation.

@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pggan-saving-") as folder:
         for _ in range(arguments.rounds):
             began = time.perf_counter()
-            snapshot = take_snapshot(state, phase, {"config": {}}, snapshot)
+            snapshot = take_snapshot(state, phase, {"config": {}}, memory=snapshot)
             copied = time.perf_counter()
             write_checkpoint(Path(folder), snapshot)
             copying.append(copied - began)

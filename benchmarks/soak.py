@@ -34,7 +34,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import pggan.board  # noqa: F401 - imported here once instead of in every child
-from pggan import loop
+from pggan import launch
 from pggan.checkpoint import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.cli import compose
 from pggan.config import TrainConfig
@@ -83,7 +83,7 @@ class Soak:
         write_data(folder / "data")
         # What torch sets up in its first run takes a second: here once, and not in every child.
         with redirect_stderr(StringIO()):
-            loop.run(self.config(folder / "warm", TOTAL))
+            launch.run(self.config(folder / "warm", TOTAL))
 
     def config(self, run_dir: Path, every_images: int) -> TrainConfig:
         where = [f"data.path={self.folder / 'data'}", f"run_dir={run_dir}"]
@@ -103,7 +103,7 @@ class Soak:
             os.dup2(log, 2)
             count_images(self.shown)
             prepare()
-            code = loop.run(config)
+            code = launch.run(config)
         except BaseException:  # whatever it is, it must not go on as a second parent
             import traceback
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pggan.bench_data import decoding_table, loading_table, measure_decoding, measure_loading
 from pggan.bench_steps import Steps, phase_of, projected_hours, stage_table
-from pggan.config import BenchConfig, Precision
+from pggan.config import BenchConfig, Precision, ScalingConfig
 from pggan.data.loader import budget_bytes
 from pggan.data.pyramid import ImagePyramid
 from pggan.device import choose_device, set_up
@@ -94,7 +94,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any], config: BenchConfig, *tables: Table) -> None:
+def show(result: dict[str, Any], config: BenchConfig | ScalingConfig, *tables: Table) -> None:
     """Print the result as tables or as JSON, and write it to `out`."""
     text = json.dumps(result, indent=1)
     if config.out is not None:

@@ -9,19 +9,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pggan.errors import UserError, nearest
+from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75
-
 # Hydra composes; run directory, logs and working directory are this program's own.
 QUIET = [
+    "hydra.job.name=pggan",
     "hydra.output_subdir=null",
     "hydra.run.dir=.",
     "hydra.sweep.dir=outputs/multirun",
@@ -29,6 +28,10 @@ QUIET = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
+
+# Jobs that ran out of time are queued again, as often as it takes: training goes on where it stopped.
+QUEUED = "hydra/launcher=submitit_"
+QUEUE_AGAIN = {f"{QUEUED}slurm": ["hydra.launcher.max_num_timeout=1000"]}
 
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
 CONFIGS = next(
@@ -54,11 +57,16 @@ class Verb:
         return f"{self.short_key}={argument.removeprefix(group)}" if argument.startswith(group) else argument
 
     @property
+    def stem(self) -> str:
+        """The name of its YAML."""
+        return self.name.replace(" ", "_")
+
+    @property
     def config_file(self) -> Path:
         """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
         return next(
             file
-            for file in (CONFIGS / f"{self.name}.yaml", CONFIGS / "commands" / f"{self.name}.yaml")
+            for file in (CONFIGS / f"{self.stem}.yaml", CONFIGS / "commands" / f"{self.stem}.yaml")
             if file.is_file()
         )
 
@@ -70,7 +78,7 @@ VERBS = {
             "train",
             "Train a generator and a discriminator, or go on training.",
             "TrainConfig",
-            "pggan.loop",
+            "pggan.launch",
             "pggan train data.path=photos run_dir=outputs/faces schedule.final_resolution=128",
         ),
         Verb(
@@ -79,6 +87,13 @@ VERBS = {
             "PrepareConfig",
             "pggan.data.prepare",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
+        ),
+        Verb(
+            "plan",
+            "Say what a run will take: operations, memory, hours, energy, and how it scales to many devices.",
+            "PlanConfig",
+            "pggan.plan",
+            "pggan plan experiment=official_8gpus tflops=200 watts=700",
         ),
         Verb(
             "sample",
@@ -109,6 +124,13 @@ VERBS = {
             "pggan bench stages=[4,8,16] batch=16",
             "data.path",
         ),
+        Verb(
+            "bench scaling",
+            "Measure how much faster several processes are than one, and what a step spends its time on.",
+            "ScalingConfig",
+            "pggan.bench_scaling",
+            "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
+        ),
     )
 }
 
@@ -118,13 +140,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Large tensors on a CPU get huge pages, which take a fraction of the time to get; torch reads this when it starts.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    return guarded(lambda: run_command(arguments))
+
+
+def run_command(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    words = 2 if " ".join(arguments[:2]) in VERBS else 1
+    name = " ".join(arguments[:words])
+    if name not in VERBS:
+        raise UserError(f"There is no command '{name}'.", nearest(name, VERBS))
+    return run_verb(VERBS[name], arguments[words:])
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """What `run` returns, or the exit code for what it raises, having told people about it."""
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(overview())
-            return 0
-        if arguments[0] not in VERBS:
-            raise UserError(f"There is no command '{arguments[0]}'.", nearest(arguments[0], VERBS))
-        return run_verb(VERBS[arguments[0]], arguments[1:])
+        return run()
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -215,12 +248,12 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
     with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
-            composed = hydra_compose(name, open_tables(overrides))
+            composed = hydra_compose(VERBS[name].stem, open_tables(overrides))
             return own_values(composed)
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except (HydraException, OmegaConfBaseException) as error:
-            plain = OmegaConf.to_container(hydra_compose(name), resolve=False)
+            plain = OmegaConf.to_container(hydra_compose(VERBS[name].stem), resolve=False)
             raise explanation(overrides, plain, error) from error
 
 
@@ -307,6 +340,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
         compose(verb.name, overrides)  # a typo gets our own answer
+    again = settings_of_jobs(verb, overrides)
 
     def task(composed: "DictConfig") -> None:
         code = run_plain(verb, own_values(composed))
@@ -316,12 +350,26 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     tolerate_lazy_help()
     refuse_callbacks()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
-    sys.argv = [f"pggan {verb.name}", *open_tables(overrides), *QUIET, *flags]
+    sys.argv = [f"pggan {verb.name}", *again, *open_tables(overrides), *QUIET, *flags]
     try:
-        hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.name)(task)()
+        hydra.main(version_base="1.3", config_path=str(verb.config_file.parent), config_name=verb.stem)(task)()
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
+
+
+def settings_of_jobs(verb: Verb, overrides: list[str]) -> list[str]:
+    """What jobs of a launcher need besides `overrides`; raises UserError when it is not there, or not told enough."""
+    if not any(override.startswith(QUEUED) for override in overrides):
+        return []
+    if verb.name == "train" and not any(override.startswith("run_dir=") for override in overrides):
+        raise UserError(
+            "Jobs that are queued again need to know where they were.",
+            "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'",
+        )
+    if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
+        raise UserError("Hydra's launcher for Slurm is not installed.", 'pip install "pggan[slurm]"')
+    return [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
 
 
 def refuse_callbacks() -> None:

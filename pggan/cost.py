@@ -57,7 +57,7 @@ class Imagined:
     def _metered(self, phase: Phase, loss: Loss, compute: Compute) -> Meter:
         with self.mode:
             self.state.reset_optimizers()
-            self._step(phase, loss, compute, loss.penalties())  # makes the moments
+            self._step(phase, loss, Compute(dtype=compute.dtype, method=NATIVE), ())  # makes the moments
             present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
             meter = Meter(present)
             with meter:
@@ -78,7 +78,7 @@ class Imagined:
         latents = torch.empty(count, a.latent_size, device=self.device)
         learn(
             self.state,
-            Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
+            Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading, count),
             Inputs(Reals(images, one_hot, one_hot), latents, latents.clone(), mix),
             Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, 0.999),
         )

@@ -10,6 +10,7 @@ import torch
 from pggan.compute import Compute
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.convolution import DIRECT, NATIVE, WINOGRAD
+from pggan.distributed.world import Place
 from pggan.errors import UserError
 
 METHODS = {
@@ -25,7 +26,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def choose_device(devices: str) -> torch.device:
-    """The device named by `devices`: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    """The one device named by `devices`: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
     Raises UserError when it is not there.
     """
@@ -38,6 +39,54 @@ def choose_device(devices: str) -> torch.device:
         found = ", ".join(name for name, is_there in there.items() if is_there)
         raise UserError(f"devices={devices}: there is none that PyTorch can use.", f"Found here: {found}.")
     return torch.device(devices)
+
+
+def count_devices(devices: str) -> tuple[str, int]:
+    """Kind and number of the devices of this machine that `devices` asks for, one process each.
+
+    auto: all CUDA devices, else one of MPS or CPU; N: that many CUDA devices; cpu:N: that many processes on the CPU.
+    Raises UserError when they are not there.
+    """
+    if devices.isdecimal() and int(devices) > 0:
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(devices) > found:
+            raise UserError(
+                f"devices={devices}: this machine has {found} CUDA devices.",
+                f"Take at most {found}, or devices=cpu:{devices} for processes on the CPU."
+                if found
+                else f"Take devices=cpu:{devices} for as many processes on the CPU.",
+            )
+        return "cuda", int(devices)
+    kind, _, number = devices.partition(":")
+    if kind == "cpu" and number.isdecimal() and int(number) > 0:
+        return "cpu", int(number)
+    if number or devices.isdecimal():
+        raise UserError(
+            f"devices={devices} is not a choice of devices.", "Take auto, cpu, cuda, mps, N (CUDA devices) or cpu:N."
+        )
+    chosen = choose_device(devices).type
+    return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_of(place: Place, devices: str) -> torch.device:
+    """The device of one of several processes; raises UserError when there are more processes than `devices` says."""
+    kind, count = count_devices(devices)
+    asked = devices != "auto" and devices not in ("cpu", "cuda", "mps")
+    there = torch.cuda.device_count() if kind == "cuda" else place.local_size
+    if (asked and count != place.local_size) or there < place.local_size:
+        raise UserError(
+            f"{place.local_size} processes were started on this machine for {count} devices (devices={devices}).",
+            "Start one process per device; devices=cpu shares the CPU among any number.",
+        )
+    if kind != "cuda":
+        return torch.device(kind)
+    torch.cuda.set_device(place.local_rank)
+    return torch.device("cuda", place.local_rank)
 
 
 def set_up(device: torch.device, precision: Precision) -> None:

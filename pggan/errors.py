@@ -1,7 +1,12 @@
-"""The one kind of error that a user can cause."""
+"""The one kind of error that a user can cause, and how the program ends."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+EXIT_FAILED = 1  # anything that is nobody's wish
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 75  # the same command goes on
+EXIT_LEFT = 76  # of one of several processes: it is another one that failed
 
 
 class UserError(Exception):

@@ -10,6 +10,7 @@ from pggan.architecture import SMALLEST_RESOLUTION, Architecture
 from pggan.compute import Compute
 from pggan.config import OptimizerConfig
 from pggan.cost import Imagined
+from pggan.distributed.division import ALONE, Division
 from pggan.errors import UserError
 from pggan.losses.base import Loss
 from pggan.schedule import Phase, Schedule
@@ -22,13 +23,16 @@ LIKELY = 0.5  # phases with less than this share of the largest one's activation
 MicroBatches = Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}, where the batch is too large
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Memory that a new computation can have on `device`; None where the system doesn't tell."""
+def free_bytes(device: torch.device, processes: int = 1) -> int | None:
+    """Memory that a new computation can have on `device`; None where the system doesn't tell.
+
+    `processes` share the memory of one machine's CPUs.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return next(int(line.split()[1]) * 1024 // processes for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
 
@@ -48,25 +52,35 @@ def fit(
     compute: Compute,
     device: torch.device,
     free: int | None,
+    division: Division = ALONE,
+    flat_tensors: int = 0,
 ) -> tuple[str, MicroBatches]:
     """What the largest step needs, in words, and the micro-batches of phases that need more than is free.
 
+    `flat_tensors`: copies of all gradients that are kept besides.
     Raises UserError when even the smallest micro-batch of a phase needs more.
     """
-    sizes = {phase: activations(architecture, phase) for phase in schedule.phases}
+    phases = [replace(phase, batch=division.largest_share(phase.batch)) for phase in schedule.phases]
+    wholes = dict(zip(phases, schedule.phases, strict=True))
+    sizes = {phase: activations(architecture, phase) for phase in phases}
     bound = BOUND * max(sizes.values()) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
     if bound < SMALL and (free is None or bound < USABLE * free):
         return f"less than {SMALL // 2**20} MiB", {}
     likely = [phase for phase, size in sizes.items() if size >= LIKELY * max(sizes.values())]
     imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
+    if free is not None:
+        free -= flat_tensors * sum(
+            weight.nbytes for player in (imagined.state.g, imagined.state.d) for weight in player.network.weights
+        )
     found: dict[tuple[int, int], int] = {}
     largest, where = 0, ""
     for phase in likely:
         group = min(architecture.stddev_group, phase.batch)
-        size = min(compute.micro_batch or phase.batch, phase.batch)
+        fixed = division.pass_size(wholes[phase].batch) or compute.micro_batch
+        size = min(fixed or phase.batch, phase.batch)
         need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
         while free is not None and need > USABLE * free:
-            if size <= group or compute.micro_batch is not None:
+            if size <= group or fixed is not None:
                 raise UserError(
                     f"A step at {phase.resolution}x{phase.resolution} needs {need / 2**30:.1f} GiB with {size} images "
                     f"per pass; {free / 2**30:.1f} GiB are free on {device}.",
@@ -74,7 +88,7 @@ def fit(
                     "model.fmap_base, or a lower schedule.final_resolution.",
                 )
             size = max(size // 2 // group, 1) * group
-            found[phase.resolution, phase.batch] = size
+            found[phase.resolution, wholes[phase].batch] = size
             need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
         if need > largest:
             largest, where = need, f"{phase.resolution}x{phase.resolution}"

@@ -51,16 +51,20 @@ def disk_need(
     state: State,
     pyramid: ImagePyramid,
     description: dict[str, Any],
+    keepers: int = 1,
 ) -> DiskNeed:
-    """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints."""
+    """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints.
+
+    `keepers`: processes that have moments of their own.
+    """
     average = state.average
     generator = _tensor_bytes(average)
     weights = 2 * generator + _tensor_bytes(state.d.network) + len(json.dumps(description, indent=1))
-    largest = weights + _moment_bytes(average.architecture)
+    largest = weights + keepers * _moment_bytes(average.architecture)
     ordinary, milestones = _kept(schedule, checkpoints)
     kept = [*ordinary[-checkpoints.keep :], *milestones]
     final = generator + sum(
-        weights + _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
+        weights + keepers * _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
         for images in kept
     )
     ticks = schedule.total // monitor.tick_images + 1

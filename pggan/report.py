@@ -12,14 +12,15 @@ from collections import deque
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from torch import Tensor
 
 from pggan.architecture import Architecture
+from pggan.averages import COUNTED, PEAK, PEAKED
+from pggan.distributed.world import World
 from pggan.files import whole_file
 from pggan.pictures import Pixels
 from pggan.schedule import Phase, Schedule
@@ -28,49 +29,8 @@ if TYPE_CHECKING:
     from pggan.board import Board
 
 
-COUNTED = "/skipped"  # how these names end
-PEAKED = "/gradient_norm"
-PEAK = "_max"  # added to them
-
 ALARM_FACTOR = 100  # times what a gradient norm has been lately; growth and restarts stay far below
 ALARM_TICKS = 10  # lately
-
-
-class Averages:
-    """Running means of named tensors, kept on the device until they are asked for.
-
-    Of what is `COUNTED` they are sums; of what is `PEAKED` there is the maximum too.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
-        self._peaks: dict[str, Tensor] = {}
-
-    def add(self, named: dict[str, Tensor]) -> None:
-        """Take in tensors of any shape; a name need not come every time."""
-        for name, values in named.items():
-            total = values.float().sum()
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0) + values.numel()
-            if name.endswith(PEAKED):
-                peak = values.float().max()
-                self._peaks[name + PEAK] = torch.maximum(self._peaks.get(name + PEAK, peak), peak)
-
-    def flush(self) -> dict[str, float]:
-        """The means, or sums, since the last flush."""
-        if not self._sums:
-            return {}
-        peaks = {name: float(peak) for name, peak in self._peaks.items()}
-        sums = torch.stack(list(self._sums.values())).tolist()
-        means = {
-            name: total if name.endswith(COUNTED) else total / self._counts[name]
-            for name, total in zip(self._sums, sums, strict=True)
-        }
-        self._sums.clear()
-        self._counts.clear()
-        self._peaks.clear()
-        return means | peaks
 
 
 class Alarms:
@@ -119,15 +79,44 @@ def memory_bytes(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-class Report:
+class Silence:
+    """What a process reports that is not the first one: nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def begin(self, images: int) -> None:
+        """Go on from `images`."""
+
+    def line(self, text: str) -> None:
+        """Show a line."""
+
+    def progress(self, images: int, phase: Phase) -> None:
+        """Show how far training is."""
+
+    def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
+        """Show the `means` since the last tick."""
+
+    def picture(self, tag: str, picture: Pixels, images: int) -> None:
+        """Show a picture [H, W, C]."""
+
+    def flush(self) -> None:
+        """Make sure that all is written."""
+
+
+class Report(Silence):
     """The one place where a run's numbers, lines and pictures are written."""
 
-    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device) -> None:
+    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, world: World) -> None:
         self.run_dir = run_dir
         self.schedule = schedule
         self.architecture = architecture
-        self.device = device
-        self.averages = Averages()
+        self.world = world
         self.alarms = Alarms()
         self.console = Console(stderr=True, highlight=False)
         self._board: Board | None = None
@@ -144,7 +133,7 @@ class Report:
         self._tick_images = 0
         self._tick_time = time.monotonic()
 
-    def __enter__(self) -> "Report":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -171,7 +160,6 @@ class Report:
         from pggan.board import Board  # slow to import, and needed by training only
 
         self._board = Board(self.run_dir, first=images + 1 if images else 0)
-        self.averages.flush()
         self._tick_images = images
         self._tick_time = time.monotonic()
 
@@ -185,9 +173,8 @@ class Report:
         """Move the bar."""
         self._progress.update(self._task, completed=images, description=phase.name)
 
-    def tick(self, images: int, phase: Phase) -> None:
-        """Average what was added since the last tick, and write it everywhere."""
-        means = self.averages.flush()  # waits for the device, so the time below is the true one
+    def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
+        """Write everywhere the `means` since the last tick, which the device has finished."""
         now = time.monotonic()
         shown = max(images - self._tick_images, 1)
         seconds_per_image = (now - self._tick_time) / shown
@@ -201,7 +188,7 @@ class Report:
             "schedule/learning_rate_g": phase.learning_rate_g,
             "schedule/learning_rate_d": phase.learning_rate_d,
             "speed/images_per_second": 1 / seconds_per_image,
-            "speed/memory_bytes": memory_bytes(self.device),
+            "speed/memory_bytes": memory_bytes(self.world.device),
             "speed/eta_seconds": left,
             "health/alarms": len(alarms),
         }
@@ -218,7 +205,7 @@ class Report:
         self._progress.update(self._task, status=status)
         self.line(
             f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
-            f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.device) / 2**20:.0f} MiB"
+            f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.world.device) / 2**20:.0f} MiB"
         )
         for alarm in alarms:
             self.line(f"Alarm: {alarm}.")

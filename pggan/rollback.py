@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from pggan.checkpoint import newest_checkpoint
+from pggan.checkpoint import Checkpoint, newest_checkpoint
+from pggan.distributed.exchange import Exchange
+from pggan.distributed.sharing import share_kept, share_state
+from pggan.distributed.world import World
 from pggan.errors import UserError
 from pggan.saving import NotFinite
 from pggan.state import State
@@ -22,10 +25,11 @@ class Rollback:
     fault of the recipe comes back at the same place.
     """
 
-    def __init__(self, run_dir: Path, patience: int) -> None:
+    def __init__(self, run_dir: Path, patience: int, world: World) -> None:
         """Args: patience: skipped updates in a row after which `check` raises."""
         self.run_dir = run_dir
         self.patience = patience
+        self.world = world
         self.failed_at = -1
         self.returns = 0
 
@@ -42,11 +46,24 @@ class Rollback:
                 return False
         return True
 
-    def go_back(self, state: State, problem: NotFinite) -> str:
+    def go_back(self, state: State, exchange: Exchange, problem: NotFinite) -> str:
         """Put `state` back to the last checkpoint; returns what to say about it.
 
         Raises UserError when there is none, or when this place, or too many places, have failed before.
         """
+        place, line, checkpoint = state.images, "", None
+        with self.world.together():
+            if self.world.is_first:
+                line, checkpoint = self._restore(state, problem)
+        self.failed_at = place
+        self.returns += 1
+        share_state(state, self.world)
+        share_kept(checkpoint, exchange, self.world)
+        for player in (state.g, state.d):
+            player.skipped.zero_()
+        return line
+
+    def _restore(self, state: State, problem: NotFinite) -> tuple[str, Checkpoint]:
         place = state.images
         checkpoint, _ = newest_checkpoint(self.run_dir)
         if checkpoint is None:
@@ -55,12 +72,9 @@ class Rollback:
             raise UserError(
                 f"Not finite at {place:,} images again, after going back to {checkpoint.images:,}: {problem}.", REMEDY
             )
-        self.failed_at = place
-        self.returns += 1
         checkpoint.restore(state)
-        for player in (state.g, state.d):
-            player.skipped.zero_()
-        return (
+        line = (
             f"Not finite at {place:,} images: {problem}. Going back to the checkpoint of {checkpoint.images:,} images. "
             "If this happens here again, training ends: then lower the learning rates."
         )
+        return line, checkpoint

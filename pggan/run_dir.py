@@ -42,9 +42,14 @@ def create_run_dir(path: Path) -> None:
 
 def describe(config: TrainConfig) -> dict[str, Any]:
     """The configuration as plain values, with the versions of everything that shaped the run; exact as JSON."""
-    plain = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
-    assert isinstance(plain, dict), "a dataclass becomes a dictionary"
-    return {**_json_values(plain), "versions": versions()}
+    return {**_json_values(plain(config)), "versions": versions()}
+
+
+def plain(config: object) -> dict[str, Any]:
+    """A configuration as plain values, from which it can be made again."""
+    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    assert isinstance(values, dict), "a dataclass becomes a dictionary"
+    return {str(key): value for key, value in values.items()}
 
 
 def _json_values(value: Any) -> Any:

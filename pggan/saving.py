@@ -58,16 +58,19 @@ class Snapshot:
         return sum(tensor.nbytes for tensor in tensors)
 
 
-def take_snapshot(state: State, phase: Phase, notes: dict[str, Any], memory: Snapshot | None = None) -> Snapshot:
+def take_snapshot(
+    state: State, phase: Phase, notes: dict[str, Any], *, memory: Snapshot | None = None, more: Parts | None = None
+) -> Snapshot:
     """Copy `state` as it is now; training may go on while the copy is being written.
 
     `phase`: that of the last image shown.  `notes`: plain values for state.json, the configuration for one.
+    `more`: parts that belong to the state besides.
     `memory`: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
     """
     old = {} if memory is None else memory.parts
     parts = {
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
-        for part, tensors in state.tensors().items()
+        for part, tensors in (state.tensors() | (more or {})).items()
     }
     if any(tensor.is_cuda for tensors in state.tensors().values() for tensor in tensors.values()):
         torch.cuda.synchronize()  # once for all copies

@@ -56,6 +56,9 @@ class Schedule:
     batch: Table
     learning_rate_g: Table
     learning_rate_d: Table
+    batch_factor: int = 1  # all batches times this
+    learning_rate_factor: float = 1.0  # … and both learning rates times this
+    warm_up_images: int = 0  # over this many first images of every phase both learning rates rise linearly from 0
     decay_images: int = 0  # over this many last images both learning rates fall linearly to 0
     total_images: int | None = None  # None: to the end of the last stable phase; more: the last phase goes on
 
@@ -82,17 +85,27 @@ class Schedule:
         """Images shown at which training is complete."""
         return self.phases[-1].end if self.total_images is None else self.total_images
 
+    def updates(self) -> tuple[int, ...]:
+        """How many updates each of the phases takes; a phase begins with the first update after the one before."""
+        counts, images = [], 0
+        for phase in self.phases:
+            counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))
+            images += counts[-1] * phase.batch
+        return tuple(counts)
+
     def at(self, images: int) -> Phase:
         """The phase in force when `images` real images have been shown."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
         decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
+        warm = images + phase.batch - phase.start  # after this step
+        factor = decay * (warm / self.warm_up_images if warm < self.warm_up_images else 1.0)
         return replace(
             phase,
             alpha=alpha,
-            learning_rate_g=phase.learning_rate_g * decay,
-            learning_rate_d=phase.learning_rate_d * decay,
+            learning_rate_g=phase.learning_rate_g * factor,
+            learning_rate_d=phase.learning_rate_d * factor,
         )
 
     def _phase(self, index: int, resolution: int, fading: bool, start: int, end: int) -> Phase:
@@ -103,8 +116,8 @@ class Schedule:
             alpha=0.0 if fading else 1.0,
             start=start,
             end=end,
-            batch=int(table_at(self.batch, resolution)),
-            learning_rate_g=table_at(self.learning_rate_g, resolution),
-            learning_rate_d=table_at(self.learning_rate_d, resolution),
+            batch=int(table_at(self.batch, resolution)) * self.batch_factor,
+            learning_rate_g=table_at(self.learning_rate_g, resolution) * self.learning_rate_factor,
+            learning_rate_d=table_at(self.learning_rate_d, resolution) * self.learning_rate_factor,
             missing_levels=self.final_resolution.bit_length() - resolution.bit_length(),
         )

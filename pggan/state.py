@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class Player:
     """A network and its optimizer."""
 
     network: Generator | Discriminator
-    optimizer: torch.optim.Adam
+    optimizer: torch.optim.Adam | torch.optim.SGD
     skipped: Tensor  # int32: updates left out in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
@@ -35,9 +36,9 @@ class Player:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        # Fused Adam takes these two from its attributes, as torch.amp.GradScaler hands them over.
-        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-        self.optimizer.grad_scale = self.scale  # type: ignore[attr-defined]
+        # Fused optimizers take these two from its attributes, as torch.amp.GradScaler hands them over.
+        optimizer: Any = self.optimizer
+        optimizer.found_inf, optimizer.grad_scale = (~finite).float(), self.scale
         self.optimizer.step()
         self.optimizer.zero_grad()  # to None: frees memory, and levels not in use stay without gradient and update
         self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
@@ -87,9 +88,18 @@ class State:
 
 
 def new_state(
-    architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device, *, half: bool = False
+    architecture: Architecture,
+    optimizer: OptimizerConfig,
+    seed: int,
+    device: torch.device,
+    *,
+    half: bool = False,
+    plain: bool = False,
 ) -> State:
-    """The state before the first image; `half`: losses are scaled, for half precision."""
+    """The state before the first image; `half`: losses are scaled, for half precision.
+
+    `plain`: what the optimizers are given is the update itself, made elsewhere.
+    """
     with torch.device(device):
         generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")
@@ -100,16 +110,19 @@ def new_state(
         for parameter in network.parameters():
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        adam = torch.optim.Adam(
-            network.parameters(),
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.epsilon,
-            fused=True,
-            capturable=device.type == "cuda",  # may be part of a recorded step
-        )
+        if plain:
+            steps: torch.optim.Adam | torch.optim.SGD = torch.optim.SGD(network.parameters(), fused=True)
+        else:
+            steps = torch.optim.Adam(
+                network.parameters(),
+                betas=(optimizer.beta1, optimizer.beta2),
+                eps=optimizer.epsilon,
+                fused=True,
+                capturable=device.type == "cuda",  # may be part of a recorded step
+            )
         counters = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
         scale = torch.tensor(FIRST_SCALE, device=device) if half else None
-        players.append(Player(network, adam, next(counters), scale, next(counters)))
+        players.append(Player(network, steps, next(counters), scale, next(counters)))
     return State(g=players[0], d=players[1], average=deepcopy(generator).requires_grad_(False))
 
 
@@ -137,7 +150,8 @@ def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: 
 def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in player.network.named_parameters():
         for key, value in player.optimizer.state.get(parameter, {}).items():
-            yield f"{name}/{key}", value
+            if value is not None:  # plain steps keep nothing
+                yield f"{name}/{key}", value
 
 
 def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
@@ -150,6 +164,8 @@ def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
 
 def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
     player.optimizer.state.clear()
+    if isinstance(player.optimizer, torch.optim.SGD):
+        return
     parameters = dict(player.network.named_parameters())
     for path, saved in tensors.items():
         name, _, key = path.rpartition("/")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pggan.compute import Compute
+from pggan.distributed.exchange import Exchange
 from pggan.draws import Draws
 from pggan.losses.base import Examination, GradientPenalty, Loss, Points, Reals, Terms
 from pggan.networks import Discriminator, Generator, prepared
@@ -30,10 +31,11 @@ class Stage:
     resolution: int
     missing_levels: int
     fading: bool
+    batch: int  # images of all processes
 
 
 class Inputs(NamedTuple):
-    """The images and random numbers of one step."""
+    """The images and random numbers of one step; of this process's part of it, where there are several."""
 
     reals: Reals
     latents_d: Tensor  # [N, Z]
@@ -73,45 +75,71 @@ def train_step(
 
 
 def set_up(
-    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float, compute: Compute
+    state: State,
+    phase: Phase,
+    reals: Reals,
+    loss: Loss,
+    draws: Draws,
+    *,
+    decay: float,
+    compute: Compute,
+    rows: Tensor | None = None,
 ) -> tuple[Stage, Inputs, Dials]:
-    """All that one step needs to know, so that `learn` is arithmetic alone."""
+    """All that one step needs to know, so that `learn` is arithmetic alone.
+
+    `rows`: the positions in the batch of `reals`, where those are a part of it; the random numbers are the batch's.
+    """
     count, size = phase.batch, state.average.architecture.latent_size
     due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, draws.images))
     mix = draws.uniform("mix", count, 1, 1, 1) if any(penalty.at is Points.mixed for penalty in due) else None
+    drawn = (draws.normal("d_latents", count, size), draws.normal("g_latents", count, size), mix)
+    if rows is not None:
+        drawn = (drawn[0][rows], drawn[1][rows], None if mix is None else mix[rows])
     return (
-        Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading),
-        Inputs(reals, draws.normal("d_latents", count, size), draws.normal("g_latents", count, size), mix),
+        Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading, count),
+        Inputs(reals, *drawn),
         Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, decay),
     )
 
 
-def learn(state: State, stage: Stage, inputs: Inputs, dials: Dials, passes: Passes | None = None) -> dict[str, Tensor]:
+def learn(
+    state: State,
+    stage: Stage,
+    inputs: Inputs,
+    dials: Dials,
+    *,
+    passes: Passes | None = None,
+    exchange: Exchange | None = None,
+) -> dict[str, Tensor]:
     """The step itself; never waits for the device."""
-    passes, compute = passes or Passes(make_fakes, look_at_images, look_at_fakes), stage.compute
+    passes, exchange = passes or Passes(make_fakes, look_at_images, look_at_fakes), exchange or Exchange()
+    d, g, batch, compute, alpha = state.d, state.g, stage.batch, stage.compute, dials.alpha
     parts = micro_batches(inputs, state.average.architecture.stddev_group, compute.micro_batch)
 
-    seen = []
-    for part, share in parts:  # D: tell reals from fakes
-        with torch.no_grad(), prepared(state.g.network, compute):
-            fakes = passes.fakes(state, stage, part, dials.alpha)
-        with prepared(state.d.network, compute):
-            seen.append(backward(state.d, passes.d(state, stage, part, dials.alpha, fakes), share))
-    watched = update(state.d, seen, dials.learning_rate_d, "D")
+    seen, watched = [], {}
+    for part in parts:  # D: tell reals from fakes
+        with torch.no_grad(), prepared(g.network, compute):
+            fakes = passes.fakes(state, stage, part.latents_d, part.reals.labels, alpha)
+        with prepared(d.network, compute):
+            seen.append(backward(d, passes.d(state, stage, part, alpha, fakes), batch, exchange))
+    arrived = exchange.send(d, batch)
 
-    seen = []
-    for part, share in parts:  # G: raise the scores of fresh fakes
-        with prepared(state.g.network, compute), prepared(state.d.network, compute), frozen(state.d.network):
-            seen.append(backward(state.g, passes.g(state, stage, part, dials.alpha), share))
-    watched |= update(state.g, seen, dials.learning_rate_g, "G")
+    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel
+        with prepared(g.network, compute):
+            fakes = passes.fakes(state, stage, part.latents_g, part.reals.fake_labels, alpha)
+            if number == 0:
+                watched, seen = update(d, seen, arrived(), dials.learning_rate_d, "D"), []
+            with prepared(d.network, compute), frozen(d.network):
+                seen.append(backward(g, passes.g(state, stage, part, alpha, fakes), batch, exchange))
+    watched |= update(g, seen, exchange.send(g, batch)(), dials.learning_rate_g, "G")
 
-    follow(state.average, state.g.network, dials.decay)
+    follow(state.average, g.network, dials.decay)
     return watched
 
 
-def make_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Tensor:
-    """Fakes for D.  [N, C, R, R]"""
-    fakes: Tensor = state.g.network(part.latents_d, part.reals.labels, stage.resolution, alpha)
+def make_fakes(state: State, stage: Stage, latents: Tensor, labels: Tensor | None, alpha: float | Tensor) -> Tensor:
+    """Fakes of `latents` [N, Z].  [N, C, R, R]"""
+    fakes: Tensor = state.g.network(latents, labels, stage.resolution, alpha)
     return fakes
 
 
@@ -122,39 +150,41 @@ def look_at_images(state: State, stage: Stage, part: Inputs, alpha: float | Tens
     return stage.loss.for_d(critic, part.reals, fakes, how)
 
 
-def look_at_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor) -> Terms:
-    """G's terms for fresh fakes."""
-    fakes = state.g.network(part.latents_g, part.reals.fake_labels, stage.resolution, alpha)  # [N, C, R, R]
+def look_at_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor, fakes: Tensor) -> Terms:
+    """G's terms for fresh `fakes`."""
     return stage.loss.for_g(partial(state.d.network, resolution=stage.resolution, alpha=alpha), part.reals, fakes)
 
 
-def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[tuple[Inputs, float]]:
-    """The batch in parts of at most `size` images, each with its share of the whole.
+def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[Inputs]:
+    """The images in parts of at most `size`.
 
     A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
     """
     count = len(inputs.latents_d)
     group = min(group, count)
     if size is None or size >= count:
-        return [(inputs, 1.0)]
+        return [inputs]
     members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
-    parts = torch.split(members, max(size // group, 1), 1)
-    return [(inputs.rows(part.flatten()), part.numel() / count) for part in parts]
+    return [inputs.rows(part.flatten()) for part in torch.split(members, max(size // group, 1), 1)]
 
 
-def backward(player: Player, terms: Terms, share: float) -> Terms:
-    """Add the gradient of the terms' means, times `share`; returns the terms without their gradient."""
+def backward(player: Player, terms: Terms, batch: int, exchange: Exchange) -> Terms:
+    """Add the gradient of the terms' sums over `batch`; returns the terms without their gradient."""
+    share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
-    if player.scale is not None:
-        total = total * player.scale
-    total.backward()  # type: ignore[no-untyped-call]
+    (total if player.scale is None else total * player.scale).backward()  # type: ignore[no-untyped-call]
+    exchange.add(player, total.detach(), batch)
     return Terms({tag: term.detach() for tag, term in terms.loss.items()}, terms.shown)
 
 
-def update(player: Player, seen: list[Terms], learning_rate: float | Tensor, name: str) -> dict[str, Tensor]:
-    """One optimizer step, unless loss or gradient are not finite; forgets the gradient, returns what to watch."""
+def update(
+    player: Player, seen: list[Terms], total: Tensor, learning_rate: float | Tensor, name: str
+) -> dict[str, Tensor]:
+    """One optimizer step, unless loss or gradient are not finite; forgets the gradient, returns what to watch.
+
+    `total`: the loss of the whole batch.
+    """
     loss, shown = seen[0] if len(seen) == 1 else join(seen)
-    total = torch.stack([term.mean() for term in loss.values()]).sum()
     gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
     if player.scale is not None:

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pggan.compute import Compute
+from pggan.distributed.exchange import Exchange
 from pggan.draws import Draws
+from pggan.errors import UserError
 from pggan.losses.base import Loss, Reals
 from pggan.schedule import Phase
 from pggan.state import State
@@ -33,11 +35,17 @@ class Stepper:
         record: bool,
         notice: Callable[[str], None],
         micro_batches: Mapping[tuple[int, int], int] | None = None,
-        copies: bool = False,
+        rehearse: bool = False,
+        exchange: Exchange | None = None,
+        rows: Callable[[int], Tensor] | None = None,
+        anywhere: Callable[[bool], bool] = bool,
     ) -> None:
-        """Args: record: replay CUDA graphs; notice: is told when something does not work here and what is done instead;
-        micro_batches: images per pass by (resolution, batch), where the whole batch is too large; copies: the state is
-        copied before a stage's first step, so that it can be taken again if the memory does not suffice.
+        """Args: record: replay CUDA graphs; notice: is told when something does not work here and what is done instead.
+
+        micro_batches: images per pass by (resolution, batch), where the whole batch is too large.
+        rehearse: a stage's first step is taken back and taken again, to find passes that the memory suffices for.
+        exchange: adds up the gradients of all processes; rows: from a batch's size to the positions in it that this
+        process has; anywhere: whether something is so in any of the processes.
         """
         self.state = state
         self.loss = loss
@@ -45,32 +53,38 @@ class Stepper:
         self.record = record
         self.notice = notice
         self.micro_batches = dict(micro_batches or {})
-        self.copies = copies
+        self.rehearse = rehearse
+        self.exchange = exchange or Exchange()
+        self.rows = rows
+        self.anywhere = anywhere
         self.passes = compiled_passes() if compute.compiled else None
         self._resolution = 0
         self._taken: dict[Stage, int] = {}
         self._recordings: dict[Stage, Recording] = {}
 
     def step(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
-        """One step; returns what is worth watching, not reduced, valid until the next step."""
-        compute = self._compute(phase)
-        stage, inputs, dials = set_up(self.state, phase, reals, self.loss, draws, decay=decay, compute=compute)
+        """One step; returns what is worth watching, not reduced, valid until the next step.
+
+        Raises UserError when the memory does not suffice.
+        """
+        self.exchange.prepare(phase, self.state.images)
+        rows = None if self.rows is None else self.rows(phase.batch)
+        stage, inputs, dials = set_up(
+            self.state, phase, reals, self.loss, draws, decay=decay, compute=self._compute(phase), rows=rows
+        )
         if stage.resolution != self._resolution:
             self.forget()
             self._resolution = stage.resolution
+        if self.rehearse and stage not in self._taken:
+            stage = self._rehearsed(stage, inputs, dials)
         watched = self._replayed(stage, inputs, dials)
         if watched is None:
             if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
                 dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
-            first = self.copies and not self._taken.get(stage)
-            copy = self._copy() if first else None
             try:
-                watched = learn(self.state, stage, inputs, dials, self.passes)
-            except torch.OutOfMemoryError:
-                if copy is None:
-                    raise
-                self._make_smaller(phase, copy)
-                return self._once_more(phase, reals, draws, decay)
+                watched = learn(self.state, stage, inputs, dials, passes=self.passes, exchange=self.exchange)
+            except torch.OutOfMemoryError as error:
+                raise self._too_large(stage) from error
         self._taken[stage] = self._taken.get(stage, 0) + 1
         self.state.images += phase.batch
         self.state.phase_index = phase.index
@@ -80,37 +94,50 @@ class Stepper:
         size = self.micro_batches.get((phase.resolution, phase.batch))
         return self.compute if size is None else replace(self.compute, micro_batch=size)
 
-    def _copy(self) -> dict[str, Watched]:
-        """The state in host memory."""
-        return {
+    def _rehearsed(self, stage: Stage, inputs: Inputs, dials: Dials) -> Stage:
+        """`stage`, in passes that fit into the memory: halved once, if that is needed anywhere."""
+        copy = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in self.state.tensors().items()
         }
-
-    def _make_smaller(self, phase: Phase, copy: dict[str, Watched]) -> None:
-        """Go back to before the step, and halve the passes."""
-        for player in (self.state.g, self.state.d):
-            player.network.requires_grad_(True)
-            player.optimizer.zero_grad()
-        self.state.load_tensors(copy)
-        self.forget()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        group = min(self.state.average.architecture.stddev_group, phase.batch)
-        size = min(self._compute(phase).micro_batch or phase.batch, phase.batch)
+        if not self.anywhere(self._runs_out(stage, inputs, dials, copy)):
+            return stage
+        count = len(inputs.latents_d)
+        group = min(self.state.average.architecture.stddev_group, count)
+        size = min(stage.compute.micro_batch or count, count)
         smaller = max(size // 2 // group, 1) * group
-        self.micro_batches[phase.resolution, phase.batch] = smaller
+        self.micro_batches[stage.resolution, stage.batch] = smaller
         self.notice(
-            f"Out of memory at {phase.resolution}x{phase.resolution} with {size} images per pass: goes on with "
+            f"Out of memory at {stage.resolution}x{stage.resolution} with {size} images per pass: goes on with "
             f"{smaller}, which gives the same updates."
         )
+        stage = replace(stage, compute=replace(stage.compute, micro_batch=smaller))
+        if self.anywhere(self._runs_out(stage, inputs, dials, copy)):
+            raise self._too_large(stage)
+        return stage
 
-    def _once_more(self, phase: Phase, reals: Reals, draws: Draws, decay: float) -> Watched:
-        self.copies, copies = False, self.copies  # once
+    def _runs_out(self, stage: Stage, inputs: Inputs, dials: Dials, copy: dict[str, Watched]) -> bool:
+        """Whether a step, whose gradients go nowhere, needs more memory than there is; the state is `copy` again."""
         try:
-            return self.step(phase, reals, draws, decay)
+            learn(self.state, stage, inputs, dials, passes=self.passes)
+            return False
+        except torch.OutOfMemoryError:
+            return True
         finally:
-            self.copies = copies
+            for player in (self.state.g, self.state.d):
+                player.network.requires_grad_(True)
+                player.optimizer.zero_grad()
+            self.state.load_tensors(copy)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _too_large(self, stage: Stage) -> UserError:
+        size = stage.compute.micro_batch or stage.batch
+        return UserError(
+            f"Out of memory at {stage.resolution}x{stage.resolution} with at most {size} images per pass.",
+            "Give the command again with a smaller compute.micro_batch, compute.recompute=true, or on a machine with "
+            "more memory: it goes on from the last checkpoint.",
+        )
 
     def forget(self) -> None:
         """Release all recordings and their memory: the optimizer's moments or the networks' levels change."""
@@ -124,7 +151,7 @@ class Stepper:
         if stage not in self._recordings:
             try:
                 self._recordings[stage] = Recording(
-                    lambda i, d: learn(self.state, stage, i, d, self.passes),
+                    lambda i, d: learn(self.state, stage, i, d, passes=self.passes, exchange=self.exchange),
                     inputs,
                     tensors_for(dials, stage, inputs.latents_d.device),
                 )

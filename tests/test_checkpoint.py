@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from pggan import loop
+from pggan import launch
 from pggan.checkpoint import (
     PARTS,
     Broken,
@@ -46,7 +46,7 @@ def finished(tmp_path_factory, toy_data):
         "checkpoint.every_images=32",
         "devices=cpu",
     ]
-    loop.run(validated(TrainConfig, compose("train", overrides)))
+    launch.run(validated(TrainConfig, compose("train", overrides)))
     return run_dir
 
 

@@ -7,29 +7,51 @@ PACKAGE = Path(__file__).parents[1] / "pggan"
 
 # Lower layers first; a module imports only from layers below its own.
 LAYERS = [
-    {"errors", "architecture", "draws", "activation", "meter", "__init__"},
-    {"schedule", "schema", "files", "latents", "interruption", "winograd"},
-    {"convolution", "values"},
+    {
+        "errors",
+        "architecture",
+        "draws",
+        "activation",
+        "meter",
+        "links",
+        "power",
+        "__init__",
+        "distributed",
+        "distributed.connecting",
+    },
+    {"schedule", "schema", "files", "latents", "interruption", "winograd", "plan_scaling"},
+    {"distributed.world", "distributed.division", "distributed.compression"},
+    {"convolution", "values", "averages", "distributed.watchdog"},
     {"compute", "run_lock"},
     {"networks", "losses.base"},
     {"losses.wgan_gp", "losses.logistic", "losses.relativistic"},
     {"losses"},
-    {"config.data", "config.compute", "config.method", "config.verbs"},
+    {"config.data", "config.compute", "config.method", "config.verbs", "config.workers"},
+    {"config.gradients"},
     {"config.train", "config.bench"},
+    {"config.scaling", "config.plan"},
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
-    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board"},
+    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
+    {"distributed.exchange", "distributed.agent"},
+    {"distributed.shards", "distributed.compressed"},
+    {"distributed.gradients"},
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
+    {"distributed.sharing"},
     {"data.entries", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
-    {"rollback", "textbook", "cost", "data.archives"},
-    {"data.sources", "bench_ways", "bench_rates"},
+    {"rollback", "textbook", "cost", "counting", "data.archives"},
+    {"data.sources", "bench_ways", "bench_rates", "plan_phases"},
     {"data.named", "data.labels", "data.doctor", "data.records", "bench_data", "bench_steps"},
     {"data.planning"},
     {"data.build"},
     {"data.prepare"},
-    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench"},
-    {"loop"},
+    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench", "distributed.part"},
+    {"plan_calibration"},
+    {"plan_rest", "plan_tables"},
+    {"loop", "bench_scaling", "plan"},
+    {"run"},
+    {"launch"},
     {"cli"},
-    {"__main__"},
+    {"__main__", "distributed.worker"},
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 
@@ -64,12 +86,36 @@ def test_imports_point_to_lower_layers_only():
             assert LAYER_OF[imported] < LAYER_OF[name], f"{name} imports {imported}"
 
 
-def test_nothing_but_the_command_line_runs_the_loop():
-    assert [name for name, path in MODULES.items() if "loop" in imports_of(path)] == []
+def test_nothing_but_the_command_line_launches_a_run():
+    importers = [name for name, path in MODULES.items() if imports_of(path) & {"loop", "run", "launch"}]
+    assert sorted(importers) == ["launch", "run"]
+
+
+def test_few_files_know_of_several_processes():
+    knowing = [name for name, path in MODULES.items() if "distributed.world" in imports_of(path)]
+    assert sorted(name for name in knowing if not name.startswith("distributed.")) == [
+        "averages",
+        "bench_scaling",
+        "device",
+        "launch",
+        "loop",
+        "plan_calibration",
+        "report",
+        "rollback",
+        "run",
+    ]
 
 
 def test_the_step_knows_no_files_and_no_configuration():
-    assert imports_of(MODULES["step"]) == {"compute", "draws", "losses.base", "networks", "schedule", "state"}
+    assert imports_of(MODULES["step"]) == {
+        "compute",
+        "distributed.exchange",
+        "draws",
+        "losses.base",
+        "networks",
+        "schedule",
+        "state",
+    }
     assert imports_of(MODULES["networks"]) == {"activation", "architecture", "compute", "convolution", "draws"}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan import loop
+from pggan import launch
 from pggan.checkpoint import load_generator
 from pggan.cli import compose, main
 from pggan.config import TrainConfig
@@ -33,7 +33,7 @@ def run_dir(tmp_path_factory, labelled_data):
         "model.fmap_max=8",
         "devices=cpu",
     ]
-    loop.run(validated(TrainConfig, compose("train", overrides)))
+    launch.run(validated(TrainConfig, compose("train", overrides)))
     return path
 
 

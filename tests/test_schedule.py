@@ -207,6 +207,8 @@ def schedules(draw, least_images=0):
         batch=table(st.integers(1, 64)),
         learning_rate_g=table(st.floats(0, 1)),
         learning_rate_d=table(st.floats(0, 1)),
+        batch_factor=draw(st.integers(1, 4)),
+        warm_up_images=draw(st.just(0) | st.integers(1, 600)),
         decay_images=draw(st.just(0) | st.integers(1, 3000)),
         total_images=draw(st.none() | st.integers(1, 8000)),
     )
@@ -377,6 +379,28 @@ def test_learning_rates_fall_evenly_to_0_over_the_last_images():
     assert schedule.at(350).alpha == make().at(350).alpha
 
 
+def test_learning_rates_rise_evenly_over_the_first_images_of_every_phase():
+    schedule = make(warm_up_images=40)
+    for phase in schedule.phases:
+        at = [schedule.at(phase.start + shown) for shown in (0, 40 - phase.batch, 40, phase.end - phase.start - 1)]
+        shares = [phase.batch / 40, 1, 1, 1]
+        assert [now.learning_rate_g / phase.learning_rate_g for now in at] == pytest.approx(shares)
+        assert [now.learning_rate_d / phase.learning_rate_d for now in at] == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("constant", 1), ("sqrt", 2), ("linear", 4)])
+def test_larger_batches_take_larger_learning_rates_by_the_rule(rule, factor):
+    base = validated(TrainConfig, compose("train", [])).schedule.build()
+    config = validated(
+        TrainConfig, compose("train", ["schedule.batch_factor=4", f"schedule.learning_rate_rule={rule}"])
+    )
+    for before, now in zip(base.phases, config.schedule.build().phases, strict=True):
+        assert now.batch == 4 * before.batch
+        assert now.learning_rate_g == pytest.approx(factor * before.learning_rate_g)
+        assert now.learning_rate_d == pytest.approx(factor * before.learning_rate_d)
+        assert (now.start, now.end) == (before.start, before.end)  # images are the clock
+
+
 def test_learning_rates_fall_towards_the_end_that_is_given():
     assert make(decay_images=50, total_images=120).at(95).learning_rate_g == pytest.approx(0.0005)
     assert make(decay_images=50, total_images=1000).at(390).learning_rate_g == 0.001
@@ -413,3 +437,19 @@ def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
     values = compose("train", [])["schedule"]
     with pytest.raises(UserError, match=r"schedule\.stable_images"):
         validated(ScheduleConfig, {**values, "stable_images": wrong}, "schedule.")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_updates_per_phase_add_up_to_those_of_the_whole_schedule(name):
+    assert sum(preset(name).updates()) == updates(preset(name), repeats=1)
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
+def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
+    schedule = make(stable_images={4: stable}, fade_images={4: fade}, batch={4: first, 8: then}, total_images=total)
+    counts, images = [0] * len(schedule.phases), 0
+    while images < total:
+        phase = schedule.at(images)
+        counts[phase.index] += 1
+        images += phase.batch
+    assert list(schedule.updates()) == counts

@@ -1,6 +1,7 @@
 """Keys of the method: the networks, their growth and their optimizers."""
 
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 
 from pggan.architecture import (
@@ -57,6 +58,18 @@ class ModelConfig:
         )
 
 
+class LearningRateRule(Enum):
+    """What becomes of learning rates when batches grow by a factor."""
+
+    constant = "constant"
+    sqrt = "sqrt"
+    linear = "linear"
+
+    def factor(self, batch_factor: int) -> float:
+        """What they are multiplied by."""
+        return float(batch_factor ** {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}[self.value])
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """Growth, batch and learning rates."""
@@ -68,6 +81,9 @@ class ScheduleConfig:
     batch: PerLevel
     learning_rate_g: PerLevel
     learning_rate_d: PerLevel
+    batch_factor: int
+    learning_rate_rule: LearningRateRule
+    warm_up_images: int
     decay_images: int
     total_images: int | None
 
@@ -85,6 +101,8 @@ class ScheduleConfig:
                 f"schedule.final_resolution={self.final_resolution}.",
                 "Training grows upwards: lower the first or raise the final one.",
             )
+        require(self.batch_factor >= 1, "schedule.batch_factor", self.batch_factor, "at least 1")
+        require(self.warm_up_images >= 0, "schedule.warm_up_images", self.warm_up_images, "at least 0")
         require(self.decay_images >= 0, "schedule.decay_images", self.decay_images, "at least 0")
         if self.total_images is not None:
             require(self.total_images >= 1, "schedule.total_images", self.total_images, "at least 1, or null")
@@ -101,6 +119,9 @@ class ScheduleConfig:
             batch=table("schedule.batch", self.batch, first, least=1, whole=True),
             learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
             learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
+            batch_factor=self.batch_factor,
+            learning_rate_factor=self.learning_rate_rule.factor(self.batch_factor),
+            warm_up_images=self.warm_up_images,
             decay_images=self.decay_images,
             total_images=self.total_images,
         )

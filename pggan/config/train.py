@@ -6,7 +6,9 @@ from typing import Any
 
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
+from pggan.config.gradients import dgc_options
 from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.workers import WorkersConfig
 from pggan.errors import UserError
 from pggan.losses import require_loss
 from pggan.schedule import Schedule
@@ -68,6 +70,9 @@ class TrainConfig:
     init_from: str | None
     seed: int
     devices: str
+    elastic: bool
+    workers: WorkersConfig
+    gradients: dict[str, Any]
     precision: Precision
     compute: ComputeConfig
     data: DataConfig
@@ -86,6 +91,7 @@ class TrainConfig:
                 "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
             )
         require_loss(str(self.loss.get("name")))
+        dgc_options(self.gradients, elastic=self.elastic)
         self.compute.require_whole_groups(self.model.stddev_group)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

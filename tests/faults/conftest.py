@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan import loop
+from pggan import launch
 from pggan.stepper import Stepper
 
 
@@ -43,5 +43,5 @@ def after_step(monkeypatch):
 def finished_run(tmp_path_factory, tiny_config) -> Path:
     """A run of 160 images with checkpoints at 128 and 160; not to be written to."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    loop.run(tiny_config(f"run_dir={run_dir}"))
+    launch.run(tiny_config(f"run_dir={run_dir}"))
     return run_dir

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pggan import cli, loop
+from pggan import cli, launch
 from pggan.checkpoint import Broken, checkpoints_of, checksum_of, load_generator, open_checkpoint
 from pggan.cli import main
 from pggan.errors import UserError
@@ -408,7 +408,7 @@ def test_the_configuration_in_a_run_directory_is_never_executed(run_dir, tiny_ov
 
 @pytest.mark.fault(10)
 def test_tensorboard_is_never_suggested_to_other_machines():
-    root = Path(loop.__file__).parents[1]
+    root = Path(launch.__file__).parents[1]
     for path in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("pggan/**/*.py"), root / "Makefile"]:
         text = path.read_text()
         assert "tensorboard --logdir" not in text or "--host" not in text, path

@@ -122,7 +122,7 @@ def test_a_real_process_refuses_within_three_seconds_beyond_its_imports(tmp_path
         assert "Traceback" not in result.stderr
         return time.monotonic() - began
 
-    imports = seconds("-c", "import pggan.cli, pggan.config, hydra, pggan.loop", code=0)
+    imports = seconds("-c", "import pggan.cli, pggan.config, hydra, pggan.launch", code=0)
     assert seconds("train.py", f"run_dir={tmp_path / 'run'}", mistake, code=2) < imports + 3
     assert list(tmp_path.iterdir()) == []
 

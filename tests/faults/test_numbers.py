@@ -9,7 +9,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pggan import loop
+from pggan import launch, loop
 from pggan.checkpoint import checkpoints_of, newest_checkpoint
 from pggan.cli import main
 from pggan.errors import UserError
@@ -77,7 +77,7 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
         return watched
 
     monkeypatch.setattr(Stepper, "step", comparing_step)
-    assert loop.run(tiny_config(f"run_dir={tmp_path}")) == 0
+    assert launch.run(tiny_config(f"run_dir={tmp_path}")) == 0
     assert before
     counts = {line["images"]: line[f"{player}/skipped"] for line in metrics_of(tmp_path)}
     assert counts == {32: 0, 64: 1, 96: 0, 128: 0, 160: 0}
@@ -92,9 +92,9 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
 def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, poison):
     """Bad from 72 images to the tick at 96, the first time only: back to 64, and then as if nothing had been."""
     settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=32")
-    loop.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
+    launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     poison("G", 72, 96)
-    assert loop.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
+    assert launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
     log = (tmp_path / "bad" / "train.log").read_text()
     assert log.count("Going back to the checkpoint of 64 images") == 1
     assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
@@ -124,7 +124,7 @@ def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoin
 def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path, poison):
     poison("D", 16, 10**6, times=10**6)
     with pytest.raises(UserError, match=r"(?s)before the first checkpoint.*Lower schedule"):
-        loop.run(tiny_config("checkpoint.roll_back_after=2", f"run_dir={tmp_path}"))
+        launch.run(tiny_config("checkpoint.roll_back_after=2", f"run_dir={tmp_path}"))
     assert checkpoints_of(tmp_path) == []
 
 
@@ -142,15 +142,15 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
             with torch.no_grad():
                 next(network.parameters()).view(-1)[0] = math.inf
 
-    loop.run(tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.roll_back_after=99"))
+    launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.roll_back_after=99"))
     after_step(spoil)
     config = tiny_config(f"run_dir={tmp_path / 'bad'}", "checkpoint.roll_back_after=99")
     if times == 1:
-        assert loop.run(config) == 0
+        assert launch.run(config) == 0
         assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
     else:
         with pytest.raises(UserError, match="again, after going back to 64"):
-            loop.run(config)
+            launch.run(config)
     for directory in checkpoints_of(tmp_path / "bad"):
         checkpoint, _ = newest_checkpoint(directory.parents[1])
         require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "average")})
@@ -180,7 +180,7 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
 
     monkeypatch.setattr(loop.Trainer, "step", counting(once[0]))
     monkeypatch.setattr(loop.Trainer, "do_what_is_due", counting(once[1]))
-    loop.run(tiny_config(f"run_dir={tmp_path}"))
+    launch.run(tiny_config(f"run_dir={tmp_path}"))
     assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
     assert waits[32] > 0
 
@@ -188,7 +188,7 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
 @pytest.mark.fault(27)
 def test_a_spike_of_a_thousand_times_raises_an_alarm_at_the_next_tick(tiny_config, tmp_path, poison):
     poison("D", 104, 104, value=1000.0)
-    assert loop.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
+    assert launch.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
     board = EventAccumulator(str(tmp_path)).Reload()
     alarms = {event.step: event.value for event in board.Scalars("health/alarms")}
     assert alarms == {32: 0, 64: 0, 96: 0, 128: 1, 160: 0, 192: 0}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pggan import loop, saving
+from pggan import launch, run, saving
 from pggan.checkpoint import checkpoints_of, open_checkpoint
 from pggan.cli import main
+from pggan.errors import EXIT_INTERRUPTED
 from pggan.inspect import facts_of_run
 from pggan.interruption import SIGNALS, Interruption
 from pggan.saving import write_checkpoint
@@ -54,7 +55,7 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     """One run stopped at each of the points in turn, against the states of one that is never stopped."""
     settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
-    loop.run(whole)
+    launch.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20
 
@@ -74,8 +75,8 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
     for point, kind in POINTS.items():
-        code = loop.run(halting)
-        assert code == (0 if point == 160 else loop.EXIT_INTERRUPTED)
+        code = launch.run(halting)
+        assert code == (0 if point == 160 else EXIT_INTERRUPTED)
         facts = facts_of_run(tmp_path / "stopped")
         # Where the checkpoint was being written, training may have taken one more step before it noticed.
         assert facts["images"] == point or (point in (64, 128) and facts["images"] == point + 8)
@@ -97,7 +98,7 @@ def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(tiny_overrid
 def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     tiny_overrides, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(loop, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(run, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
     assert not (tmp_path / "run").exists()
     assert "Stopped at once" in capsys.readouterr().err
@@ -113,7 +114,7 @@ def test_the_last_checkpoint_is_durable_before_the_process_ends(tiny_config, tmp
 
     monkeypatch.setattr(saving, "write_checkpoint", slow)
     after_step(lambda state: state.images == 72 and os.kill(os.getpid(), signal.SIGTERM))
-    assert loop.run(tiny_config(f"run_dir={tmp_path}")) == loop.EXIT_INTERRUPTED
+    assert launch.run(tiny_config(f"run_dir={tmp_path}")) == EXIT_INTERRUPTED
     assert [int(path.name) for path in checkpoints_of(tmp_path)] == [64, 72]
     assert facts_of_run(tmp_path)["images"] == 72
 

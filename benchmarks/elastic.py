@@ -1,0 +1,127 @@
+"""What elastic training costs: steps with `elastic=true` and without, in turn, on the same processes, one core each.
+
+    python -m benchmarks.elastic --processes 2 --fmap-base 8192 --fmap-max 512 --stages 8 16 32 --batches 16 64
+
+Prints JSON: per stage the medians of seconds per step and of seconds of processor time, which a busy machine changes
+less, and how much more than plain steps elastic ones take; `passes` are plain steps in passes as small as the shards.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch
+
+import torch
+
+from pggan.architecture import Architecture, Resampling
+from pggan.bench_steps import phase_of
+from pggan.bench_ways import ADAM, DECAY
+from pggan.cli import compose
+from pggan.compute import Compute
+from pggan.config import Precision, TrainConfig
+from pggan.device import choose_compute, set_up
+from pggan.distributed.division import Division
+from pggan.distributed.gradients import build_exchange
+from pggan.distributed.world import World, launched
+from pggan.draws import Draws
+from pggan.losses.base import Reals
+from pggan.losses.logistic import Logistic
+from pggan.schema import validated
+from pggan.state import new_state
+from pggan.stepper import Stepper
+
+CPU = torch.device("cpu")
+WAYS = ("plain", "passes", "elastic")
+
+
+def architecture_of(arguments: argparse.Namespace) -> Architecture:
+    return Architecture(
+        resolution=max(arguments.stages),
+        channels=3,
+        labels=0,
+        latent_size=min(arguments.fmap_base, arguments.fmap_max),
+        fmap_base=arguments.fmap_base,
+        fmap_decay=1.0,
+        fmap_max=arguments.fmap_max,
+        stddev_group=4,
+        resampling=Resampling.fused,
+    )
+
+
+def stepper_of(arguments: argparse.Namespace, world: World, compute: Compute, way: str) -> Stepper:
+    division = Division(world.rank, world.size, 4, way == "elastic", None, arguments.shards)
+    cut = replace(division, elastic=way != "plain")
+    sizes = {(stage, batch): cut.pass_size(batch) for stage in arguments.stages for batch in arguments.batches}
+    return Stepper(
+        new_state(architecture_of(arguments), ADAM, 0, CPU),
+        Logistic(gamma=1.0, interval=1),
+        compute,
+        record=False,
+        notice=print,
+        micro_batches={key: size for key, size in sizes.items() if size is not None},
+        exchange=build_exchange({"name": "dense"}, world, division),
+        rows=lambda batch: torch.from_numpy(division.rows(batch)),
+    )
+
+
+def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]:
+    config = validated(TrainConfig, compose("train", []))
+    compute = choose_compute(Precision.fp32, config.compute, CPU)
+    steppers = {way: stepper_of(arguments, world, compute, way) for way in WAYS}
+    rows = []
+    for stage in arguments.stages:
+        for batch in arguments.batches:
+            phase = phase_of(stage, batch)
+            walls: dict[str, list[float]] = {name: [] for name in WAYS}
+            works: dict[str, list[float]] = {name: [] for name in WAYS}
+            for number in range(arguments.rounds + 1):  # the first is not counted
+                for name, stepper in steppers.items():
+                    images = torch.rand(batch // world.size, 3, stage, stage) * 2 - 1
+                    world.gather("ready")
+                    began, worked = time.perf_counter(), time.process_time()
+                    stepper.step(phase, Reals(images, None, None), Draws(0, number * batch, CPU), DECAY)
+                    world.gather("done")
+                    walls[name].append(time.perf_counter() - began)
+                    works[name].append(time.process_time() - worked)
+            row: dict[str, Any] = {"resolution": stage, "batch": batch}
+            for what, taken in (("seconds", walls), ("processor_seconds", works)):
+                medians = {name: statistics.median(times[1:]) for name, times in taken.items()}
+                row[what] = {name: round(value, 4) for name, value in medians.items()}
+                for way in WAYS[1:]:
+                    row[f"{way}_cost_in_{what}"] = round(medians[way] / medians["plain"] - 1, 3)
+            rows.append(row)
+            if world.is_first:
+                print(json.dumps(row), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--fmap-base", type=int, default=256, help="the demo's; the paper's is 8192")
+    parser.add_argument("--fmap-max", type=int, default=64, help="the demo's; the paper's is 512")
+    parser.add_argument("--stages", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--shards", type=int, default=4, help="workers.shards")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    place = launched()
+    if place is None and arguments.processes > 1:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        subprocess.run([*program, f"--nproc-per-node={arguments.processes}", *sys.argv], check=True)  # noqa: S603 - itself
+        return
+    set_up(CPU, Precision.fp32)
+    world = World.alone(CPU) if place is None else World.joined(place, CPU)
+    measure(arguments, world)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Deep gradient compression for Adam: of every update only the largest entries are sent, the rest waits its turn.
+
+One `Compressor` per network and process.  Each step, every process selects a message from its own gradient; all
+messages are gathered, and `restore` makes the same update of them everywhere.  Nothing here knows of processes or
+networks.  P parameters, k entries sent, n processes.
+Source: Lin et al. 2018 (residuals, momentum correction, factor masking, local clipping, warm-up), made for SGD; what
+becomes of it with Adam is derived in docs/scaling.md.
+"""
+
+from dataclasses import dataclass
+from math import ceil, gcd, sqrt
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WARM_UP_FACTOR = 4  # from one ratio of the warm-up to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
+SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
+LARGEST_SENT = 448.0  # of this type, which has no infinity
+BLOCK = 2**16  # indices that differ in their last two bytes only
+PIECE = 2**17  # entries that stay in a core's cache while several operations pass over them
+SAMPLE = 200_000  # entries that the threshold is estimated from
+CERTAINTY = 4.0  # standard deviations by which the estimate lets through too many rather than too few
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """Which share of the entries is sent: more after a phase has begun, when all gradients are new, then `ratio`."""
+
+    ratio: float
+    images: int  # over which the ratio falls, in steps of equal length
+
+    def ratio_at(self, since: int) -> float:
+        """The share to send when `since` images of the phase have been shown: a quarter, a sixteenth … `ratio`."""
+        larger: list[float] = []
+        while (share := WARM_UP_FACTOR ** -(len(larger) + 1.0)) > self.ratio:
+            larger.append(share)
+        return larger[since * len(larger) // self.images] if since < self.images and larger else self.ratio
+
+
+class Compressor:
+    """What one process has not sent yet of one network's updates, and the moments that make updates of gradients."""
+
+    def __init__(
+        self, size: int, *, beta1: float, beta2: float, epsilon: float, clip: float | None, device: torch.device
+    ) -> None:
+        """Args: size: P; beta1, beta2, epsilon: Adam's; clip: the largest norm of a gradient of this process, None for
+        any (Lin et al. scale the norm allowed for the mean of n gradients by n^-1/2).
+        """
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.clip = clip
+        self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
+        self._worth = torch.empty(size, device=device)  # what sending them is worth
+        self.square = torch.zeros(size, device=device)  # mean square of this process's gradients, without bias
+        self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, without bias
+        self.steps = torch.zeros((), device=device)
+
+    def select(self, gradient: Tensor, count: int, finite: Tensor) -> Tensor:
+        """Take in this process's `gradient` [P], fp32; returns the message that all processes are to be sent.
+
+        The message holds those `count` entries of the residual that the loss depends on most; they leave it.
+        `finite`: false on all processes if the gradient of any is not; then nothing changes, and the message is void.
+        """
+        self._accumulate(gradient, finite)
+        indices = largest(self._worth, count).sort().values
+        waiting = self.residual[indices]
+        sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
+        # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
+        self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
+        if self.mean is not None and count < len(gradient):
+            self.mean[indices] = 0  # factor masking: what is sent must not be carried on by momentum
+        return pack(indices, sent, len(gradient))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state by name, for checkpoints; all belong to one process and one set of parameters."""
+        state = {"residual": self.residual, "square": self.square, "steps": self.steps}
+        return state if self.mean is None else {**state, "mean": self.mean}
+
+    def load_tensors(self, saved: dict[str, Tensor]) -> None:
+        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
+        ours = self.tensors()
+        if differing := ours.keys() ^ saved.keys():
+            raise RuntimeError(f"residuals of other settings: {', '.join(sorted(differing))}")
+        for name, tensor in ours.items():
+            if tensor.shape != saved[name].shape:
+                raise RuntimeError(f"{name} of shape {tuple(saved[name].shape)} fits no {tuple(tensor.shape)}")
+            tensor.copy_(saved[name])
+
+    def reset(self) -> None:
+        """Forget everything: a phase begins."""
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
+    def _accumulate(self, gradient: Tensor, finite: Tensor) -> None:
+        """Add Adam's update for `gradient` to the residual."""
+        on_cpu = gradient.device.type == "cpu"
+        if not (on_cpu and finite):  # a CPU can be asked; a device must not be waited for
+            gradient = torch.where(finite, gradient, 0.0)
+        if self.clip is not None:
+            gradient = gradient * (self.clip / torch.linalg.vector_norm(gradient)).clamp(max=1)
+        self.steps += finite
+        steps = self.steps.clamp(min=1)
+        # Adam divides its sums by 1 - beta^steps; means with these weights come out the same.
+        weight1 = (1 - self.beta1) / (1 - self.beta1**steps) * finite
+        weight2 = (1 - self.beta2) / (1 - self.beta2**steps) * finite
+        piece = PIECE if on_cpu else len(gradient)
+        for start in range(0, len(gradient), piece):
+            here = slice(start, start + piece)
+            new, square, residual = gradient[here], self.square[here], self.residual[here]
+            root = square.lerp_(new.square(), weight2).sqrt()
+            if self.mean is not None:
+                new = self.mean[here].lerp_(new, weight1) * finite
+            residual.addcdiv_(new, root + self.epsilon)
+            # Half-way between the size of the update and what the loss falls by, the update times the usual gradient:
+            # the latter alone starves small gradients, which made faces of fewer kinds.
+            torch.mul(residual, root.sqrt_(), out=self._worth[here])
+
+
+def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
+    """One message, bytes [4 P / 65536 + 3 k]: of `indices` [k], ascending and below P, and one-byte `values` [k].
+
+    It holds how many indices are in each block of 65536, then the indices' places in their blocks, then the values.
+    """
+    first, second, third, end = layout(size, len(indices))
+    message = torch.zeros(end, dtype=torch.uint8, device=indices.device)
+    borders = torch.arange(0, size + BLOCK, BLOCK, device=indices.device)
+    message[:first].view(torch.int32)[:] = torch.searchsorted(indices, borders).diff()
+    message[first:second].view(torch.uint16)[:] = indices % BLOCK
+    message[second:third].view(SENT_AS)[:] = values
+    return message
+
+
+def restore(messages: Tensor, count: int, update: Tensor) -> None:
+    """Set `update` [P] to the mean of what `messages` [n, bytes] of `count` entries each hold.
+
+    It is in units of the learning rate, to be descended.  The same bits on every process: messages are added in their
+    order, and no index comes twice in one of them.
+    """
+    update.zero_()
+    first, second, third, _ = layout(len(update), count)
+    starts = torch.arange(0, len(update), BLOCK, device=update.device)
+    for message in messages:
+        inside = message[:first].view(torch.int32)
+        blocks = starts.repeat_interleave(inside, output_size=count)  # told the size, it doesn't ask the device
+        indices = blocks + message[first:second].view(torch.uint16).long()
+        update.index_add_(0, indices, message[second:third].view(SENT_AS).float(), alpha=1 / len(messages))
+
+
+def layout(size: int, count: int) -> tuple[int, int, int, int]:
+    """Where a message's places, values and padding begin, and where it ends; in bytes."""
+    first = 4 * ceil(size / BLOCK)
+    second = first + 2 * count
+    third = second + count
+    return first, second, third, -(-third // 4) * 4  # messages are gathered side by side, and int32 wants its place
+
+
+def largest(vector: Tensor, count: int) -> Tensor:
+    """The indices [count] of the entries of `vector` [P] that are largest in magnitude, in no particular order.
+
+    On a CPU only entries above a threshold are compared, which is estimated from a sample so that hardly ever too few
+    are above it; then all are compared.  Elsewhere one selection over all entries: no shape depends on their values, so
+    nothing waits for the device.
+    """
+    size = len(vector)
+    if vector.device.type == "cpu" and 0 < count < size // WARM_UP_FACTOR:
+        stride = max(size // SAMPLE, 1)
+        while gcd(stride, 6) > 1:  # out of step with kernels of 3x3 and with powers of two of maps
+            stride += 1
+        sample = vector[::stride].abs()
+        expected = len(sample) * count / size
+        rank = ceil(expected + CERTAINTY * sqrt(expected) + CERTAINTY)
+        if rank < len(sample):
+            threshold = sample.topk(rank, sorted=False).values.min()
+            candidates = above(vector, float(threshold))
+            if len(candidates) >= count:
+                return candidates[vector[candidates].abs().topk(count, sorted=False).indices]
+    return vector.abs().topk(count, sorted=False).indices
+
+
+def above(vector: Tensor, threshold: float) -> Tensor:
+    """The indices of all entries of `vector` [P], on the CPU, of at least `threshold` in magnitude, in order."""
+    values = vector.numpy()  # NumPy finds them four times as fast as PyTorch
+    found = [
+        start + np.flatnonzero(np.abs(values[start : start + PIECE]) >= threshold)
+        for start in range(0, len(values), PIECE)
+    ]
+    return torch.from_numpy(np.concatenate(found))

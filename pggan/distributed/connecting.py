@@ -1,0 +1,53 @@
+"""Connecting to other processes: for a limited time, and without torch's own pages about it on the console."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Thread
+from typing import TypeVar
+
+ANSWER_SECONDS = 5.0  # beyond torch's own limit: it comes first unless it does not hold
+
+T = TypeVar("T")
+
+
+def within(seconds: float, connect: Callable[[], T]) -> T:
+    """What `connect`, which should take `seconds` at most, returns or raises; TimeoutError when it does neither.
+
+    torch waits for ever for an answer from a port where something else listens; it is left to itself then.
+    """
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(connect())
+        except Exception as error:
+            outcome.set_exception(error)
+
+    with _quiet():
+        Thread(target=work, name="connecting", daemon=True).start()
+        return outcome.result(timeout=seconds + ANSWER_SECONDS)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what is written to standard error from showing, unless torch was told how much to say."""
+    if "TORCH_CPP_LOG_LEVEL" in os.environ:
+        yield
+        return
+    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
+
+
+def reason(error: BaseException | None) -> str:
+    """The first sentence of what an error says, without the place in torch's sources where it comes from."""
+    lines = str(error or "").splitlines()
+    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).split(". ")[0].rstrip(".") if lines else "unknown"

@@ -1,0 +1,33 @@
+"""How gradients travel, by name: the choices of `gradients=`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pggan.config import OptimizerConfig, dgc_options
+from pggan.distributed.compressed import Compressed
+from pggan.distributed.compression import WarmUp
+from pggan.distributed.division import Division
+from pggan.distributed.exchange import Dense, Exchange, Half
+from pggan.distributed.shards import Sharded
+from pggan.distributed.world import World
+from pggan.state import State
+
+
+def compresses(gradients: Mapping[str, Any], world: World) -> bool:
+    """Whether updates are made before they are sent: then the players' optimizers take plain steps."""
+    return gradients["name"] == "dgc" and world.size > 1
+
+
+def build_exchange(
+    gradients: Mapping[str, Any], state: State, optimizer: OptimizerConfig, *, world: World, division: Division
+) -> Exchange:
+    """The exchange that `gradients` names; with one process and no shards, nothing is exchanged."""
+    dgc = dgc_options(gradients, elastic=division.elastic)
+    if division.elastic:
+        return Sharded(world, division)
+    if world.size == 1:
+        return Exchange()
+    if dgc is not None:
+        warm_up = WarmUp(ratio=dgc.ratio, images=dgc.warm_up_images)
+        return Compressed(world, state, optimizer, warm_up=warm_up, clip=dgc.clip)
+    return {"dense": Dense, "bf16": Half}[gradients["name"]](world)

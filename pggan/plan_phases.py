@@ -1,0 +1,54 @@
+"""What every phase of a schedule asks for, whatever it runs on: updates, operations, gradients, memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pggan.architecture import Architecture
+from pggan.compute import Compute
+from pggan.config import OptimizerConfig
+from pggan.cost import Imagined
+from pggan.counting import Count, Counter, halfway
+from pggan.losses.base import Loss
+from pggan.schedule import Phase, Schedule
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """One phase."""
+
+    phase: Phase
+    images: int
+    updates: int
+    count: Count  # of one update in which penalties are due
+    flops: float  # of one update, mean over the interval of lazy penalties
+    peak_bytes: int  # of the worse of the phases at this resolution, fading and stable
+
+
+def phase_costs(
+    architecture: Architecture,
+    schedule: Schedule,
+    loss: Loss,
+    *,
+    optimizer: OptimizerConfig,
+    compute: Compute,
+    device: torch.device,
+    tell: Callable[[str], None],
+) -> list[PhaseCost]:
+    """The costs of all phases that `schedule` reaches; `tell` hears what is being looked at."""
+    counter = Counter(architecture, optimizer, loss)
+    imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
+    peaks: dict[tuple[int, int], int] = {}
+    costs = []
+    for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):
+        if updates == 0:
+            continue
+        tell(f"Counting a step at {phase.name}")
+        count = counter.count(halfway(phase))
+        at = phase.resolution, phase.batch
+        if at not in peaks:  # the fading phase comes first, and needs more
+            peaks[at] = imagined.peak_bytes(halfway(phase), loss, compute)
+        images = min(phase.end, schedule.total) - phase.start
+        costs.append(PhaseCost(phase, images, updates, count, count.flops.mean(loss.interval), peaks[at]))
+    return costs

@@ -1,0 +1,113 @@
+"""How long a run does something other than updates: grids, ticks and checkpoints, each measured once."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pggan.board import Board
+from pggan.config import PHASES, CheckpointConfig, PlanConfig
+from pggan.counting import halfway
+from pggan.latents import seed_latents
+from pggan.pictures import contact_sheet, save_png, to_bytes
+from pggan.plan_calibration import MEASURED, Timing
+from pggan.plan_phases import PhaseCost
+from pggan.run_dir import create_run_dir
+from pggan.saving import take_snapshot, write_checkpoint
+from pggan.schedule import Phase, Schedule
+from pggan.state import State
+from pggan.values import parse_grid
+
+SCALARS = 30  # of a tick, about
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Seconds of a whole run."""
+
+    grids: float
+    ticks: float
+    checkpoints: float
+
+    @property
+    def seconds(self) -> float:
+        return self.grids + self.ticks + self.checkpoints
+
+
+class Chores:
+    """Does once in `folder`, with a `state` that has been trained to the end, what a run does again and again."""
+
+    def __init__(self, config: PlanConfig, state: State, device: torch.device, folder: Path) -> None:
+        self.config, self.state, self.device, self.folder = config, state, device, folder
+        self.schedule = config.schedule.build()
+        create_run_dir(folder)
+        self.board = Board(folder, first=0)
+
+    def rest(self, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> Rest:
+        """What comes to the updates of the whole run."""
+        every, total = self.config.monitor.grid_images, self.schedule.total
+        each, grids = self.grid_seconds(costs, timings), 0.0
+        for cost in costs:
+            shown = min(cost.phase.end, total) // every - cost.phase.start // every
+            shown += (cost is costs[0]) + (cost is costs[-1])  # before the first update, and at the end
+            grids += shown * each[cost.phase.resolution]
+        updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+        checkpoints = checkpoint_count(self.config.checkpoint, self.schedule, updating + grids)
+        ticks = total // self.config.monitor.tick_images + 1
+        found = Rest(grids, ticks * self.tick_seconds(), checkpoints * self.checkpoint_seconds(costs[-1].phase))
+        self.board.close()
+        return found
+
+    def grid_seconds(self, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> dict[int, float]:
+        """Of a grid of fakes by resolution; where updates were not measured, the last measured grid is scaled up."""
+        work = self.state.average.architecture.multiply_adds
+        found: dict[int, float] = {}
+        largest = 0
+        for cost, timing in zip(costs, timings, strict=True):
+            side = cost.phase.resolution
+            if timing.source == MEASURED:
+                found[side], largest = self.one_grid(halfway(cost.phase)), side
+            elif side not in found:
+                found[side] = found[largest] * work(side) / work(largest)
+        return found
+
+    def one_grid(self, phase: Phase) -> float:
+        """Seconds from latents to the files."""
+        columns, rows = parse_grid(self.config.monitor.grid, "monitor.grid")
+        average = self.state.average
+        start = time.perf_counter()
+        latents = seed_latents(list(range(columns * rows)), average.architecture.latent_size).to(self.device)
+        classes = average.architecture.labels
+        labels = torch.zeros(len(latents), classes, device=self.device) if classes else None
+        with torch.no_grad():
+            images = average(latents, labels, phase.resolution, phase.alpha)
+        picture = contact_sheet(to_bytes(images), columns, self.schedule.final_resolution)
+        save_png(picture, self.folder / "samples" / "fakes.png")
+        self.board.picture("fakes", picture, 0)
+        return time.perf_counter() - start
+
+    def tick_seconds(self) -> float:
+        """Of the numbers of a tick on their way into TensorBoard's file."""
+        start = time.perf_counter()
+        for number in range(SCALARS):
+            self.board.scalar(f"tick/{number}", 0.0, 0)
+        self.board.flush()
+        return time.perf_counter() - start
+
+    def checkpoint_seconds(self, phase: Phase) -> float:
+        """Training waits for the copy; writing is done beside it, which takes time away from it on a CPU only."""
+        start = time.perf_counter()
+        snapshot = take_snapshot(self.state, phase, {})
+        copied = time.perf_counter()
+        write_checkpoint(self.folder, snapshot)
+        return (time.perf_counter() if self.device.type == "cpu" else copied) - start
+
+
+def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
+    """How many are written in a run that takes about `seconds`."""
+    by_images = schedule.total // config.every_images
+    by_time = int(seconds / 60 / config.every_minutes) if config.every_minutes else 0
+    milestones = len(schedule.phases) if config.milestones == PHASES else len(config.milestones)
+    return max(by_images, by_time) + milestones + 1

@@ -1,0 +1,163 @@
+"""A plan for people."""
+
+from collections.abc import Iterable, Iterator
+from math import log
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pggan.links import LINKS, Exchange
+from pggan.plan_calibration import EXTRAPOLATED
+from pggan.plan_scaling import Scaling
+
+
+def tables(plan: dict[str, Any]) -> Iterator[RenderableType]:
+    """What there is to print, from top to bottom; fits into 80 columns."""
+    for table in (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan)):
+        yield Padding(table, (0, 0, 1, 0))
+    yield Group(*(Text(note) for note in plan["notes"]))
+
+
+def time_table(plan: dict[str, Any]) -> Table:
+    """The schedule, and how long it takes: a line per phase, and the sum."""
+    total = plan["total"]
+    columns = "phase", "images", "batch", "rate", "updates", "ms/update", "time", "kWh"
+    table = new_table(f"{plan['name']}, on one {plan['hardware']['device']} (*: extrapolated)", *columns)
+    for row in plan["phases"]:
+        rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
+        table.add_row(
+            short_name(row),
+            f"{row['images']:,}",
+            str(row["batch"]),
+            "/".join(rates),
+            f"{row['updates']:,}",
+            f"{row['milliseconds_per_update']:,.4g}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
+            duration(3600 * row["hours"]),
+            f"{row['energy_kwh']:.2g}",
+        )
+    rest = sum(total["rest_seconds"].values())
+    if rest:
+        table.add_row("grids, ticks, saves", *[""] * 5, duration(rest), "")
+    table.add_section()
+    hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
+    table.add_row("total", f"{total['images']:,}", "", "", f"{total['updates']:,}", "", hours, energy)
+    return table
+
+
+def work_table(plan: dict[str, Any]) -> Table:
+    """What an update asks for: a line per phase."""
+    g, d, rows = plan["parameters"]["generator"], plan["parameters"]["discriminator"], plan["phases"]
+    kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
+    weights = Unit(sum(row["parameters"].values()) for row in rows)
+    gradient = Unit(row["gradient_bytes"] for row in rows)
+    memory = Unit((row["peak_memory_bytes"] for row in rows), base=1024)
+    each = Unit(row["flops_per_update"]["mean"] / row["batch"] for row in rows)
+    whole = Unit([1e18 * plan["total"]["exaflops"]])
+    table = new_table(
+        f"G {g:,} and D {d:,} parameters; of an update the weights in use, and {each.prefix}FLOP per image",
+        *("phase", f"weights\n{weights.prefix}", f"grad.\n{gradient.prefix}B", f"memory\n{memory.prefix}iB"),
+        *("G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean", f"phase\n{whole.prefix}FLOP"),
+    )
+    for row in rows:
+        table.add_row(
+            short_name(row),
+            weights.of(sum(row["parameters"].values())),
+            gradient.of(row["gradient_bytes"]),
+            memory.of(row["peak_memory_bytes"]),
+            *(each.of(row["flops_per_update"][kind] / row["batch"]) for kind in kinds),
+            whole.of(row["flops"]),
+        )
+    table.add_section()
+    peak = memory.of(plan["total"]["peak_memory_bytes"])
+    table.add_row("worst, sum", "", "", peak, *[""] * 5, whole.of(1e18 * plan["total"]["exaflops"]))
+    return table
+
+
+def scaling_table(scaling: dict[str, Any]) -> Table:
+    """A line per number of devices and exchange."""
+    parts = "time", "device\nhours", "effi-\nciency", "comm."
+    table = new_table(
+        f"Scaling on {scaling['network']}: {scaling['link']['source']}",
+        *("n", "exchange", *parts, *parts),
+    )
+    names = {kind.value: kind.value for kind in Exchange} | {"dgc": f"dgc {100 * scaling['ratio']:g} %"}
+    found = {(run["devices"], run["exchange"], run["scaling"]): run for run in scaling["runs"]}
+    table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
+    for devices in dict.fromkeys(run["devices"] for run in scaling["runs"]):
+        for kind, name in names.items():
+            cells = []
+            for way in Scaling:
+                run = found[devices, kind, way.value]
+                cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
+                cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
+            table.add_row(str(devices) if kind == "fp32" else "", name, *cells)
+    return table
+
+
+def dominance_table(plan: dict[str, Any]) -> Table:
+    """From how many devices on communication takes more than half of an update."""
+    ways = [(way.value, exchange.value) for way in Scaling for exchange in Exchange]
+    table = new_table(
+        "Devices from which on communication takes more than half of an update (-: never)",
+        "network",
+        *(f"{way}\n{exchange}" for way, exchange in ways),
+    )
+    network = plan["scaling"]["network"]
+    for row in plan["phases"]:
+        found = row["communication_dominates_from"]
+        table.add_row(f"{network}, {short_name(row)}", *(str(found[way][kind] or "-") for way, kind in ways))
+    table.add_section()
+    for name in LINKS:
+        found = plan["communication_dominates_from"][name]
+        table.add_row(f"{name}, whole run", *(str(found[way][kind] or "-") for way, kind in ways))
+    return table
+
+
+def new_table(title: str, first: str, *others: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def short_name(row: dict[str, Any]) -> str:
+    return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
+
+
+class Unit:
+    """The one for a column of numbers: the largest has one to three digits before the point, or four."""
+
+    def __init__(self, values: Iterable[float], base: int = 1000) -> None:
+        power = max(int(log(max(*values, 1.0), base)), 0)
+        self.prefix = ["", "k", "M", "G", "T", "P", "E"][power]
+        self.factor = base**power
+
+    def of(self, value: float) -> str:
+        """`value` in this unit."""
+        return three_digits(value / self.factor)
+
+
+def three_digits(value: float) -> str:
+    """Or all before the point; 0 for what is not worth the place."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
+
+
+def duration(seconds: float) -> str:
+    """Three digits in the largest unit of which there are two."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

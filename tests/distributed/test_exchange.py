@@ -1,0 +1,257 @@
+"""Gradients of several processes are those of one, whatever the loss, the labels, the precision."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from pggan.architecture import Architecture, Resampling
+from pggan.compute import Compute
+from pggan.config import OptimizerConfig
+from pggan.distributed.compressed import Compressed
+from pggan.distributed.division import Division
+from pggan.distributed.exchange import Dense, Exchange, Flat, Half
+from pggan.distributed.gradients import build_exchange
+from pggan.distributed.shards import Sharded
+from pggan.distributed.world import Place, World, launched
+from pggan.draws import Draws
+from pggan.losses.base import Reals, Reference
+from pggan.losses.logistic import Logistic
+from pggan.losses.relativistic import Relativistic
+from pggan.losses.wgan_gp import WganGp
+from pggan.schedule import Phase
+from pggan.state import new_state
+from pggan.step import learn, set_up
+from tests.processes import in_processes, values_of
+
+CPU = torch.device("cpu")
+WAYS = ({"name": "dense"}, {"name": "bf16"}, {"name": "dgc", "ratio": 0.01, "warm_up_images": 0, "clip": None})
+BATCH = 8
+ARCHITECTURE = Architecture(
+    resolution=16,
+    channels=3,
+    labels=0,
+    latent_size=8,
+    fmap_base=128,
+    fmap_decay=1.0,
+    fmap_max=16,
+    stddev_group=2,
+    resampling=Resampling.fused,
+)
+ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
+LOSSES = {
+    "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1),
+    "logistic": Logistic(gamma=1.0, interval=1),
+    "relativistic": Relativistic(gamma=1.0, interval=1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One step to take, on one process or on several."""
+
+    loss: str
+    labels: int = 0
+    dtype: torch.dtype | None = None
+    gradients: str = "dense"
+    elastic: bool = False
+    poison: str = ""  # the player whose gradient is not finite, on the last process
+
+    def reals(self):
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(BATCH, 3, PHASE.resolution, PHASE.resolution, generator=generator).clamp(-1, 1)
+        if not self.labels:
+            return Reals(images, None, None)
+        one_hot = torch.nn.functional.one_hot(torch.arange(2 * BATCH) % self.labels, self.labels).float()
+        return Reals(images, one_hot[:BATCH], one_hot[BATCH:])
+
+    def state(self):
+        architecture = dataclasses.replace(ARCHITECTURE, labels=self.labels)
+        return new_state(architecture, ADAM, 0, CPU, half=self.dtype is torch.float16)
+
+
+def step(case, world):
+    """Gradients of both players (before the update), what was watched, and the weights afterwards."""
+    state = case.state()
+    caught = {}
+    for name, player in (("D", state.d), ("G", state.g)):
+
+        def keep(*_, name=name, player=player):
+            gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
+            scale = 1 if player.scale is None else float(player.scale)
+            caught[name] = torch.cat([gradient.flatten() for gradient in gradients]) / scale
+
+        player.optimizer.register_step_pre_hook(keep)
+        if name == case.poison and world.rank == world.size - 1:
+            player.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
+    division = Division(world.rank, world.size, ARCHITECTURE.stddev_group, case.elastic, None)
+    rows = torch.from_numpy(division.rows(BATCH)) if world.size > 1 else None
+    compute = Compute(dtype=case.dtype, micro_batch=division.pass_size(BATCH))
+    reals = case.reals() if rows is None else case.reals().rows(rows)
+    setting = set_up(state, PHASE, reals, LOSSES[case.loss], Draws(0, 0, CPU), decay=0.9, compute=compute, rows=rows)
+    exchange = build_exchange({"name": case.gradients}, state, ADAM, world=world, division=division)
+    watched = learn(state, *setting, exchange=exchange)
+    weights = {name: torch.cat([w.detach().flatten() for w in p.network.weights]) for name, p in players(state)}
+    shown = {name: float(value.float().mean()) for name, value in watched.items()}
+    skipped = {name: int(player.skipped) for name, player in players(state)}
+    return {"gradients": caught, "shown": shown, "weights": weights, "skipped": skipped}
+
+
+def players(state):
+    return (("D", state.d), ("G", state.g))
+
+
+def steps(cases):
+    """In a process of several, as plain arrays, which travel between processes."""
+    world = World.joined(launched(), CPU, 60)
+    found = [step(case, world) for case in cases]
+    world.leave()
+    for one in found:
+        for part in ("gradients", "weights"):
+            one[part] = {name: tensor.numpy() for name, tensor in one[part].items()}
+    return found
+
+
+SAME = [
+    *(Case(loss) for loss in LOSSES),
+    *(Case(loss, labels=3) for loss in LOSSES),
+    *(Case(loss, dtype=torch.float16) for loss in LOSSES),
+    *(Case(loss, elastic=True) for loss in LOSSES),
+    Case("wgan_gp", labels=3, dtype=torch.float16, elastic=True),
+]
+SHORT = [Case(loss, gradients="bf16") for loss in LOSSES]
+POISONED = [Case("wgan_gp", poison=player, elastic=elastic) for player in "DG" for elastic in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def of_two():
+    """What two processes found, by case: [of process 0, of process 1]."""
+    cases = [*SAME, *SHORT, *POISONED]
+    of_ranks = values_of(in_processes(2, steps, cases))
+    return dict(zip(cases, zip(*of_ranks, strict=True), strict=True))
+
+
+def alone(case):
+    return step(case, World.alone(CPU))
+
+
+def off(gradients, wanted):
+    """The largest deviation, in units of the largest number."""
+    return float((torch.from_numpy(gradients) - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("case", SAME, ids=str)
+def test_two_processes_have_the_gradients_of_one(of_two, case):
+    wanted = alone(dataclasses.replace(case, elastic=False))
+    tolerance = 1e-5 if case.dtype is None else 1e-2  # fp16 rounds what a batch adds up, and here that is half of it
+    for found in of_two[case]:
+        for player in "DG":
+            assert wanted["gradients"][player].abs().max() > 1e-4
+            assert off(found["gradients"][player], wanted["gradients"][player]) < tolerance
+            assert found["shown"][f"{player}/loss"] == pytest.approx(wanted["shown"][f"{player}/loss"], rel=tolerance)
+            norm = wanted["shown"][f"{player}/gradient_norm"]
+            assert found["shown"][f"{player}/gradient_norm"] == pytest.approx(norm, rel=tolerance)
+
+
+@pytest.mark.parametrize("case", [*SAME, *SHORT], ids=str)
+def test_all_processes_end_with_the_same_bits(of_two, case):
+    one, other = of_two[case]
+    for part in ("gradients", "weights"):
+        for player in "DG":
+            assert (one[part][player] == other[part][player]).all()
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("case", [case for case in SAME if case.elastic], ids=str)
+def test_elastic_gradients_are_those_of_one_process_bit_by_bit(of_two, case):
+    wanted = alone(case)
+    for found in of_two[case]:
+        for player in "DG":
+            assert torch.from_numpy(found["gradients"][player]).equal(wanted["gradients"][player])
+            assert torch.from_numpy(found["weights"][player]).equal(wanted["weights"][player])
+            assert found["shown"][f"{player}/loss"] == wanted["shown"][f"{player}/loss"]
+
+
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_the_short_exchange_is_off_by_its_precision_and_no_more(of_two, case):
+    """Each number is rounded to 8 bits, which it keeps whatever its size, before and after it is added up."""
+    wanted = alone(case)
+    for found in of_two[case]:
+        for player in "DG":
+            deviation = off(found["gradients"][player], wanted["gradients"][player])
+            assert 1e-5 < deviation < 3 * 2**-8
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("case", POISONED, ids=str)
+def test_a_gradient_that_is_not_finite_in_one_process_is_skipped_in_all(of_two, case):
+    """That player's update and no other."""
+    before = {name: player.network.weights for name, player in players(case.state())}
+    for found in of_two[case]:
+        for player in "DG":
+            start = torch.cat([weight.detach().flatten() for weight in before[player]])
+            stayed = torch.from_numpy(found["weights"][player]).equal(start)
+            assert stayed == (player == case.poison)
+            assert found["skipped"][player] == (player == case.poison)
+
+
+# ---- flat tensors ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def player():
+    """D with gradients for the levels in use."""
+    player = Case("wgan_gp").state().d
+    for number, weight in enumerate(player.network.weights[:-2]):
+        weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape) + number)
+    return player
+
+
+def test_a_flat_tensor_carries_the_gradients_in_use_and_the_loss(player):
+    flat = Flat(player)
+    used = [weight for weight in player.network.weights if weight.grad is not None]
+    wanted = [weight.grad.clone() for weight in used]
+    numbers = flat.fill(torch.tensor(3.5))
+    assert len(numbers) == sum(gradient.numel() for gradient in wanted) + 1
+    assert float(flat.place(numbers * 2)) == 7.0
+    for weight, gradient in zip(used, wanted, strict=True):
+        assert weight.grad.equal(gradient * 2)
+    assert all(weight.grad is None for weight in player.network.weights[-2:])
+
+
+def test_gradients_become_views_with_the_strides_of_their_weights(player):
+    """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
+    flat = Flat(player)
+    numbers = flat.fill(torch.tensor(0.0))
+    flat.place(numbers)
+    strided = 0
+    for weight in player.network.weights:
+        if weight.grad is not None:
+            assert weight.grad.stride() == weight.stride()
+            assert weight.grad.untyped_storage().data_ptr() == numbers.untyped_storage().data_ptr()
+            strided += weight.ndim == 4 and not weight.is_contiguous()
+    assert strided  # channels last
+    numbers.zero_()
+    assert all(float(weight.grad.abs().sum()) == 0 for weight in flat.weights)
+
+
+def test_a_flat_tensor_is_made_anew_when_other_layers_come_into_use(player):
+    flat = Flat(player)
+    assert flat.fits(player)
+    player.network.weights[-1].grad = torch.zeros_like(player.network.weights[-1])
+    assert not flat.fits(player)
+
+
+def test_the_exchange_is_chosen_by_name_and_none_is_needed_alone():
+    one, two = World.alone(CPU), World(Place(0, 2, 0, 2), CPU, None, None)
+    state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
+    for world in (one, two):
+        for elastic in (False, True):
+            division = Division(0, world.size, 2, elastic, None)
+            for options in WAYS[: 1 if elastic else 3]:
+                exchange = build_exchange(options, state, ADAM, world=world, division=division)
+                kinds[world.size, elastic, options["name"]] = type(exchange)
+    assert [kinds[2, False, options["name"]] for options in WAYS] == [Dense, Half, Compressed]
+    assert {kind for (_, elastic, _), kind in kinds.items() if elastic} == {Sharded}
+    assert {kinds[1, False, options["name"]] for options in WAYS} == {Exchange}

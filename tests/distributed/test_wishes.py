@@ -1,0 +1,31 @@
+"""What processes wish for is agreed on one call later, once."""
+
+import torch
+
+import pggan.distributed.world
+from pggan.distributed.world import Place, World
+
+CPU = torch.device("cpu")
+
+
+class Done:
+    def wait(self):
+        return True
+
+
+def test_alone_a_wish_is_granted_at_once():
+    world = World.alone(CPU)
+    assert [world.agreed(wishes) for wishes in (0, 2, 3, 0)] == [0, 2, 3, 0]
+
+
+def test_a_wish_is_heard_one_call_later_and_once_though_it_is_still_there(monkeypatch):
+    theirs = iter([0, 1, 0, 0, 4, 0])  # of the other process
+
+    def all_reduce(wishes, operation, *, group, async_op):
+        assert async_op
+        wishes |= next(theirs)
+        return Done()
+
+    monkeypatch.setattr(pggan.distributed.world.dist, "all_reduce", all_reduce)
+    world = World(Place(0, 2, 0, 2), CPU, object(), None)
+    assert [world.agreed(wishes) for wishes in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]

@@ -1,0 +1,156 @@
+"""Stopping and going on with several processes, the same number or another one."""
+
+import os
+import signal
+from hashlib import sha256
+
+import pytest
+
+from pggan import launch
+from pggan.checkpoint import checkpoints_of, open_checkpoint
+from pggan.distributed.division import Division
+from pggan.errors import EXIT_INTERRUPTED, UserError
+from pggan.inspect import facts_of_run
+from pggan.stepper import Stepper
+from tests.faults.test_stop import LOSSES, POINTS
+from tests.processes import free_ports, in_processes, meet_at, values_of
+
+SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 processes can share it
+
+
+def train_and_stop(config, stops, ports):
+    """Give the same command once per stop; before each of `stops`, the last process wishes to stop.
+
+    With several processes a wish is heard a step later.  The exit codes, and the images of this process by step.
+    """
+    shown, waiting = {}, list(stops)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    last = int(os.environ.get("RANK", "0")) == size - 1
+    early = 8 if size > 1 else 0
+    step = Stepper.step
+
+    def watched_step(self, phase, reals, *arguments):
+        shown[self.state.images] = [sha256(image.numpy().tobytes()).hexdigest() for image in reals.images]
+        watched = step(self, phase, reals, *arguments)
+        if waiting and self.state.images == waiting[0] - early:
+            waiting.pop(0)
+            if last:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return watched
+
+    Stepper.step = watched_step
+    try:
+        codes = []
+        for port in ports:
+            meet_at(port)
+            codes.append(launch.run(config))
+    finally:
+        Stepper.step = step
+    return codes, shown
+
+
+def several(count, config, stops=(), runs=1):
+    """Exit codes of `runs` times the same command, and all images by step in the order of the batch."""
+    found = values_of(in_processes(count, train_and_stop, config, stops, free_ports(runs)))
+    assert all(codes == found[0][0] for codes, _ in found)
+    shown = {}
+    for images in found[0][1]:
+        batch = {}
+        for rank, (_, mine) in enumerate(found):
+            rows = Division(rank, count, config.model.stddev_group, config.elastic, None).rows(8)
+            batch |= dict(zip(rows.tolist(), mine[images], strict=True))
+        shown[images] = [batch[row] for row in range(8)]
+    return found[0][0], shown
+
+
+def alone(monkeypatch, config, stops=()):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    codes, shown = train_and_stop(config, stops, [0])
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    return codes, shown
+
+
+def digests(run_dir):
+    return {int(path.name): open_checkpoint(path).header["state_sha256"] for path in checkpoints_of(run_dir)}
+
+
+# Each kind of point in some of the combinations, two steps apart; the first image can't be one, as wishes are heard a
+# step later.
+SPREAD = [
+    (("wgan_gp", "fp32"), [24, 40, 96, 152]),
+    (("wgan_gp", "bf16"), [32, 56, 104]),
+    (("wgan_gp", "fp16"), [48, 80, 128]),
+    (("logistic", "fp32"), [32, 72, 128]),
+    (("logistic", "bf16"), [40, 64, 152]),
+    (("relativistic", "fp32"), [24, 64, 104]),
+    (("relativistic", "bf16"), [48, 96]),
+]
+
+
+def test_every_kind_of_point_is_among_those_of_several_processes():
+    assert {point for _, points in SPREAD for point in points} == set(POINTS) - {8, 160}
+
+
+@pytest.mark.fault(1)
+@pytest.mark.fault(12)
+@pytest.mark.parametrize(("recipe", "points"), SPREAD, ids=lambda value: "-".join(map(str, value)))
+def test_two_processes_stopped_at_each_kind_of_point_change_no_bit(tiny_config, tmp_path, recipe, points):
+    """The signal reaches the second process only."""
+    loss, precision = recipe
+    settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
+    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
+    halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
+    several(2, whole)
+    codes, _ = several(2, halting, points, runs=len(points) + 1)
+    assert codes == [EXIT_INTERRUPTED] * len(points) + [0]
+    wanted, found = digests(tmp_path / "whole"), digests(tmp_path / "stopped")
+    assert {*points, 160} <= set(found)
+    assert found == {images: wanted[images] for images in found}
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_another_number_of_processes_changes_no_bit_and_no_image_with_elastic(tiny_config, tmp_path, monkeypatch, loss):
+    """1, 2, 1, 3 and 4 processes in turn, in one run directory, against one that is never stopped."""
+    settings = [*LOSSES[loss], "elastic=true", SMALL_GROUPS, "checkpoint.every_images=32", "checkpoint.keep=99"]
+    _, wanted = alone(monkeypatch, tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
+    config = tiny_config(*settings, f"run_dir={tmp_path / 'elastic'}")
+    codes, shown = alone(monkeypatch, config, [40])
+    assert codes == [EXIT_INTERRUPTED]
+    for count, stops in ((2, [72]), (1, [96]), (3, [128]), (4, [])):
+        codes, found = alone(monkeypatch, config, stops) if count == 1 else several(count, config, stops)
+        assert codes == [EXIT_INTERRUPTED if stops else 0]
+        assert not set(found) & set(shown)
+        shown |= found
+    assert shown == wanted
+    whole, elastic = digests(tmp_path / "whole"), digests(tmp_path / "elastic")
+    assert {images: elastic[images] for images in whole} == whole
+
+
+@pytest.mark.fault(20)
+def test_without_elastic_another_number_of_processes_sees_the_same_images(tiny_config, tmp_path, monkeypatch):
+    """And gets to nearly the same place: sums are rounded in another order."""
+    _, wanted = alone(monkeypatch, tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    config = tiny_config(f"run_dir={tmp_path / 'other'}", "checkpoint.keep=99")
+    codes, shown = alone(monkeypatch, config, [40])
+    for stops in ([96], []):
+        codes, found = several(2, config, stops)
+        shown |= found
+    assert codes == [0]
+    assert shown == wanted
+    one, other = (
+        open_checkpoint(tmp_path / name / "checkpoints" / "000000160").load("average") for name in ("whole", "other")
+    )
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-3
+    assert facts_of_run(tmp_path / "other")["images"] == 160
+
+
+@pytest.mark.fault(21)
+def test_a_batch_that_can_not_be_shared_is_refused_before_anything_is_started(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "run_several", lambda *_: pytest.fail("started"))
+    with pytest.raises(UserError, match="which 3 processes can't share evenly"):
+        launch.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
+    with pytest.raises(UserError, match="has 2 shards in elastic training"):
+        launch.run(tiny_config("devices=cpu:3", "elastic=true", f"run_dir={tmp_path / 'run'}"))
+    assert not (tmp_path / "run").exists()

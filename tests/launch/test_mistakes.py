@@ -1,0 +1,198 @@
+"""Mistakes with several processes: named once, exit code 2 everywhere, nothing written, nobody waits for ever."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pggan.cli import main
+from pggan.errors import EXIT_USER_ERROR
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29400",
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    return tmp_path / "runs" / "run"
+
+
+@pytest.fixture
+def settings(tiny_overrides, run_dir) -> list[str]:
+    return [*tiny_overrides, f"run_dir={run_dir}", "workers.join_seconds=3"]
+
+
+def require_told_once(ended, *words: str) -> None:
+    assert [process.code for process in ended] == [EXIT_USER_ERROR] * len(ended), ended
+    told = "".join(process.output for process in ended)
+    assert told.count("Error: ") == 1, told
+    assert "Traceback" not in told
+    for word in words:
+        assert word in told
+
+
+# ---- processes that are not alike ------------------------------------------------------------------------
+
+
+UNLIKE = {
+    "seed=5": "seed than process 0: 5 instead of 0",
+    "schedule.batch=12": "schedule.batch than process 0: 12 instead of 8",
+    "loss=logistic": "loss.",
+    "compute.micro_batch=4": "compute.micro_batch than process 0: 4 instead of None",
+}
+
+
+@pytest.mark.parametrize(("setting", "words"), UNLIKE.items())
+def test_processes_with_different_settings(ranks, settings, run_dir, port, setting, words):
+    ended = ranks(settings, [*settings, setting], master_port=port)
+    require_told_once(ended, "Process 1 has another", words)
+    assert not run_dir.parent.exists()
+
+
+def test_processes_with_different_code(ranks, settings, run_dir, port):
+    ended = ranks(settings, settings, master_port=port, commits=("0123abc", "4567def"))
+    require_told_once(ended, "Process 1 has another code than process 0: 4567def instead of 0123abc")
+    assert not run_dir.parent.exists()
+
+
+def test_processes_with_different_images(ranks, settings, run_dir, port, make_pyramid, tmp_path):
+    """The same path holds other images on another machine."""
+    machines = (tmp_path / "a", tmp_path / "b")
+    for number, folder in enumerate(machines):
+        make_pyramid(folder / "faces", images=48 - number)
+    ended = ranks(*2 * [[*settings, "data.path=faces"]], master_port=port, folders=machines)
+    require_told_once(ended, "Process 1 has another set of images (checksum) than process 0")
+    assert not run_dir.parent.exists()
+
+
+# ---- what one process finds, all end with ----------------------------------------------------------------
+
+
+def test_a_batch_that_the_processes_of_a_launcher_cannot_share(ranks, settings, port):
+    ended = ranks(settings, settings, settings, master_port=port)
+    require_told_once(ended, "A batch of 8 (schedule.batch) has 2 groups of 4 images", "Take 1, 2 processes")
+
+
+def test_more_processes_than_devices(ranks, settings, port):
+    ended = ranks(*2 * [[*settings, "devices=cpu:1"]], master_port=port)
+    require_told_once(ended, "2 processes were started on this machine for 1 devices (devices=cpu:1)")
+
+
+def test_a_run_directory_that_only_the_first_process_looks_at(ranks, settings, port, tmp_path):
+    (tmp_path / "file").touch()
+    ended = ranks(*2 * [[*settings, f"run_dir={tmp_path / 'file'}"]], master_port=port)
+    require_told_once(ended, "is a file")
+
+
+# ---- processes that do not find each other ---------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger():
+    """The port of something that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_port_that_is_in_use(ranks, settings, stranger):
+    first, second = ranks(settings, settings, master_port=stranger)
+    assert (first.code, second.code) == (2, 2)
+    assert f"Process 0 of 2 did not find the others at 127.0.0.1:{stranger}: The server socket" in first.output
+    assert f"Process 1 of 2 did not find the others at 127.0.0.1:{stranger}: something else answers" in second.output
+    for process in (first, second):
+        assert len(process.output.splitlines()) == 2, process.output
+
+
+def test_processes_that_were_announced_and_did_not_come(ranks, settings, port):
+    ended = ranks(settings, master_port=port, size=2)
+    require_told_once(ended, "Process 0 of 2 did not find the others")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("127.0.0.1:{stranger}", "something else answers there"),
+        ("127.0.0.1:{port}", "not all 2 came within 3 s"),
+        ("nowhere.invalid:29500", "Name or service not known"),
+    ],
+)
+def test_machines_that_do_not_meet(settings, run_dir, stranger, port, place, words):
+    """In a process of its own, as torch's agent sets the environment."""
+    place = place.format(stranger=stranger, port=port)
+    command = [sys.executable, "-m", "pggan", "train", *settings, "devices=cpu:1", "workers.nodes=2"]
+    ended = subprocess.run(
+        [*command, f"workers.rendezvous={place}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2, ended
+    assert ended.stderr.startswith(f"Error: The machines did not meet at workers.rendezvous={place}: ")
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 2
+    assert not run_dir.parent.exists()
+
+
+# ---- before anything starts ------------------------------------------------------------------------------
+
+BEFORE = {
+    ("devices=cpu:3",): "3 processes can't share evenly",
+    ("devices=cpu:2", "elastic=true", "schedule.batch=4"): "too few for 2 processes",
+    ("devices=3",): "this machine has 0 CUDA devices",
+    ("devices=cpu:0",): "devices=cpu:0 is not a choice",
+    ("workers.nodes=2",): "Add workers.rendezvous=HOST:PORT",
+    ("workers.nodes=2", "workers.rendezvous=node0"): "It has to be HOST:PORT",
+    ("workers.nodes=2", "workers.rendezvous=node0:port"): "It has to be HOST:PORT",
+    ("workers.nodes=2", "workers.rendezvous=node0:70000"): "It has to be HOST:PORT",
+    ("workers.nodes=0",): "It has to be at least 1",
+}
+
+
+@pytest.mark.parametrize(("given", "words"), BEFORE.items())
+def test_what_the_parent_refuses(settings, run_dir, capsys, monkeypatch, given, words):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["train", *settings, *given]) == 2
+    assert words in capsys.readouterr().err
+    assert not run_dir.parent.exists()
+
+
+BROKEN = {
+    "only RANK": ({name: "" for name in LAUNCHER if name != "RANK"}, "WORLD_SIZE, LOCAL_RANK"),
+    "no address": ({"MASTER_ADDR": ""}, "but MASTER_ADDR is not"),
+    "no number": ({"RANK": "first"}, "RANK=first WORLD_SIZE=2"),
+    "too high a rank": ({"RANK": "2"}, "RANK=2 WORLD_SIZE=2"),
+    "too high a port": ({"MASTER_PORT": "290000"}, "MASTER_PORT=290000"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_a_launcher_has_left_out(settings, run_dir, capsys, monkeypatch, name):
+    changes, words = BROKEN[name]
+    for variable, value in {**LAUNCHER, **changes}.items():
+        if value:
+            monkeypatch.setenv(variable, value)
+        else:
+            monkeypatch.delenv(variable, raising=False)
+    assert main(["train", *settings]) == 2
+    assert words in capsys.readouterr().err
+    assert not run_dir.parent.exists()
+
+
+def test_copies_of_the_command_under_srun(settings, run_dir, capsys, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert main(["train", *settings]) == 2
+    assert "each would train a run of its own" in capsys.readouterr().err
+    assert not run_dir.parent.exists()

@@ -1,0 +1,183 @@
+"""Slurm, with stand-ins for its commands: jobs stop in time, are queued again once, and go on in the same bits."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan.cli import main
+from pggan.inspect import facts_of_run
+from pggan.interruption import Interruption
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts" / "slurm"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm is for Linux")
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    return tmp_path / "outputs" / "slurm-700_3"
+
+
+@pytest.fixture
+def job(slurm, port, tmp_path) -> dict[str, str]:
+    """The environment of task 3 of a job array on two machines."""
+    return {
+        "PATH": f"{slurm}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": str(port),
+        "SLURM_ARRAY_JOB_ID": "700",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "node[0-1]",
+        "SLURM_GPUS_ON_NODE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PWD": str(tmp_path),
+    }
+
+
+def requeued(tmp_path: Path) -> list[str]:
+    file = tmp_path / "requeued.txt"
+    return file.read_text().splitlines() if file.is_file() else []
+
+
+def wait_for(found, launch) -> None:
+    end = time.monotonic() + 90
+    while not found():
+        assert time.monotonic() < end, launch.output()
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def require_gone_on(run_dir: Path, state: str) -> None:
+    log = (run_dir / "train.log").read_text()
+    assert log.count("Interrupted at") == log.count("Going on from") == log.count("Done: 160 images") == 1
+    assert len(list(run_dir.glob("events.out.tfevents.*"))) == 2, "one for each start"
+    assert facts_of_run(run_dir)["state_sha256"] == state
+
+
+@pytest.mark.slow
+def test_the_batch_script_goes_on_when_its_time_is_over(launch, job, tiny_overrides, run_dir, tmp_path, expected_state):
+    """Slurm sends USR1 to the step, that is, to srun's processes."""
+    script = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "devices=cpu:1", "seed=0"]
+    first = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
+    wait_for((run_dir / "metrics.jsonl").is_file, launch)
+    [srun] = [pid for pid in children(first.pid) if "srun.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(srun, signal.SIGUSR1)
+    assert launch.codes() == [75], launch.output()
+    assert requeued(tmp_path) == ["700_3"]
+    launch.start(*script, folder=tmp_path, **job)
+    assert launch.codes() == [75, 0], launch.output()
+    assert requeued(tmp_path) == ["700_3"]
+    require_gone_on(run_dir, expected_state)
+
+
+@pytest.mark.slow
+def test_the_batch_script_for_torchrun_goes_on(launch, job, tiny_overrides, run_dir, tmp_path, expected_state):
+    """There, Slurm sends USR1 to the script itself."""
+    script = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides]
+    batch = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
+    wait_for((run_dir / "metrics.jsonl").is_file, launch)
+    batch.send_signal(signal.SIGUSR1)
+    assert launch.codes() == [75], launch.output()
+    assert requeued(tmp_path) == ["700_3"]
+    launch.start(*script, folder=tmp_path, **job)
+    assert launch.codes() == [75, 0], launch.output()
+    assert requeued(tmp_path) == ["700_3"]
+    require_gone_on(run_dir, expected_state)
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"])])
+def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code, again):
+    (slurm / "srun").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/step.txt\nexit {code}\n')
+    ended = subprocess.run(["bash", SCRIPTS / "train.sbatch", "loss=logistic"], env=job, cwd=tmp_path, check=False)
+    assert ended.returncode == code
+    assert requeued(tmp_path) == again
+    port = 20000 + int(job["SLURM_JOB_ID"]) % 10000
+    assert (tmp_path / "step.txt").read_text().split() == [
+        *("pggan", "train", "run_dir=outputs/slurm-700_3", "workers.nodes=2", f"workers.rendezvous=localhost:{port}"),
+        *("seed=3", "loss=logistic"),
+    ]
+
+
+def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (interruption.wanted, heard) == (True, [])
+        assert heard == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+# ---- Hydra's launcher ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "words"), [([], "Add run_dir="), (["run_dir=${seed}"], "pggan[slurm]")])
+def test_what_jobs_of_a_launcher_need(capsys, monkeypatch, tiny_overrides, given, words):
+    monkeypatch.setattr("pggan.cli.find_spec", lambda name: None)
+    launcher = ["--multirun", "hydra/launcher=submitit_slurm"]
+    assert main(["train", *launcher, *tiny_overrides, "seed=1,2", *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+SBATCH = """#!/bin/bash
+# Runs the script, and again each time that it has been queued again.
+cp "${@: -1}" {folder}/submitted.sh
+(
+    export SLURM_JOB_ID=700 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
+    before=-1
+    while [ "$(cat {folder}/requeued.txt 2>/dev/null | wc -l)" != "$before" ]; do
+        before=$(cat {folder}/requeued.txt 2>/dev/null | wc -l)
+        bash {folder}/submitted.sh
+    done
+) > {folder}/job.txt 2>&1 &
+echo "Submitted batch job 700"
+"""
+
+
+@pytest.mark.slow
+def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides, tmp_path, expected_state):
+    """submitit sends itself USR2 when time is nearly over: training saves first, then submitit queues the job again."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    (slurm / "sbatch").write_text(SBATCH.replace("{folder}", str(tmp_path)))
+    (slurm / "sacct").write_text("#!/bin/bash\necho 'JobID|State|NodeList'\necho '700|RUNNING|localhost'\n")
+    for name in ("sbatch", "sacct"):
+        (slurm / name).chmod(0o755)
+    run_dir = tmp_path / "run-0"
+    launch.start(
+        *(sys.executable, str(ROOT / "train.py"), "--multirun", "hydra/launcher=submitit_slurm", *tiny_overrides),
+        *("devices=cpu:2", "monitor.tick_images=8", "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
+        folder=tmp_path,
+        PATH=f"{slurm}:{os.environ['PATH']}",
+    )
+    wait_for((run_dir / "metrics.jsonl").is_file, launch)
+    [job] = [
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdecimal()
+        and _words(process)[1:4] == ["-u", "-m", "submitit.core._submit"]
+        and str(tmp_path) in _words(process)[4]
+    ]
+    os.kill(job, signal.SIGUSR2)
+    assert launch.codes() == [0], launch.output() + (tmp_path / "job.txt").read_text()
+    assert requeued(tmp_path) == ["700"]
+    require_gone_on(run_dir, expected_state)
+    assert "#SBATCH --signal=USR2@120" in (tmp_path / "submitted.sh").read_text()
+
+
+def _words(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_text().split("\0")
+    except OSError:  # it has ended
+        return []

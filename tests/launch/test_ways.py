@@ -1,0 +1,160 @@
+"""Every way of starting several processes gives one run: one directory, one log, one stream, the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan.checkpoint import newest_checkpoint
+from pggan.inspect import facts_of_run
+
+ROOT = Path(__file__).parents[2]
+TRAIN = (sys.executable, str(ROOT / "train.py"))
+LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="network interfaces are named as on Linux"),
+]
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    return tmp_path / "runs" / "run"
+
+
+@pytest.fixture
+def settings(tiny_overrides, run_dir) -> list[str]:
+    """Of one machine."""
+    return [*tiny_overrides, f"run_dir={run_dir}"]
+
+
+@pytest.fixture
+def agents(settings, port) -> list[str]:
+    """Of each of two machines that are both this one."""
+    there = f"127.0.0.1:{port}"
+    return [*settings, "devices=cpu:1", "workers.nodes=2", f"workers.rendezvous={there}", "workers.address=127.0.0.1"]
+
+
+def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
+    """One directory with one file of events per start; no line, point or message twice."""
+    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
+    names = sorted(path.name.split(".tfevents.")[0] for path in run_dir.iterdir())
+    files = ["config.yaml", *starts * ["events.out"], "generator.safetensors", "metrics.jsonl"]
+    assert names == ["checkpoints", *files, "samples", "train.log"]
+    metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    images = [point["images"] for point in metrics]
+    assert images == sorted(set(images))
+    assert {32, 64, 96, 128, 160} <= set(images)
+    log = (run_dir / "train.log").read_text().splitlines()
+    ticks = [line for line in log if " img/s " in line]
+    assert len(ticks) == len(metrics)
+    assert len(set(log)) == len(log)
+    for text in (output, "\n".join(log)):
+        assert text.count("Done: 160 images") == 1
+
+
+def test_train_starts_its_own_processes(launch, settings, run_dir, expected_state):
+    launch.start(*TRAIN, *settings, "devices=cpu:2")
+    assert launch.codes() == [0], launch.output()
+    require_one_run(run_dir, launch.output())
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
+
+
+@pytest.fixture
+def two_machines():
+    """Two network namespaces with a cable: (name, interface, address) of each."""
+    ours = f"pggan{os.getpid()}"
+    ends = [(f"{ours}-{end}", f"v{end}{os.getpid()}", f"10.77.0.{number}") for number, end in ((1, "a"), (2, "b"))]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name, _, _ in ends:
+            ip("netns", "add", name)
+        ip("link", "add", ends[0][1], "netns", ends[0][0], "type", "veth", "peer", ends[1][1], "netns", ends[1][0])
+        for name, interface, address in ends:
+            ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
+            ip("-n", name, "link", "set", interface, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield ends
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces: {error}")
+    finally:
+        for name, _, _ in ends:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def test_two_machines_with_a_network_between_them(launch, settings, two_machines, run_dir, expected_state, tmp_path):
+    """The second one has a disk of its own: nothing of the run is written there."""
+    for number, (name, interface, address) in enumerate(two_machines):
+        own = [f"run_dir={tmp_path / 'elsewhere' / 'run'}"] if number else []
+        launch.start(
+            *("ip", "netns", "exec", name, *TRAIN, *settings, "devices=cpu:1", "workers.nodes=2"),
+            *(f"workers.rendezvous={two_machines[0][2]}:29500", f"workers.address={address}", *own),
+            GLOO_SOCKET_IFNAME=interface,
+        )
+    assert launch.codes() == [0, 0], launch.output()
+    require_one_run(run_dir, launch.output())
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ---- signals ---------------------------------------------------------------------------------------------
+
+
+def wait_for_steps(run_dir: Path, launch) -> None:
+    metrics = run_dir / "metrics.jsonl"
+    end = time.monotonic() + 100
+    while not (metrics.is_file() and metrics.stat().st_size):
+        assert time.monotonic() < end, launch.output()
+        time.sleep(0.05)
+
+
+def require_saved(run_dir: Path, output: str) -> int:
+    """The images of the newest checkpoint, which was made because of a signal."""
+    checkpoint = newest_checkpoint(run_dir)[0]
+    assert checkpoint is not None
+    assert output.count(f"Interrupted at {checkpoint.images:,} images; all is saved") == 1
+    return checkpoint.images
+
+
+def test_train_joins_the_processes_of_torchrun(launch, settings, run_dir, expected_state):
+    """Stopped and started again; torchrun has no exit code for what was only interrupted."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", TRAIN[1]]
+    launch.start(*torchrun, *settings, "monitor.tick_images=8", **LOCAL)
+    wait_for_steps(run_dir, launch)
+    launch.processes[0].send_signal(signal.SIGTERM)
+    assert launch.codes() == [1], launch.output()
+    assert require_saved(run_dir, launch.output()) < 160
+    launch.start(*torchrun, *settings, **LOCAL)
+    assert launch.codes() == [1, 0], launch.output()
+    require_one_run(run_dir, launch.output(), starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
+
+
+def test_sigterm_to_one_machine_stops_all_and_one_machine_goes_on(launch, agents, run_dir, expected_state):
+    for _ in range(2):
+        launch.start(*TRAIN, *agents, "monitor.tick_images=8", **LOCAL)
+    wait_for_steps(run_dir, launch)
+    launch.processes[1].send_signal(signal.SIGTERM)
+    assert launch.codes() == [75, 75], launch.output()
+    assert require_saved(run_dir, launch.output()) < 160
+    launch.start(*TRAIN, *agents, "workers.nodes=1", "devices=cpu:2")
+    assert launch.codes() == [75, 75, 0], launch.output()
+    require_one_run(run_dir, launch.output(), starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state
+
+
+def test_sigterm_to_the_parent_saves(launch, settings, run_dir):
+    launch.start(*TRAIN, *settings, "devices=cpu:2", "schedule.stable_images=4000")
+    wait_for_steps(run_dir, launch)
+    launch.processes[0].send_signal(signal.SIGTERM)
+    assert launch.codes() == [75], launch.output()
+    require_saved(run_dir, launch.output())

@@ -1,0 +1,86 @@
+"""Functions called in several processes that find each other, as those that a launcher starts do."""
+
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+SECONDS = 120  # that a call may take
+
+
+@dataclass
+class Outcome:
+    """What became of one process."""
+
+    code: int | None  # its exit code
+    value: Any = None  # what the function returned
+    error: str = ""  # or the traceback of what it raised
+    pid: int = 0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on just now."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def in_processes(count: int, function: Callable[..., Any], *arguments: Any) -> list[Outcome]:
+    """`function(*arguments)` in `count` processes; what became of them, by rank.
+
+    They are forked from one process that has imported everything, so that each costs a fraction of a second.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pggan.launch", "pggan.board", "torch._dynamo"])
+    (port,), started = free_ports(1), []
+    for rank in range(count):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_call, args=(rank, count, port, there, function, arguments), daemon=True)
+        process.start()
+        there.close()
+        started.append((process, here))
+    outcomes = []
+    for process, here in started:
+        said: dict[str, Any] = {}
+        if here.poll(SECONDS):
+            with suppress(EOFError):  # it was killed
+                said = here.recv()
+        process.join(SECONDS)
+        outcomes.append(Outcome(process.exitcode, pid=process.pid or 0, **said))
+        process.kill()
+    return outcomes
+
+
+def values_of(outcomes: list[Outcome]) -> list[Any]:
+    """What each process returned; fails with the tracebacks where one raised."""
+    errors = [f"process {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome.code or outcome.error]
+    assert not errors, "\n".join(errors)
+    return [outcome.value for outcome in outcomes]
+
+
+def meet_at(port: int) -> None:
+    """Where this process finds the others the next time."""
+    os.environ["MASTER_PORT"] = str(port)
+
+
+def _call(
+    rank: int, count: int, port: int, there: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    os.environ.update(zip(names, map(str, (rank, rank, count, count)), strict=True))
+    os.environ["MASTER_ADDR"] = "localhost"
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    meet_at(port)
+    try:
+        there.send({"value": function(*arguments)})
+    except BaseException as error:
+        there.send({"error": f"{traceback.format_exc()}\n{error!r}"})

@@ -1,0 +1,58 @@
+"""`pggan bench scaling`: figures that follow from the times, and a trace of a step of two processes."""
+
+import json
+
+import pytest
+
+from pggan.bench_scaling import PARTS, rows_of
+from pggan.cli import main
+
+TINY = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
+
+
+def test_figures_follow_from_the_times():
+    parts = {"compute": 0.5, "communication": 0.25, "idle": 0.125, "data": 0.125}
+    one, two = rows_of(8, 4, {1: [3.0, 0.5, 0.5], 2: [0.6, 9.0, 0.8]}, {1: [parts], 2: [parts]})
+    assert one["images_per_second"] == 4 / 0.5
+    assert two["images_per_second"] == 2 * 4 / 0.8
+    assert (one["speedup"], two["speedup"]) == (1.0, 10 / 8)
+    assert two["efficiency"] == 10 / 8 / 2
+    assert two["milliseconds"] == {"compute": 500, "communication": 250, "idle": 125, "data": 125}
+
+
+def test_one_process_is_measured_in_place(capsys):
+    assert main(["bench", "scaling", "processes=[1]", "devices=cpu", *TINY]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["stages"]
+    assert row["processes"] == row["speedup"] == 1
+    assert set(row["milliseconds"]) == set(PARTS)
+    assert sum(row["milliseconds"].values()) > 0
+
+
+@pytest.mark.slow
+def test_two_processes_are_compared_with_one_and_leave_a_trace(tmp_path, capfd):
+    arguments = ["devices=cpu", f"trace={tmp_path / 'traces'}", f"out={tmp_path / 'out.json'}", *TINY]
+    assert main(["bench", "scaling", "processes=[1,2]", *arguments]) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["stages"]
+    assert [row["processes"] for row in rows] == [1, 2]
+    assert rows[1]["milliseconds"]["communication"] > rows[0]["milliseconds"]["communication"]
+    for rank in (0, 1):
+        trace = json.loads((tmp_path / "traces" / f"8x8-process{rank}.json").read_text())
+        names = {event.get("name") for event in trace["traceEvents"]}
+        assert {"data", "send gradients", "wait for the others", "wait for gradients"} <= names
+        assert any("gloo" in str(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("processes=[]", "numbers of processes"),
+        ("stages=[12]", "powers of two"),
+        ("gradients.name=sparse", "dense"),
+        ("devices=tpu", "auto, cpu or cuda"),
+        ("batch=6", "does not divide"),
+        ("loss.gama=1", "There is no key"),
+    ],
+)
+def test_mistakes_are_refused(override, remedy, capsys):
+    assert main(["bench", "scaling", override]) == 2
+    assert remedy in capsys.readouterr().err

@@ -1,0 +1,213 @@
+"""`pggan plan` as a user meets it."""
+
+import json
+
+import pytest
+import torch
+
+from pggan import plan_calibration
+from pggan.cli import compose, main
+from pggan.compute import Compute
+from pggan.config import PlanConfig
+from pggan.cost import Imagined
+from pggan.counting import halfway
+from pggan.losses import build_loss
+from pggan.plan import image_facts
+from pggan.plan_phases import phase_costs
+from pggan.plan_rest import checkpoint_count
+from pggan.plan_tables import Unit, duration
+from pggan.power import watts_of
+from pggan.schema import validated
+
+TINY = [
+    "schedule.final_resolution=8",
+    "schedule.stable_images=32",
+    "schedule.fade_images=20",
+    "schedule.batch=8",
+    "model.fmap_max=8",
+    "devices=cpu",
+]
+
+
+def plan_of(capsys, *arguments):
+    assert main(["plan", *TINY, "json=true", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def config(*overrides):
+    return validated(PlanConfig, compose("plan", [*TINY, *overrides]))
+
+
+def test_times_energy_and_sums_follow_from_the_stated_rate(capsys):
+    plan = plan_of(capsys, "tflops=0.001", "watts=50", "loss=logistic")
+    assert [(row["phase"], row["images"], row["batch"]) for row in plan["phases"]] == [
+        ("4x4 stable", 32, 8),
+        ("8x8 fade", 20, 8),
+        ("8x8 stable", 32, 8),
+    ]
+    assert [row["updates"] for row in plan["phases"]] == [4, 3, 4]  # 32 are shown, then 56, then 88 of 84
+    for row in plan["phases"]:
+        each = row["flops_per_update"]
+        parts = [each[kind] for kind in ("generator_forward", "discriminator_forward", "backward")]
+        assert each["mean"] == pytest.approx(sum(parts) + each["penalty"] / 8)  # logistic: in one update of 8
+        assert row["milliseconds_per_update"] == pytest.approx(1000 * each["mean"] / 1e9)
+        assert row["gradient_bytes"] == 4 * sum(row["parameters"].values())
+        assert row["time_is"] == "assumed"
+    total = plan["total"]
+    flops = sum(row["updates"] * row["flops_per_update"]["mean"] for row in plan["phases"])
+    assert total["exaflops"] == pytest.approx(flops / 1e18)
+    assert total["hours"] == pytest.approx(flops / 1e9 / 3600)
+    assert total["energy_kwh"] == pytest.approx(0.05 * total["hours"])
+    assert total["images"] == 84
+
+
+def test_the_official_networks_have_the_papers_parameters(capsys):
+    assert main(["plan", "experiment=official_8gpus", "schedule.total_images=1000", "tflops=1", "json=true"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["parameters"] == {"generator": 23_079_115, "discriminator": 23_087_249}
+    assert [(row["images"], row["updates"]) for row in plan["phases"]] == [(1000, 2)]  # the run ends in the first phase
+    assert plan["phases"][0]["parameters"] == {"generator": 6_556_163, "discriminator": 6_561_793}
+
+
+def test_memory_is_that_of_the_imagined_step(capsys):
+    plan = plan_of(capsys, "tflops=1")
+    settings = config()
+    architecture, loss = settings.model.architecture(8, 3, 0), build_loss(settings.loss)
+    last = settings.schedule.build().phases[1]
+    imagined = Imagined(architecture, settings.optimizer, torch.device("cpu"), half=False)
+    assert plan["phases"][1]["peak_memory_bytes"] == imagined.peak_bytes(halfway(last), loss, Compute())
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A calibration that takes no more updates than it is told to."""
+    monkeypatch.setattr(plan_calibration, "LEAST_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_calibrated_times_are_those_of_real_updates(capsys, labelled_data):
+    plan = plan_of(capsys, "calibrate=true", "steps=2", f"data.path={labelled_data}", "data.labels=true")
+    assert plan["notes"][0] == f"3 channels, 3 classes, as in {labelled_data}."
+    assert {row["time_is"] for row in plan["phases"]} == {"measured"}
+    for row in plan["phases"]:
+        assert 0 <= row["fixed_milliseconds"] <= row["milliseconds_per_update"]
+    total = plan["total"]
+    rest = total["rest_seconds"]
+    assert all(rest[kind] > 0 for kind in ("grids", "ticks", "checkpoints"))
+    updating = sum(row["updates"] * row["milliseconds_per_update"] / 1000 for row in plan["phases"])
+    assert total["hours"] * 3600 == pytest.approx(updating + sum(rest.values()))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_phases_beyond_the_limit_are_extrapolated_and_named_and_nothing_is_left_behind(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(capsys, "calibrate=true", "steps=1", "limit_seconds=0.001")
+    rows = plan["phases"]
+    assert [row["time_is"] for row in rows] == ["measured", "extrapolated", "extrapolated"]
+    rate = rows[0]["flops_per_update"]["mean"] / rows[0]["milliseconds_per_update"]
+    for row in rows[1:]:
+        assert row["flops_per_update"]["mean"] / row["milliseconds_per_update"] == pytest.approx(rate)
+    assert any("Extrapolated" in note and "8x8 fade, 8x8 stable" in note for note in plan["notes"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_scales_to_the_devices_asked_for(capsys):
+    plan = plan_of(capsys, "tflops=0.001", "network=10g", "processes=[1,2]", "watts=100")
+    runs = plan["scaling"]["runs"]
+    assert len(runs) == 2 * 2 * 3
+    for run in runs:
+        if run["devices"] == 1:
+            assert run["hours"] == pytest.approx(plan["total"]["hours"])
+        assert run["energy_kwh"] == pytest.approx(0.1 * run["device_hours"])
+    shares = {
+        run["exchange"]: run["communication"] for run in runs if (run["devices"], run["scaling"]) == (2, "strong")
+    }
+    assert shares["fp32"] > shares["bf16"] > shares["dgc"]
+    assert set(plan["communication_dominates_from"]) == {"nvlink", "pcie", "400g", "100g", "25g", "10g", "1g"}
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_tables_fit_into_80_columns(wide, capsys):
+    official = ["experiment=official_8gpus", "schedule.total_images=1000", "devices=cpu"]
+    assert main(["plan", *(official if wide else TINY), "tflops=0.001"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("4 stable", "G for-", "exchange", "1g, whole run", "Energy: 100 W"):
+        assert part in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_numbers_of_a_column_share_a_unit_that_fits_the_largest():
+    unit = Unit([2_500_000, 12, 999_000])
+    assert (unit.prefix, [unit.of(value) for value in (2_500_000, 123_456, 12)]) == ("M", ["2.5", "0.123", "0"])
+    assert (Unit([3 * 2**30], base=1024).prefix, Unit([0.5]).prefix, Unit([6e18]).of(6e18)) == ("G", "", "6")
+
+
+def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_data):
+    assert image_facts(config().data)[:2] == (3, 0)
+    assert image_facts(config("data.channels=1").data)[:2] == (1, 0)
+    assert image_facts(config(f"data.path={labelled_data}", "data.labels=true").data)[:2] == (3, 3)
+    assert image_facts(config(f"data.path={labelled_data}").data)[:2] == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["network=myrinet"], "Valid names"),
+        (["network=nvlnk"], "'nvlink'"),
+        (["calibrate=true", "tflops=3"], "Leave out one"),
+        (["steps=0"], "at least 1"),
+        (["tflops=0"], "above 0"),
+        (["watts=-1"], "above 0"),
+        (["processes=[]"], "at least 1"),
+        (["processes=[0]"], "at least 1"),
+        (["ratio=0"], "at most 1"),
+        (["limit_seconds=0"], "above 0"),
+        (["data.labels=true"], "Prepare the data first"),
+        (["schedule.batch=6"], "groups"),
+        (["sheed=1"], "'seed'"),
+        (["experiment=officail_8gpus"], "'official_8gpus'"),
+        (["devices=cray"], "auto"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_advice(arguments, hint, capsys):
+    assert main(["plan", *TINY, *arguments]) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_device_draws_what_its_data_sheet_says():
+    assert watts_of("cuda", "NVIDIA H200")[0] == 700
+    assert watts_of("cuda", "NVIDIA H100 80GB HBM3")[0] == 700
+    assert watts_of("cuda", "NVIDIA H100 PCIe")[0] == 350
+    assert watts_of("cuda", "Tesla V100-SXM2-16GB")[0] == 300
+    assert watts_of("cuda", "NVIDIA L40S")[0] == 350
+    assert "guess" in watts_of("cuda", "Nameless")[1]
+    assert "guess" in watts_of("cpu", "x86_64")[1]
+
+
+def test_checkpoints_are_counted_by_images_or_by_minutes_whichever_are_more():
+    settings = config("checkpoint.every_images=10", "checkpoint.every_minutes=2", "checkpoint.milestones=[8]")
+    schedule = settings.schedule.build()  # 84 images
+    assert checkpoint_count(settings.checkpoint, schedule, seconds=60) == 8 + 1 + 1
+    assert checkpoint_count(settings.checkpoint, schedule, seconds=3600) == 30 + 1 + 1
+
+
+def test_a_phase_that_is_not_reached_costs_nothing():
+    settings = config("schedule.total_images=40")
+    costs = phase_costs(
+        settings.model.architecture(8, 3, 0),
+        settings.schedule.build(),
+        build_loss(settings.loss),
+        optimizer=settings.optimizer,
+        compute=Compute(),
+        device=torch.device("cpu"),
+        tell=lambda text: None,
+    )
+    assert [(cost.phase.name, cost.images, cost.updates) for cost in costs] == [
+        ("4x4 stable", 32, 4),
+        ("8x8 fade", 8, 1),
+    ]
+
+
+def test_durations_are_read_in_fitting_units():
+    assert [duration(s) for s in (3.14159, 119, 120, 7200, 172800)] == ["3.14 s", "119 s", "2 min", "2 h", "2 d"]
