@@ -33,7 +33,7 @@ from pggan.config import TrainConfig
 from pggan.data.writer import PyramidWriter
 from pggan.device import choose_compute, choose_device, records, set_up
 from pggan.draws import Draws
-from pggan.loop import run
+from pggan.launch import run
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
 from pggan.run_dir import versions
