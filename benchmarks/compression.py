@@ -190,16 +190,17 @@ class Training:
         stage, inputs, dials = set_up(state, phase, reals, self.loss, draws, decay=decay, compute=compute)
         parts = micro_batches(inputs, self.architecture.stddev_group, phase.batch // PROCESSES)
         found = []
-        for part, _ in parts:
+        for part in parts:
             with torch.no_grad(), prepared(state.g.network, compute):
-                fakes = make_fakes(state, stage, part, dials.alpha)
+                fakes = make_fakes(state, stage, part.latents_d, part.reals.labels, dials.alpha)
             with prepared(state.d.network, compute):
                 found.append(gradient_of(state.d, look_at_images(state, stage, part, dials.alpha, fakes)))
         self.learn("D", state.d, found, phase, phase.learning_rate_d)
         found = []
-        for part, _ in parts:
+        for part in parts:
             with prepared(state.g.network, compute), prepared(state.d.network, compute), frozen(state.d.network):
-                found.append(gradient_of(state.g, look_at_fakes(state, stage, part, dials.alpha)))
+                fakes = make_fakes(state, stage, part.latents_g, part.reals.fake_labels, dials.alpha)
+                found.append(gradient_of(state.g, look_at_fakes(state, stage, part, dials.alpha, fakes)))
         self.learn("G", state.g, found, phase, phase.learning_rate_g)
         follow(state.average, state.g.network, decay)
 

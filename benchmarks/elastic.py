@@ -60,14 +60,15 @@ def stepper_of(arguments: argparse.Namespace, world: World, compute: Compute, wa
     division = Division(world.rank, world.size, 4, way == "elastic", None, arguments.shards)
     cut = replace(division, elastic=way != "plain")
     sizes = {(stage, batch): cut.pass_size(batch) for stage in arguments.stages for batch in arguments.batches}
+    state = new_state(architecture_of(arguments), ADAM, 0, CPU)
     return Stepper(
-        new_state(architecture_of(arguments), ADAM, 0, CPU),
+        state,
         Logistic(gamma=1.0, interval=1),
         compute,
         record=False,
         notice=print,
         micro_batches={key: size for key, size in sizes.items() if size is not None},
-        exchange=build_exchange({"name": "dense"}, world, division),
+        exchange=build_exchange({"name": "dense"}, state, ADAM, world=world, division=division),
         rows=lambda batch: torch.from_numpy(division.rows(batch)),
     )
 
@@ -119,7 +120,7 @@ def main() -> None:
         subprocess.run([*program, f"--nproc-per-node={arguments.processes}", *sys.argv], check=True)  # noqa: S603 - itself
         return
     set_up(CPU, Precision.fp32)
-    world = World.alone(CPU) if place is None else World.joined(place, CPU)
+    world = World.alone(CPU) if place is None else World.joined(place, CPU, 120)
     measure(arguments, world)
     world.leave()
 
