@@ -51,10 +51,10 @@ class Rollback:
 
         Raises UserError when there is none, or when this place, or too many places, have failed before.
         """
-        place, line, checkpoint = state.images, "", None
+        place, line, checkpoint = problem.images or state.images, "", None
         with self.world.together():
             if self.world.is_first:
-                line, checkpoint = self._restore(state, problem)
+                line, checkpoint = self._restore(state, place, problem)
         self.failed_at = place
         self.returns += 1
         share_state(state, self.world)
@@ -63,8 +63,7 @@ class Rollback:
             player.skipped.zero_()
         return line
 
-    def _restore(self, state: State, problem: NotFinite) -> tuple[str, Checkpoint]:
-        place = state.images
+    def _restore(self, state: State, place: int, problem: NotFinite) -> tuple[str, Checkpoint]:
         checkpoint, _ = newest_checkpoint(self.run_dir)
         if checkpoint is None:
             raise UserError(f"Not finite at {place:,} images, before the first checkpoint: {problem}.", REMEDY)

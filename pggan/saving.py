@@ -39,6 +39,11 @@ from pggan.state import State, state_sha256
 class NotFinite(Exception):
     """A state with a number that is NaN or infinite: nothing that training could go on from."""
 
+    def __init__(self, what: str, images: int | None = None) -> None:
+        """Args: images: those of the state, where that is not the one in training."""
+        super().__init__(what)
+        self.images = images
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -90,7 +95,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
     Raises NotFinite when there is a number that is not finite, and OSError; then all is as it was before.
     """
-    require_finite(snapshot.parts)
+    require_finite(snapshot.parts, snapshot.images)
     about = {
         "version": VERSION,
         "images": snapshot.images,
@@ -115,12 +120,12 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
         (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
 
 
-def require_finite(parts: Parts) -> None:
-    """Raise NotFinite, naming the tensor, unless every number in `parts` is finite."""
+def require_finite(parts: Parts, images: int | None = None) -> None:
+    """Raise NotFinite, naming the tensor, unless every number in `parts`, of a state at `images`, is finite."""
     for part, tensors in parts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise NotFinite(f"{part}/{name}")
+                raise NotFinite(f"{part}/{name}", images)
 
 
 @contextmanager

@@ -171,9 +171,9 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
     once = loop.Trainer.step, loop.Trainer.do_what_is_due
 
     def counting(method):
-        def call(self, *arguments):
+        def call(self, *arguments, **named):
             with Synchronisations() as synchronisations:
-                method(self, *arguments)
+                method(self, *arguments, **named)
             waits[self.state.images] = waits.get(self.state.images, 0) + synchronisations.count
 
         return call

@@ -135,7 +135,7 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_
 
 @pytest.mark.fault(32)
 def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, after_step):
-    """Counted on the clock that never jumps, which here runs ahead by ten minutes at 40 images."""
+    """Counted on the clock that never jumps, which runs ahead by ten minutes at 40 images; saved after the next step."""
     monotonic, ahead = time.monotonic, [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead[0])
 
@@ -145,7 +145,7 @@ def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, 
     after_step(pass_time)
     intervals = ("checkpoint.every_images=100000", "checkpoint.keep=9")
     launch.run(tiny_config(f"run_dir={tmp_path / 'a'}", *intervals, "checkpoint.every_minutes=9"))
-    assert [path.name for path in sorted((tmp_path / "a" / "checkpoints").iterdir())] == ["000000040", "000000160"]
+    assert [path.name for path in sorted((tmp_path / "a" / "checkpoints").iterdir())] == ["000000048", "000000160"]
     launch.run(tiny_config(f"run_dir={tmp_path / 'b'}", *intervals, "checkpoint.every_minutes=null"))
     assert [path.name for path in sorted((tmp_path / "b" / "checkpoints").iterdir())] == ["000000160"]
 
