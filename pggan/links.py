@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
-SENT_BYTES = 6  # of one number of a sparse gradient: its position as int32 and its value in 16 bits
+SENT_BYTES = 3  # of one number of a compressed update: its place in a block in 16 bits, its value in 8
 
 
 @dataclass(frozen=True)

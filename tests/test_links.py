@@ -26,21 +26,21 @@ def test_what_is_sent_of_a_gradient():
     million = 10**6  # numbers, between two devices: an all-reduce sends them once in either round, half at a time
     assert exchange_seconds(LINK, Exchange.fp32, 2, million, 0.5) == pytest.approx(4e6 / 1e9 + 2e-3)
     assert exchange_seconds(LINK, Exchange.bf16, 2, million, 0.5) == pytest.approx(2e6 / 1e9 + 2e-3)
-    # One in a thousand, at 6 bytes: position and value; rounded up to whole numbers.
-    assert exchange_seconds(LINK, Exchange.dgc, 2, million, 0.001) == pytest.approx(6e3 / 1e9 + 1e-3)
-    assert exchange_seconds(LINK, Exchange.dgc, 2, million + 1, 0.001) == pytest.approx(6006 / 1e9 + 1e-3)
+    # One in a thousand, at 3 bytes: position and value; rounded up to whole numbers.
+    assert exchange_seconds(LINK, Exchange.dgc, 2, million, 0.001) == pytest.approx(3e3 / 1e9 + 1e-3)
+    assert exchange_seconds(LINK, Exchange.dgc, 2, million + 1, 0.001) == pytest.approx(3003 / 1e9 + 1e-3)
 
 
 def test_many_devices_with_sparse_gradients_are_slower_than_with_dense_ones():
-    """All-gathers grow with the devices, all-reduces don't: sparse ones lose at about 2 * 4 / (6 * ratio) devices."""
+    """All-gathers grow with the devices, all-reduces don't: sparse ones lose at about 2 * 4 / (3 * ratio) devices."""
     wide = Link(bytes_per_second=1e9, latency_seconds=0, source="no latency")
 
     def sparse_wins(devices):
         exchanges = [exchange_seconds(wide, kind, devices, 10**7, 0.01) for kind in (Exchange.dgc, Exchange.fp32)]
         return exchanges[0] < exchanges[1]
 
-    assert sparse_wins(133)
-    assert not sparse_wins(134)
+    assert sparse_wins(266)
+    assert not sparse_wins(267)
 
 
 def test_no_link_is_faster_than_its_line_and_they_are_listed_from_fast_to_slow():

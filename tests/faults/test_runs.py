@@ -135,7 +135,7 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_
 
 @pytest.mark.fault(32)
 def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, after_step):
-    """Counted on the clock that never jumps, which runs ahead by ten minutes at 40 images; saved after the next step."""
+    """Counted on the clock that never jumps, which runs ahead by ten minutes at 40 images; saved a step later."""
     monotonic, ahead = time.monotonic, [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead[0])
 
