@@ -22,8 +22,8 @@ os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line does
 import torch
 
 from pggan.architecture import Architecture, Resampling
-from pggan.bench_steps import phase_of
-from pggan.bench_ways import ADAM, DECAY
+from pggan.bench.steps import phase_of
+from pggan.bench.ways import ADAM, DECAY
 from pggan.cli import compose
 from pggan.compute import Compute
 from pggan.config import Precision, TrainConfig

@@ -26,8 +26,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from pggan.bench import hardware
-from pggan.bench_ways import TrainersWay
+from pggan.bench.command import hardware
+from pggan.bench.ways import TrainersWay
 from pggan.cli import compose
 from pggan.config import TrainConfig
 from pggan.data.writer import PyramidWriter

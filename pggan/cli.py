@@ -92,7 +92,7 @@ VERBS = {
             "plan",
             "Say what a run will take: operations, memory, hours, energy, and how it scales to many devices.",
             "PlanConfig",
-            "pggan.plan",
+            "pggan.plan.command",
             "pggan plan experiment=official_8gpus tflops=200 watts=700",
         ),
         Verb(
@@ -120,7 +120,7 @@ VERBS = {
             "bench",
             "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
             "BenchConfig",
-            "pggan.bench",
+            "pggan.bench.command",
             "pggan bench stages=[4,8,16] batch=16",
             "data.path",
         ),
@@ -128,7 +128,7 @@ VERBS = {
             "bench scaling",
             "Measure how much faster several processes are than one, and what a step spends its time on.",
             "ScalingConfig",
-            "pggan.bench_scaling",
+            "pggan.bench.scaling",
             "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
         ),
     )

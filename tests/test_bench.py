@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.bench_data import drop_from_memory
-from pggan.bench_rates import Rates
-from pggan.bench_steps import Steps, phase_of
-from pggan.bench_ways import Memory, TrainersWay, Way
+from pggan.bench.data import drop_from_memory
+from pggan.bench.rates import Rates
+from pggan.bench.steps import Steps, phase_of
+from pggan.bench.ways import Memory, TrainersWay, Way
 from pggan.cli import compose, main
 from pggan.compute import Compute
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
@@ -89,7 +89,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
     ],
 )
 def test_bench_refuses_what_cannot_work(overrides, hint, capsys, monkeypatch):
-    monkeypatch.setattr("pggan.bench_ways.new_state", None)  # calling it would fail otherwise than below
+    monkeypatch.setattr("pggan.bench.ways.new_state", None)  # calling it would fail otherwise than below
     assert main(["bench", *overrides.split()]) == 2
     assert hint in capsys.readouterr().err
 
@@ -99,7 +99,7 @@ WAYS = [f"{precision} eager direct {path}" for precision in ("fp32", "bf16") for
 
 def test_all_ways_are_measured_and_held_against_the_rates_of_the_device(tmp_path, monkeypatch):
     rates = {torch.float32: Rates(1e9, 1e12), torch.bfloat16: Rates(1e12, 1e6)}  # products, or copies, are the limit
-    monkeypatch.setattr("pggan.bench_steps.measured_rates", lambda device, precision, dtype: rates[dtype])
+    monkeypatch.setattr("pggan.bench.steps.measured_rates", lambda device, precision, dtype: rates[dtype])
     out = tmp_path / "bench.json"
     ways = ["penalties=[autograd,tangent]", "convolutions=[direct]", "precisions=[fp32,bf16]", "against=true"]
     small = ["model.fmap_max=8", "stages=4", "batch=4", "steps=1", "warmup=0", "device=cpu", f"out={out}"]
@@ -201,7 +201,7 @@ class Recorder(Way):
 
 def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypatch):
     told = []
-    monkeypatch.setattr("pggan.bench_steps.set_float32", lambda device, precision: told.append(precision))
+    monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: told.append(precision))
     full, short = Precision.fp32, Precision.tf32
     lazy = dataclasses.replace(WGAN_GP, interval=2)
     small_steps(lazy, Recorder(full, told), Recorder(short, told)).measure(phase_of(8, 4), steps=1, warmup=1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pggan.bench_scaling import PARTS, rows_of
+from pggan.bench.scaling import PARTS, rows_of
 from pggan.cli import main
 
 TINY = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]

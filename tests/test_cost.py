@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.bench_steps import phase_of
+from pggan.bench.steps import phase_of
 from pggan.compute import Compute
 from pggan.cost import Imagined
 from pggan.draws import Draws

@@ -8,14 +8,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.architecture import Resampling
-from pggan.bench_steps import phase_of
+from pggan.bench.steps import phase_of
 from pggan.compute import Compute
 from pggan.convolution import NATIVE
-from pggan.counting import Counter, halfway
 from pggan.draws import Draws
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
+from pggan.plan.counting import Counter, halfway
 from pggan.state import new_state
 from pggan.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.links import LINKS, Exchange, Link, all_gather_seconds, all_reduce_seconds, exchange_seconds
+from pggan.plan.links import LINKS, Exchange, Link, all_gather_seconds, all_reduce_seconds, exchange_seconds
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 

@@ -5,18 +5,18 @@ import json
 import pytest
 import torch
 
-from pggan import plan_calibration
 from pggan.cli import compose, main
 from pggan.compute import Compute
 from pggan.config import PlanConfig
 from pggan.cost import Imagined
-from pggan.counting import halfway
 from pggan.losses import build_loss
-from pggan.plan import image_facts
-from pggan.plan_phases import phase_costs
-from pggan.plan_rest import checkpoint_count
-from pggan.plan_tables import Unit, duration
-from pggan.power import watts_of
+from pggan.plan import calibration as plan_calibration
+from pggan.plan.command import image_facts
+from pggan.plan.counting import halfway
+from pggan.plan.phases import phase_costs
+from pggan.plan.power import watts_of
+from pggan.plan.rest import checkpoint_count
+from pggan.plan.tables import Unit, duration
 from pggan.schema import validated
 
 TINY = [

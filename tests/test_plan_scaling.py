@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from pggan.links import Exchange, Link
-from pggan.plan_scaling import Load, Network, Scaling, dominated_from, scaled, split
+from pggan.plan.links import Exchange, Link
+from pggan.plan.scaling import Load, Network, Scaling, dominated_from, scaled, split
 
 # 100 updates of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
 LOAD = Load(updates=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))

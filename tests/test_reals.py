@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.bench_steps import phase_of
+from pggan.bench.steps import phase_of
 from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
 from pggan.data.pyramid import ImagePyramid
 from pggan.draws import Draws

@@ -5,7 +5,7 @@ from math import inf
 
 from pggan.config.train import TrainConfig
 from pggan.errors import UserError, nearest
-from pggan.links import LINKS
+from pggan.plan.links import LINKS
 from pggan.schema import require
 
 

@@ -12,24 +12,24 @@ import torch
 from rich.console import Console
 
 from pggan.architecture import Architecture
-from pggan.bench import hardware
-from pggan.bench_rates import measured_rates
+from pggan.bench.command import hardware
+from pggan.bench.rates import measured_rates
 from pggan.compute import Compute
 from pggan.config import DataConfig, PlanConfig
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.device import choose_compute, choose_device, records, set_up
 from pggan.errors import UserError
 from pggan.fitting import free_bytes
-from pggan.links import LINKS, Exchange
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
 from pggan.networks import Discriminator, Generator, count_parameters
-from pggan.plan_calibration import ASSUMED, EXTRAPOLATED, Calibration, Timing
-from pggan.plan_phases import PhaseCost, phase_costs
-from pggan.plan_rest import Chores, Rest
-from pggan.plan_scaling import Load, Network, Scaling, dominated_from, scaled
-from pggan.plan_tables import tables
-from pggan.power import watts_of
+from pggan.plan.calibration import ASSUMED, EXTRAPOLATED, Calibration, Timing
+from pggan.plan.links import LINKS, Exchange
+from pggan.plan.phases import PhaseCost, phase_costs
+from pggan.plan.power import watts_of
+from pggan.plan.rest import Chores, Rest
+from pggan.plan.scaling import Load, Network, Scaling, dominated_from, scaled
+from pggan.plan.tables import tables
 from pggan.run_dir import versions
 
 NOTHING = Rest(0.0, 0.0, 0.0)

@@ -9,8 +9,8 @@ from pggan.architecture import Architecture
 from pggan.compute import Compute
 from pggan.config import OptimizerConfig
 from pggan.cost import Imagined
-from pggan.counting import Count, Counter, halfway
 from pggan.losses.base import Loss
+from pggan.plan.counting import Count, Counter, halfway
 from pggan.schedule import Phase, Schedule
 
 

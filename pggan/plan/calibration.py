@@ -13,7 +13,6 @@ from pggan.architecture import Architecture
 from pggan.averages import Averages
 from pggan.compute import Compute
 from pggan.config import PlanConfig
-from pggan.counting import halfway
 from pggan.data.loader import budget_bytes
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.writer import PyramidWriter
@@ -23,7 +22,8 @@ from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.fitting import USABLE, free_bytes
 from pggan.losses.base import Loss
-from pggan.plan_phases import PhaseCost
+from pggan.plan.counting import halfway
+from pggan.plan.phases import PhaseCost
 from pggan.reals import RealStream
 from pggan.schedule import Phase
 from pggan.state import new_state

@@ -9,11 +9,11 @@ import torch
 
 from pggan.board import Board
 from pggan.config import PHASES, CheckpointConfig, PlanConfig
-from pggan.counting import halfway
 from pggan.latents import seed_latents
 from pggan.pictures import contact_sheet, save_png, to_bytes
-from pggan.plan_calibration import MEASURED, Timing
-from pggan.plan_phases import PhaseCost
+from pggan.plan.calibration import MEASURED, Timing
+from pggan.plan.counting import halfway
+from pggan.plan.phases import PhaseCost
 from pggan.run_dir import create_run_dir
 from pggan.saving import take_snapshot, write_checkpoint
 from pggan.schedule import Phase, Schedule

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pggan.links import LINKS, Exchange
-from pggan.plan_calibration import EXTRAPOLATED
-from pggan.plan_scaling import Scaling
+from pggan.plan.calibration import EXTRAPOLATED
+from pggan.plan.links import LINKS, Exchange
+from pggan.plan.scaling import Scaling
 
 
 def tables(plan: dict[str, Any]) -> Iterator[RenderableType]:

@@ -11,8 +11,8 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from pggan.bench_rates import Rates, measured_rates
-from pggan.bench_ways import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
+from pggan.bench.rates import Rates, measured_rates
+from pggan.bench.ways import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
 from pggan.config import BenchConfig
 from pggan.cost import Imagined
 from pggan.device import set_float32

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pggan.bench import hardware, show
-from pggan.bench_steps import phase_of
-from pggan.bench_ways import ADAM, DECAY
+from pggan.bench.command import hardware, show
+from pggan.bench.steps import phase_of
+from pggan.bench.ways import ADAM, DECAY
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, ScalingConfig, Switch
 from pggan.device import choose_compute, choose_device, count_devices, device_of, set_up
 from pggan.distributed.agent import run_workers

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.links import Exchange, Link, exchange_seconds
+from pggan.plan.links import Exchange, Link, exchange_seconds
 
 MOST_DEVICES = 1024  # up to which is looked for the number at which communication dominates
 

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pggan.bench_data import decoding_table, loading_table, measure_decoding, measure_loading
-from pggan.bench_steps import Steps, phase_of, projected_hours, stage_table
+from pggan.bench.data import decoding_table, loading_table, measure_decoding, measure_loading
+from pggan.bench.steps import Steps, phase_of, projected_hours, stage_table
 from pggan.config import BenchConfig, Precision, ScalingConfig
 from pggan.data.loader import budget_bytes
 from pggan.data.pyramid import ImagePyramid

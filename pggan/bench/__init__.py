@@ -1,0 +1,1 @@
+"""Measuring: the training step, loading, several processes."""
