@@ -20,7 +20,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Tensors given at the start count from the start.  `moved`: bytes that products (convolutions and those of matrices),
     Adam and the averaged generator read and write; all else could be done in passing.
 
-    Scratch space inside single operations is not seen.
+    Scratch space inside single operations is not seen, and batches of products are not counted: they make kernels.
     """
 
     def __init__(self, present: Iterable[Tensor] = ()) -> None:
@@ -34,7 +34,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         self.operations += 1
         packet = getattr(func, "_overloadpacket", None)
-        if packet in flop_registry:
+        if packet in flop_registry and packet is not ATEN.bmm:
             self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=result)
             self.moved += nbytes((args, kwargs, result))
         elif packet in CHANGED:
