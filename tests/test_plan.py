@@ -211,3 +211,10 @@ def test_a_phase_that_is_not_reached_costs_nothing():
 
 def test_durations_are_read_in_fitting_units():
     assert [duration(s) for s in (3.14159, 119, 120, 7200, 172800)] == ["3.14 s", "119 s", "2 min", "2 h", "2 d"]
+
+
+def test_the_processes_that_are_asked_for_are_in_the_scaling_table(capsys):
+    arguments = ["schedule.final_resolution=8", "model.fmap_max=4", "tflops=1", "json=true"]
+    assert main(["plan", "devices=cpu:3", "processes=[1,2]", *arguments]) == 0
+    runs = json.loads(capsys.readouterr().out)["scaling"]["runs"]
+    assert {run["devices"] for run in runs} == {1, 2, 3}

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,7 @@ from pggan.bench.rates import measured_rates
 from pggan.compute import Compute
 from pggan.config import DataConfig, PlanConfig
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.device import choose_compute, choose_device, records, set_up
+from pggan.device import choose_compute, choose_device, count_devices, records, set_up
 from pggan.errors import UserError
 from pggan.fitting import free_bytes
 from pggan.losses import build_loss
@@ -46,7 +46,9 @@ class Time:
 
 def run(config: PlanConfig) -> int:
     """Print what the run of `config` will take."""
-    device, loss = choose_device(config.devices), build_loss(config.loss)
+    kind, count = count_devices(config.devices)  # one of them is measured
+    config = replace(config, processes=sorted({*config.processes, count * config.workers.nodes}))
+    device, loss = choose_device(kind), build_loss(config.loss)
     compute = choose_compute(config.precision, config.compute, device)
     records(config.compute, device)  # refuses what is not there
     set_up(device, config.precision)

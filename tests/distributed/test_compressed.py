@@ -1,0 +1,36 @@
+"""Runs with compressed gradients: two processes stay alike, and go on to the same bits."""
+
+import pytest
+
+from pggan import launch
+from pggan.checkpoint import newest_checkpoint
+from tests.processes import in_processes, values_of
+
+DGC = ("gradients=dgc", "gradients.ratio=0.1", "gradients.warm_up_images=16", "devices=cpu")
+
+
+def states(run_dir):
+    checkpoint, broken = newest_checkpoint(run_dir)
+    assert not broken
+    return checkpoint
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
+    whole = tiny_config(f"run_dir={tmp_path / 'whole'}", *DGC)
+    first = tiny_config(f"run_dir={tmp_path / 'parts'}", "schedule.total_images=72", *DGC)
+    rest = tiny_config(f"run_dir={tmp_path / 'parts'}", *DGC)
+    for config in (whole, first):
+        assert values_of(in_processes(2, launch.run, config)) == [0, 0]
+    stopped = states(tmp_path / "parts")
+    assert stopped.images == 72
+    kept = stopped.load("compression")
+    assert {name.split("/")[0] + name.split("/")[1] for name in kept} == {"g0", "g1", "d0", "d1"}
+    assert kept["d/0/residual"].count_nonzero() > 0
+    assert not kept["d/0/residual"].equal(kept["d/1/residual"])  # each process waits with its own
+    assert values_of(in_processes(2, launch.run, rest)) == [0, 0]
+    assert states(tmp_path / "parts").header["state_sha256"] == states(tmp_path / "whole").header["state_sha256"]
+    # Alone, nothing is compressed: Adam begins anew, the weights go on.
+    alone = tiny_config(f"run_dir={tmp_path / 'parts'}", "schedule.total_images=176", *DGC)
+    assert launch.run(alone) == 0
+    assert states(tmp_path / "parts").images == 176
