@@ -1,10 +1,19 @@
 """Runs with compressed gradients: two processes stay alike, and go on to the same bits."""
 
 import pytest
+import torch
 
 from pggan import launch
 from pggan.checkpoint import newest_checkpoint
+from pggan.distributed.compressed import Compressed
+from pggan.distributed.compression import WarmUp
+from pggan.distributed.world import Place, World
+from pggan.state import new_state
+from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
+
+CPU = torch.device("cpu")
+PAPER_LIKE = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8)
 
 DGC = ("gradients=dgc", "gradients.ratio=0.1", "gradients.warm_up_images=16", "devices=cpu")
 
@@ -34,3 +43,16 @@ def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
     alone = tiny_config(f"run_dir={tmp_path / 'parts'}", "schedule.total_images=176", *DGC)
     assert launch.run(alone) == 0
     assert states(tmp_path / "parts").images == 176
+
+
+def test_more_processes_get_the_mean_of_what_fewer_had_kept():
+    state = new_state(PAPER_LIKE, ADAM, 0, CPU, plain=True)
+    world = World(Place(2, 3, 2, 3), CPU, None, None)
+    exchange = Compressed(world, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
+    names = ("residual", "square", "steps")
+    kept = {f"d/{rank}/{name}": torch.full((5,), float(rank + 1)) for rank in (0, 1) for name in names[:2]}
+    kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
+    exchange.load_parts({"compression": kept, "generator": {}})
+    found = exchange._compressors["d"].tensors()
+    assert found["residual"].tolist() == found["square"].tolist() == [1.5] * 5  # what waits, in the mean of all, is what it was
+    assert float(found["steps"]) == 7
