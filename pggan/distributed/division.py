@@ -75,12 +75,13 @@ class Division:
                     f"Take at most {self.shards(batch)} processes, or a larger {key}{more}.",
                 )
         elif groups % self.size:
+            uneven = "; elastic=true shares unevenly" * (groups > self.size)
             good = [size for size in range(1, groups + 1) if groups % size == 0]
             raise UserError(
                 f"A batch of {batch} ({key}) has {groups} groups of {min(self.group, batch)} images for minibatch "
                 f"stddev (model.stddev_group), which {self.size} processes can't share evenly.",
-                f"Take {', '.join(map(str, good))} processes, a {key} that is a multiple of "
-                f"{min(self.group, batch) * self.size}, or elastic=true, which shares unevenly.",
+                f"Take {', '.join(map(str, good))} processes, or a {key} that is a multiple of "
+                f"{min(self.group, batch) * self.size}{uneven}.",
             )
 
 

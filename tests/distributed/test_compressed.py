@@ -54,5 +54,7 @@ def test_more_processes_get_the_mean_of_what_fewer_had_kept():
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
     exchange.load_parts({"compression": kept, "generator": {}})
     found = exchange._compressors["d"].tensors()
-    assert found["residual"].tolist() == found["square"].tolist() == [1.5] * 5  # what waits, in the mean of all, is what it was
+    assert (
+        found["residual"].tolist() == found["square"].tolist() == [1.5] * 5
+    )  # what waits, in the mean of all, is what it was
     assert float(found["steps"]) == 7
