@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -39,10 +39,11 @@ class Beat:
 class Pulse:
     """The beats of all processes, and when each came; without any I/O, and with the time as an argument."""
 
-    def __init__(self, rank: int, size: int, patience: float) -> None:
+    def __init__(self, rank: int, names: Sequence[str], patience: float) -> None:
+        """Args: names: of all processes."""
         self.rank = rank
         self.patience = patience
-        self._last = {other: Beat(name=f"process {other}") for other in range(size) if other != rank}
+        self._last = {other: Beat(place="the start", name=name) for other, name in enumerate(names) if other != rank}
         self._heard = dict.fromkeys(self._last, -math.inf)
         self._looked = -math.inf
         self._awake = -math.inf
@@ -93,7 +94,7 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         if self.world.store is not None:
             store = self.world.store.clone()  # type: ignore[attr-defined]  # a connection of its own
-            pulse = Pulse(self.world.rank, self.world.size, self.patience)
+            pulse = Pulse(self.world.rank, self.world.names, self.patience)
             # Two, because asking a store whose process is stopped takes forever.
             for name, work in (("beat", lambda: self._beat(store, pulse)), ("watchdog", lambda: self._watch(pulse))):
                 self._threads.append(Thread(target=work, name=name, daemon=True))

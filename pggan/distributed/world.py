@@ -77,6 +77,7 @@ class World:
         self.store = store
         self.is_first = place.rank == 0
         self.name = f"process {place.rank} on {socket.gethostname()} (pid {os.getpid()})"
+        self.names = [f"process {rank}" for rank in range(place.size)]  # more of them is known once they have met
         self.waiting_since: float | None = None  # for the others, in time.monotonic() seconds
         self.group: ProcessGroup | None = None  # over which gradients go; None: that of all
         self._control = control
@@ -106,8 +107,10 @@ class World:
                 world_size=place.size,
                 timeout=LONGEST_EXCHANGE,
             )
-            return cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_WAIT), store)
-        except (dist.DistError, RuntimeError, TimeoutError) as error:
+            world = cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_WAIT), store)
+            world.names = world.gather(world.name)
+            return world
+        except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
             time.sleep(1)  # if it is because another one was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             why = "something else answers there" if isinstance(error, TimeoutError) else reason(error)

@@ -19,7 +19,7 @@ class Clock:
     """Processes that beat each second, seen by one of them that waits."""
 
     def __init__(self, size=2, rank=0, waiting_since=100.0):
-        self.pulse = Pulse(rank, size, PATIENCE)
+        self.pulse = Pulse(rank, [f"process {other}" for other in range(size)], PATIENCE)
         self.now, self.number = 100.0, 0
         self.waiting_since = waiting_since
         self.pulse.culprit(None, self.now)
