@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
+from pggan.hydra_changes import refuse_callbacks, tolerate_lazy_help
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -370,36 +371,3 @@ def settings_of_jobs(verb: Verb, overrides: list[str]) -> list[str]:
     if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
         raise UserError("Hydra's launcher for Slurm is not installed.", 'pip install "pggan[slurm]"')
     return [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
-
-
-def refuse_callbacks() -> None:
-    """Have Hydra raise UserError where it would call what a configuration names as `hydra.callbacks`."""
-    from hydra._internal.callbacks import Callbacks
-    from omegaconf import OmegaConf
-
-    def without_callbacks(self: Callbacks, config: "DictConfig | None" = None) -> None:
-        self.callbacks = []
-        if config is not None and OmegaConf.select(config, "hydra.callbacks"):
-            raise UserError(
-                "This configuration wants code to be called (hydra.callbacks).", "Take that part out of it."
-            )
-
-    Callbacks.__init__ = without_callbacks  # type: ignore[method-assign]
-
-
-def tolerate_lazy_help() -> None:
-    """Let argparse of Python 3.14 take Hydra 1.3's help texts that are not strings.
-
-    That argparse formats every help text when it is added; Hydra adds one object that only becomes text later.
-    """
-    import argparse
-
-    check = getattr(argparse._ActionsContainer, "_check_help", None)
-    if check is None:  # before Python 3.14
-        return
-
-    def check_strings(container: argparse._ActionsContainer, action: argparse.Action) -> None:
-        if isinstance(action.help, str):
-            check(container, action)
-
-    argparse._ActionsContainer._check_help = check_strings  # type: ignore[attr-defined]

@@ -76,7 +76,6 @@ def run(config: TrainConfig, world: World) -> int:
         division, loss = division_of(config, world.size, world.rank), build_loss(config.loss)
         compute = choose_compute(config.precision, config.compute, world.device)
         records(config.compute, world.device)
-        build_loss(config.loss)
         if world.is_first:
             chosen = str(choose_run_dir(config))
     run_dir = Path(world.tell(chosen))

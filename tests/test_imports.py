@@ -21,7 +21,7 @@ LAYERS = [
         "distributed",
         "distributed.connecting",
     },
-    {"schedule", "schema", "files", "latents", "interruption", "winograd", "plan.scaling"},
+    {"hydra_changes", "schedule", "schema", "files", "latents", "interruption", "winograd", "plan.scaling"},
     {"distributed.world", "distributed.division", "distributed.compression"},
     {"convolution", "values", "averages", "distributed.watchdog"},
     {"compute", "run_lock"},

@@ -5,9 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.architecture import Architecture, Resampling
 from pggan.compute import Compute
-from pggan.config import OptimizerConfig
 from pggan.distributed.compressed import Compressed
 from pggan.distributed.division import Division
 from pggan.distributed.exchange import Dense, Exchange, Flat, Half
@@ -22,23 +20,13 @@ from pggan.losses.wgan_gp import WganGp
 from pggan.schedule import Phase
 from pggan.state import new_state
 from pggan.step import learn, set_up
+from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
 WAYS = ({"name": "dense"}, {"name": "bf16"}, {"name": "dgc", "ratio": 0.01, "warm_up_images": 0, "clip": None})
 BATCH = 8
-ARCHITECTURE = Architecture(
-    resolution=16,
-    channels=3,
-    labels=0,
-    latent_size=8,
-    fmap_base=128,
-    fmap_decay=1.0,
-    fmap_max=16,
-    stddev_group=2,
-    resampling=Resampling.fused,
-)
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
 LOSSES = {
     "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1),

@@ -83,9 +83,10 @@ def two_machines():
             ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
             ip("-n", name, "link", "set", interface, "up")
             ip("-n", name, "link", "set", "lo", "up")
-        yield ends
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no network namespaces: {error}")
+    else:
+        yield ends
     finally:
         for name, _, _ in ends:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
