@@ -1,7 +1,8 @@
 """Steps of two machines over a slow link: how much faster they are when less is sent.
 
 `python -m benchmarks.link rate=100mbit resolution=8` as root, on Linux.  The machines are two network namespaces with a
-cable of that rate between them; each has one core.  What is timed is `pggan bench scaling`.
+cable of that rate between them; each has as many threads as OMP_NUM_THREADS says, or one.  What is timed is
+`pggan bench scaling`.
 """
 
 import json
