@@ -35,7 +35,7 @@ LAYERS = [
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
     {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
     {"distributed.exchange", "distributed.agent"},
-    {"distributed.shards", "distributed.compressed"},
+    {"distributed.shards", "distributed.compressed", "distributed.memory"},
     {"distributed.gradients"},
     {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
     {"distributed.sharing"},

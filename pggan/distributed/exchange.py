@@ -60,13 +60,13 @@ class Flat:
         now = _in_use(player)
         return len(now) == len(self.weights) and all(a is b for a, b in zip(now, self.weights, strict=True))
 
-    def fill(self, loss: Tensor) -> Tensor:
-        """The gradients and `loss`, copied.  [P + 1]"""
-        torch._foreach_copy_(
-            self._views(self.numbers), [weight.grad for weight in self.weights if weight.grad is not None]
-        )
-        self.numbers[-1] = loss
-        return self.numbers
+    def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
+        """The gradients and `loss`, copied: into `numbers`, if given.  [P + 1]"""
+        numbers = self.numbers if numbers is None else numbers
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        torch._foreach_copy_(self._views(numbers), gradients)
+        numbers[-1] = loss
+        return numbers
 
     def place(self, numbers: Tensor) -> Tensor:
         """Make the weights' gradients views of `numbers` [P + 1]; returns the loss."""
@@ -118,7 +118,7 @@ class Dense(Exchanged):
     flat_tensors = 1
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
-        return _finish(dist.all_reduce(numbers, group=self.world.group, async_op=True))
+        return finisher(dist.all_reduce(numbers, group=self.world.group, async_op=True))
 
 
 class Half(Exchanged):
@@ -128,7 +128,7 @@ class Half(Exchanged):
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
         short = numbers.bfloat16()
-        finish = _finish(dist.all_reduce(short, group=self.world.group, async_op=True))
+        finish = finisher(dist.all_reduce(short, group=self.world.group, async_op=True))
 
         def add_up() -> None:
             finish()
@@ -141,7 +141,9 @@ def _in_use(player: Player) -> list[Tensor]:
     return [weight for weight in player.network.weights if weight.grad is not None]
 
 
-def _finish(work: dist.Work | None) -> Callable[[], None]:
+def finisher(work: dist.Work | None) -> Callable[[], None]:
+    """Waits for an asynchronous operation."""
+
     def finish() -> None:
         assert work is not None, "asynchronous operations give one"
         work.wait()

@@ -8,6 +8,7 @@ from pggan.distributed.compressed import Compressed
 from pggan.distributed.compression import WarmUp
 from pggan.distributed.division import Division
 from pggan.distributed.exchange import Dense, Exchange, Half
+from pggan.distributed.memory import SharedMemory, see_the_same_memory
 from pggan.distributed.shards import Sharded
 from pggan.distributed.world import World
 from pggan.state import State
@@ -30,4 +31,6 @@ def build_exchange(
     if dgc is not None:
         warm_up = WarmUp(ratio=dgc.ratio, images=dgc.warm_up_images)
         return Compressed(world, state, optimizer, warm_up=warm_up, clip=dgc.clip)
-    return {"dense": Dense, "bf16": Half}[gradients["name"]](world)
+    if gradients["name"] == "bf16":
+        return Half(world)
+    return SharedMemory(world) if see_the_same_memory(world) else Dense(world)

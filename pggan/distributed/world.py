@@ -124,7 +124,8 @@ class World:
         group = dist.new_group(list(range(size))) if self.size > 1 else None
         if self.rank >= size:
             return None
-        world = World(Place(self.rank, size, self.local_rank, min(size, self.local_size)), self.device, None, None)
+        place = Place(self.rank, size, self.local_rank, min(size, self.local_size))
+        world = World(place, self.device, group if size > 1 else None, None)
         world.group = group
         return world
 

@@ -232,7 +232,7 @@ def test_a_flat_tensor_is_made_anew_when_other_layers_come_into_use(player):
 
 
 def test_the_exchange_is_chosen_by_name_and_none_is_needed_alone():
-    one, two = World.alone(CPU), World(Place(0, 2, 0, 2), CPU, None, None)
+    one, two = World.alone(CPU), World(Place(0, 2, 0, 1), CPU, None, None)
     state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
     for world in (one, two):
         for elastic in (False, True):

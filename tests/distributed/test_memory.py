@@ -1,0 +1,122 @@
+"""Gradients added up in memory that all processes of a machine see."""
+
+import errno
+import os
+
+import pytest
+import torch
+
+from pggan.distributed import memory
+from pggan.distributed.exchange import Dense
+from pggan.distributed.memory import SharedMemory, reserve, see_the_same_memory, shared_rows
+from pggan.distributed.world import Place, World, launched
+from pggan.errors import UserError
+from pggan.state import new_state
+from tests.definitions import ADAM, variant
+from tests.processes import in_processes, values_of
+
+CPU = torch.device("cpu")
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
+
+
+def gradients_of(player, rank, number, layers):
+    """Of one process in one step, for the first `layers` weights."""
+    generator = torch.Generator().manual_seed(1000 * number + rank)
+    return [torch.randn(weight.shape, generator=generator) for weight in player.network.weights[:layers]]
+
+
+def added_up(kind):
+    """Six steps of both players, the last three with more layers: what this process was given, by kind of exchange."""
+    world = World.joined(launched(), CPU, 60)
+    exchange, state, found = kind(world), new_state(ARCHITECTURE, ADAM, 0, CPU), []
+    open_files = len(os.listdir("/proc/self/fd"))
+    for number in range(6):
+        for player in (state.d, state.g):
+            player.optimizer.zero_grad()
+            layers = 6 if number < 3 else len(player.network.weights)
+            for weight, gradient in zip(
+                player.network.weights, gradients_of(player, world.rank, number, layers), strict=False
+            ):
+                weight.grad = torch.empty_like(weight).copy_(gradient)
+            exchange.add(player, torch.tensor(float(world.rank + number)), 6)
+            loss = exchange.send(player, 6)()
+            summed = [weight.grad.numpy().copy() for weight in player.network.weights[:layers]]
+            for weight in player.network.weights[:layers]:
+                weight.grad.fill_(float("nan"))  # as an optimizer may: no other process must see it
+            found.append((float(loss), summed))
+    left = len(os.listdir("/proc/self/fd")) - open_files
+    world.leave()
+    return found, left
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_process_gets_the_sum_of_all_at_every_step_and_after_growth(count):
+    state = new_state(ARCHITECTURE, ADAM, 0, CPU)
+    for found, left in values_of(in_processes(count, added_up, SharedMemory)):
+        assert left == 0  # no open file
+        for number in range(6):
+            for place, player in enumerate((state.d, state.g)):
+                layers = 6 if number < 3 else len(player.network.weights)
+                loss, summed = found[2 * number + place]
+                assert loss == sum(rank + number for rank in range(count))
+                everyone = [gradients_of(player, rank, number, layers) for rank in range(count)]
+                assert len(summed) == layers
+                for mine, theirs in zip(summed, zip(*everyone, strict=True), strict=True):
+                    assert torch.from_numpy(mine).equal(sum(theirs[1:], theirs[0]))
+
+
+def test_two_machines_get_the_same_sums_over_a_socket():
+    of_memory, of_sockets = (values_of(in_processes(2, added_up, kind)) for kind in (SharedMemory, Dense))
+    for (one, _), (other, _) in zip(of_memory, of_sockets, strict=True):
+        for (loss, summed), (their_loss, theirs) in zip(one, other, strict=True):
+            assert loss == their_loss
+            assert all((mine == yours).all() for mine, yours in zip(summed, theirs, strict=True))
+
+
+# ---- where it is possible --------------------------------------------------------------------------------
+
+
+def looked(hidden):
+    """Whether this process is told that all see the same memory; `hidden` is the rank that can't."""
+    world = World.joined(launched(), CPU, 60)
+    if world.rank == hidden:
+        memory.text_at = lambda path: ""
+    elsewhere = World(Place(world.rank, 2, 0, 1), CPU, None, None)  # one process on each machine
+    answer = see_the_same_memory(world), see_the_same_memory(elsewhere)
+    world.leave()
+    return answer
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(None, True), (0, False), (1, False)])
+def test_memory_is_shared_where_all_processes_can_see_it_and_nowhere_else(hidden, expected):
+    assert values_of(in_processes(2, looked, hidden)) == [(expected, False)] * 2
+
+
+def without_files():
+    """What a process of a system without anonymous files is told."""
+    world = World.joined(launched(), CPU, 60)
+    del os.memfd_create
+    answer = see_the_same_memory(world)
+    world.leave()
+    return answer
+
+
+def test_systems_without_anonymous_files_use_sockets():
+    assert values_of(in_processes(2, without_files)) == [False, False]
+
+
+def test_too_little_memory_is_told_before_anything_is_written(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(UserError, match="No 300 MiB of memory for the gradients") as caught:
+        reserve(0, 300 * 2**20)
+    assert "gradients=bf16" in caught.value.remedy
+
+
+def test_rows_do_not_share_a_line_of_the_cache():
+    rows = shared_rows(World.alone(CPU), 17)
+    assert rows.shape == (1, 32)
+    assert rows.dtype is torch.float32
+    assert not rows.any()
