@@ -2,8 +2,11 @@
 
     python -m benchmarks.elastic --processes 2 --fmap-base 8192 --fmap-max 512 --stages 8 16 32 --batches 16 64
 
+    python -m benchmarks.elastic --schedule official_1gpu --fmap-base 8192 --fmap-max 512 --stages 4 8 16 32 64
+
 Prints JSON: per stage the medians of seconds per step and of seconds of processor time, which a busy machine changes
 less, and how much more than plain steps elastic ones take; `passes` are plain steps in passes as small as the shards.
+With `--schedule`, an experiment, its batches are taken, and a last line says what all its images at these stages cost.
 """
 
 import argparse
@@ -34,6 +37,7 @@ from pggan.distributed.world import World, launched
 from pggan.draws import Draws
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
+from pggan.schedule import Phase
 from pggan.schema import validated
 from pggan.state import new_state
 from pggan.stepper import Stepper
@@ -56,10 +60,24 @@ def architecture_of(arguments: argparse.Namespace) -> Architecture:
     )
 
 
+def phases_of(arguments: argparse.Namespace) -> tuple[Phase, ...]:
+    """Those of the experiment that `--schedule` names."""
+    config = validated(TrainConfig, compose("train", [f"experiment={arguments.schedule}"]))
+    return config.schedule.build().phases
+
+
+def batches_of(arguments: argparse.Namespace, stage: int) -> list[int]:
+    if arguments.schedule is None:
+        return list(arguments.batches)
+    return sorted({phase.batch for phase in phases_of(arguments) if phase.resolution == stage})
+
+
 def stepper_of(arguments: argparse.Namespace, world: World, compute: Compute, way: str) -> Stepper:
     division = Division(world.rank, world.size, 4, way == "elastic", None, arguments.shards)
     cut = replace(division, elastic=way != "plain")
-    sizes = {(stage, batch): cut.pass_size(batch) for stage in arguments.stages for batch in arguments.batches}
+    sizes = {
+        (stage, batch): cut.pass_size(batch) for stage in arguments.stages for batch in batches_of(arguments, stage)
+    }
     state = new_state(architecture_of(arguments), ADAM, 0, CPU)
     return Stepper(
         state,
@@ -79,7 +97,7 @@ def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]
     steppers = {way: stepper_of(arguments, world, compute, way) for way in WAYS}
     rows = []
     for stage in arguments.stages:
-        for batch in arguments.batches:
+        for batch in batches_of(arguments, stage):
             phase = phase_of(stage, batch)
             walls: dict[str, list[float]] = {name: [] for name in WAYS}
             works: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -104,6 +122,19 @@ def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]
     return rows
 
 
+def whole(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the images of the schedule take, all stages together."""
+    hours = dict.fromkeys(WAYS, 0.0)
+    for phase in phases_of(arguments):
+        for row in rows:
+            if (phase.resolution, phase.batch) == (row["resolution"], row["batch"]):
+                for way, seconds in row["processor_seconds"].items():
+                    hours[way] += (phase.end - phase.start) / phase.batch * seconds / 3600
+    cost = round(hours["elastic"] / hours["plain"] - 1, 3)
+    rounded = {way: round(value, 1) for way, value in hours.items()}
+    return {"schedule": arguments.schedule, "processor_hours": rounded, "elastic_cost": cost}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1)
@@ -111,6 +142,7 @@ def main() -> None:
     parser.add_argument("--fmap-max", type=int, default=64, help="the demo's; the paper's is 512")
     parser.add_argument("--stages", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--schedule", help="an experiment, such as official_1gpu, instead of --batches")
     parser.add_argument("--shards", type=int, default=4, help="workers.shards")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -121,7 +153,9 @@ def main() -> None:
         return
     set_up(CPU, Precision.fp32)
     world = World.alone(CPU) if place is None else World.joined(place, CPU, 120)
-    measure(arguments, world)
+    rows = measure(arguments, world)
+    if arguments.schedule is not None and world.is_first:
+        print(json.dumps(whole(arguments, rows)))
     world.leave()
 
 
