@@ -20,7 +20,7 @@ from pggan.config import TrainConfig
 from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
-from pggan.device import choose_compute, records, set_up
+from pggan.device import available_cores, choose_compute, records, set_up
 from pggan.distributed.division import Division
 from pggan.distributed.gradients import build_exchange, compresses
 from pggan.distributed.sharing import share_kept, share_state
@@ -95,7 +95,7 @@ def run(config: TrainConfig, world: World) -> int:
         )
         saver = stack.enter_context(Saver(run_dir, config.checkpoint.keep))
         introduce(report, state, setting, config, {"Disk": disk, "Memory": memory})
-        for remark in remarks:
+        for remark in [*remarks, *idle_cores(config, division, world, available_cores())]:
             report.line(remark)
         report.begin(state.images)
         stepper.notice = report.line
@@ -124,6 +124,17 @@ def division_of(config: TrainConfig, size: int, rank: int = 0) -> Division:
     for phase in config.schedule.build().phases:
         division.require_enough("schedule.batch", phase.batch)
     return division
+
+
+def idle_cores(config: TrainConfig, division: Division, world: World, cores: int) -> list[str]:
+    """What to say when elastic training, with its one thread per process, could use more of this machine's `cores`."""
+    useful = min(cores, *(division.shards(phase.batch) for phase in config.schedule.build().phases))
+    if not config.elastic or world.device.type != "cpu" or useful <= world.size or torch.get_num_threads() > 1:
+        return []
+    return [
+        f"Elastic training takes one thread per process: devices=cpu:{useful} would use {useful} of the {cores} cores "
+        "here, and not change a bit."
+    ]
 
 
 def look_around(config: TrainConfig, description: dict[str, Any], run_dir: Path, world: World) -> Setting:

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan import launch
 from pggan.checkpoint import load_generator, newest_checkpoint
 from pggan.device import choose_device
+from pggan.distributed.world import World
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
+from pggan.run import division_of, idle_cores
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -197,3 +200,13 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
     assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in metrics_of(tmp_path / "run"))
+
+
+def test_elastic_training_says_how_to_use_all_cores(tiny_config):
+    config = tiny_config("elastic=true", "workers.shards=3", "schedule.batch=16")
+    alone = World.alone(torch.device("cpu"))
+    (remark,) = idle_cores(config, division_of(config, 1), alone, 8)
+    assert "devices=cpu:2" in remark  # of 4 groups, at most 2 in each of 3 shards
+    assert not idle_cores(config, division_of(config, 1), alone, 1)
+    plain = tiny_config("schedule.batch=16")
+    assert not idle_cores(plain, division_of(plain, 1), alone, 8)
