@@ -33,7 +33,7 @@ LAYERS = [
     {"config.train", "config.bench"},
     {"config.scaling", "config.plan"},
     {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
-    {"device", "state", "run_dir", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
+    {"device", "state", "run_dir", "pace", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
     {"distributed.exchange", "distributed.agent"},
     {"distributed.shards", "distributed.compressed"},
     {"distributed.gradients"},
