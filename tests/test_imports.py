@@ -20,6 +20,7 @@ LAYERS = [
         "plan",
         "distributed",
         "distributed.connecting",
+        "distributed.contact",
     },
     {"hydra_changes", "schedule", "schema", "files", "latents", "interruption", "winograd", "plan.scaling"},
     {"distributed.world", "distributed.division", "distributed.compression"},
