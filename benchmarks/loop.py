@@ -13,6 +13,7 @@ use, too: waiting for the disk is not in it, what the writer of checkpoints calc
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ from pggan.draws import Draws
 from pggan.launch import run
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
+from pggan.pace import images_between, seconds_between
 from pggan.run_dir import versions
 from pggan.schema import validated
 
@@ -116,7 +118,7 @@ class Measurement:
                 f"schedule.total_images={(ticks + 1) * tick}",
                 f"monitor.tick_images={tick}",
                 f"monitor.grid_images={events}",
-                f"checkpoint.every_images={events}",
+                f"checkpoint.every_images={2 * events}",
                 "checkpoint.every_minutes=null",
             )
             with redirect_stderr(StringIO()), patch("time.monotonic", self.clock):  # by which ticks are timed
@@ -137,9 +139,10 @@ class Measurement:
         step, loop = median(bare), median(plain)
         event = max(median(saving) - loop, 0) * self.steps
         keep = self.usual.checkpoint
-        apart = min(self.usual.monitor.grid_images, keep.every_images)
-        if keep.every_minutes is not None:
-            apart = min(apart, round(60 * keep.every_minutes * self.batch / step))
+        seconds = seconds_between(keep)
+        apart = min(self.usual.monitor.grid_images, images_between(keep))
+        if seconds < math.inf:
+            apart = min(apart, round(seconds * self.batch / step))
         whole = loop + event * self.batch / apart
         return {
             "resolution": self.resolution,

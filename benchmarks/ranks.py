@@ -43,7 +43,7 @@ class Victim:
             *(sys.executable, str(ROOT / "train.py"), *settings),
             *(f"data.path={folder / 'data'}", f"run_dir={self.run_dir}", f"devices=cpu:{processes}"),
             *("model.stddev_group=2", f"schedule.total_images={TOTAL}"),
-            *("monitor.tick_images=8", "monitor.grid_images=800", "checkpoint.every_images=32", *more),
+            *("monitor.tick_images=8", "monitor.grid_images=800", "checkpoint.every_images=64", *more),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         environment.pop("OMP_NUM_THREADS", None)

@@ -128,7 +128,7 @@ class Soak:
 
     def kill_runs(self, kills: int) -> Findings:
         """Kill each run once, at any instant from its start to its end, then let the same command finish."""
-        findings, began, interval = Findings(), time.perf_counter(), 16
+        findings, began, interval = Findings(), time.perf_counter(), 4 * BATCH
         wanted, seconds = self.whole_run(interval)
         while findings.kills < kills:
             run_dir = self.folder / f"run-{findings.kills}"
@@ -136,7 +136,7 @@ class Soak:
             child = self.start(config)
             time.sleep(self.random.uniform(0, seconds))
             self.kill(child, findings)
-            self.check_loss(run_dir, findings)
+            self.check_loss(run_dir, interval, findings)
             self.judge(run_dir, config, wanted, findings)
         findings.seconds = time.perf_counter() - began
         return findings
@@ -159,7 +159,7 @@ class Soak:
                 if code != -signal.SIGKILL:
                     findings.problems.append(f"{run_dir.name}: exit code {code}")
                 findings.kills += 1
-                self.check_loss(run_dir, findings)
+                self.check_loss(run_dir, BATCH, findings)
             self.judge(run_dir, config, wanted, findings)
         findings.seconds = time.perf_counter() - began
         return findings
@@ -174,13 +174,15 @@ class Soak:
             return
         findings.problems.append(f"processes of run {child} outlived it")
 
-    def check_loss(self, run_dir: Path, findings: Findings) -> None:
-        """All checkpoints that are there under their names are whole; note how many images the newest is behind."""
+    def check_loss(self, run_dir: Path, interval: int, findings: Findings) -> None:
+        """All checkpoints that are there under their names are whole, the newest at most `interval` images behind."""
         for directory in checkpoints_of(run_dir):
             open_checkpoint(directory)
         checkpoint, _ = newest_checkpoint(run_dir)
         lost = self.images_shown() - (checkpoint.images if checkpoint else 0)
         findings.most_images_lost = max(findings.most_images_lost, lost)
+        if lost > interval:
+            findings.problems.append(f"{run_dir.name}: {lost} images lost, more than the interval of {interval}")
 
     def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: Findings) -> None:
         """Let the same command finish, and compare what it leaves with `wanted`."""

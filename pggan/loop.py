@@ -1,6 +1,5 @@
 """The training loop: repeat the step, and do what is due in between."""
 
-import time
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from pggan.draws import Draws
 from pggan.errors import EXIT_INTERRUPTED
 from pggan.interruption import Interruption
 from pggan.latents import seed_latents
+from pggan.pace import Pace
 from pggan.pictures import Pixels, contact_sheet, save_png, to_bytes
 from pggan.reals import RealStream
 from pggan.report import Silence
@@ -57,7 +57,7 @@ class Trainer:
         self.columns, self.rows = parse_grid(config.monitor.grid, "monitor.grid")
         self.rollback = Rollback(saver.run_dir, config.checkpoint.roll_back_after, world)
         self.saved_at = self.state.images or -1
-        self.saved_time = time.monotonic()  # not the system clock, which may jump
+        self.pace = Pace(config.checkpoint, self.state.images)
         self.save_wanted = False
         self.is_milestone = False
         self.snapshot: Snapshot | None = None  # the last one taken
@@ -92,16 +92,19 @@ class Trainer:
                 if agreed & STOP:
                     break
                 before, phase = state.images, self.schedule.at(state.images)
+                self.keep_pace(phase)
                 self.step(phase)
                 self.do_what_is_due(before, phase, asked=bool(agreed & SAVE))
             if self.saved_at != state.images:
                 self.save()
             self.see_saved()
         except NotFinite as problem:
+            self.finish_writing()  # what is still being written may be the place to go back to
             self.report.line(self.rollback.go_back(state, self.stepper.exchange, problem))
             self.report.begin(state.images)
             self.averages.forget()
             self.saved_at, self.save_wanted, self.problem = state.images, False, None
+            self.pace.restart(state.images)
             self.stepper.forget()
             return False
         return True
@@ -111,13 +114,29 @@ class Trainer:
 
         Raises UserError when the state could not be saved.
         """
+        if not self.saver.is_writing:
+            self.finish_writing()
+        late = self.world.is_first and self.pace.is_late
+        return STOP * interruption.wanted | SAVE * late | GO_BACK * (self.problem is not None)
+
+    def keep_pace(self, phase: Phase) -> None:
+        """Hold training until a kill during the next step would lose no more than an interval."""
+        if self.world.is_first and self.pace.must_wait(self.state.images + phase.batch):
+            with self.watchdog.slow():
+                self.finish_writing()
+
+    def finish_writing(self) -> bool:
+        """Wait for the last checkpoint; False if there is something in it that is not finite, which `wishes` tells all.
+
+        Raises UserError when the state could not be saved.
+        """
         try:
-            self.saver.poll()
+            self.saver.wait()
         except NotFinite as problem:
             self.problem = problem
-        minutes = self.config.checkpoint.every_minutes
-        late = self.world.is_first and minutes is not None and time.monotonic() - self.saved_time > 60 * minutes
-        return STOP * interruption.wanted | SAVE * late | GO_BACK * (self.problem is not None)
+        if self.problem is None:
+            self.pace.saved()
+        return self.problem is None
 
     def step(self, phase: Phase) -> None:
         """Show the next images to both players."""
@@ -146,7 +165,6 @@ class Trainer:
         Raises NotFinite when the state is no longer worth going on from, UserError when it can't be saved.
         """
         images, last = self.state.images, self.state.images >= self.schedule.total
-        keep = self.config.checkpoint
 
         def due(every: int) -> bool:
             return last or images // every > before // every
@@ -160,40 +178,38 @@ class Trainer:
             )
         if due(self.config.monitor.grid_images):
             self.show_fakes(phase)
-        self.is_milestone |= keep.is_milestone(self.schedule, before, images)
-        saving = due(keep.every_images) or asked or self.is_milestone
-        # While updates are being skipped, a checkpoint would be no place to go back to: it waits for the next tick.
-        if (saving or (ticking and self.save_wanted)) and not last:
+        self.is_milestone |= self.config.checkpoint.is_milestone(self.schedule, before, images)
+        saving = self.pace.is_due(before, images) or asked or self.is_milestone
+        # While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is taken.
+        if (saving or self.save_wanted) and not last:
             self.save_wanted = not self.rollback.check(self.state)
             if not self.save_wanted:
                 self.save()
 
     def save(self) -> None:
         """Begin to write a checkpoint; its stage is that of the last image shown."""
-        self.saved_at, self.saved_time = self.state.images, time.monotonic()
+        self.saved_at = self.state.images
         notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
         with self.watchdog.slow():
             more = self.stepper.exchange.parts()
             if not self.world.is_first:
                 return
             self.report.flush()
-            self.saver.wait()
+            if not self.finish_writing():
+                return
+            self.pace.begin(self.state.images)
             phase = self.schedule.at(max(self.state.images - 1, 0))
             self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, more=more)
             self.saver.save(self.snapshot)
 
     def see_saved(self) -> None:
         """Wait for the last checkpoint; raises NotFinite, in all processes, when it was not worth keeping."""
-        problem = ""
         if self.world.is_first:
-            try:
-                with self.watchdog.slow():
-                    self.saver.wait()
+            with self.watchdog.slow():
+                if self.finish_writing():
                     # A kill may have come between a checkpoint and the removal of older ones.
                     prune(self.saver.run_dir, self.state.images, self.config.checkpoint.keep)
-            except NotFinite as found:
-                problem = str(found)
-        if problem := self.world.gather(problem)[0]:
+        if problem := self.world.gather(str(self.problem or ""))[0]:
             raise NotFinite(problem)
 
     def show_reals(self) -> None:

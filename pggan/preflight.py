@@ -19,6 +19,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.errors import UserError
 from pggan.files import directory_bytes
 from pggan.networks import Discriminator, Generator
+from pggan.pace import images_between
 from pggan.pictures import contact_sheet, to_pil
 from pggan.schedule import Schedule
 from pggan.state import State
@@ -97,7 +98,7 @@ def _moment_bytes(architecture: Architecture) -> int:
 
 def _kept(schedule: Schedule, checkpoints: CheckpointConfig) -> tuple[list[int], list[int]]:
     """Image counts of the last ordinary checkpoints and of the milestones; every_minutes changes neither number."""
-    total, every = schedule.total, checkpoints.every_images
+    total, every = schedule.total, images_between(checkpoints)
     counts = [phase.end for phase in schedule.phases] if checkpoints.milestones == PHASES else checkpoints.milestones
     milestones = [count for count in counts if count <= total]
     last = range(total // every * every, 0, -every)[: checkpoints.keep + len(milestones)]

@@ -165,8 +165,8 @@ def _is_milestone(directory: Path) -> bool:
 class Saver:
     """Writes one snapshot at a time, in the order given.
 
-    What goes wrong in the background is raised by the next `poll`, `save` or `wait`: UserError when the disk refuses,
-    NotFinite when the snapshot is not worth keeping.
+    What goes wrong in the background is raised by the next `save` or `wait`: UserError when the disk refuses, NotFinite
+    when the snapshot is not worth keeping.
     """
 
     def __init__(self, run_dir: Path, keep: int) -> None:
@@ -195,15 +195,16 @@ class Saver:
         self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot is on its way to the disk."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
-        """Return when everything given to `save` is durable."""
+        """Return when everything given to `save` is durable; raises what went wrong, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self.poll()
-
-    def poll(self) -> None:
-        """Raise what went wrong in the background, once."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

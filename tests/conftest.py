@@ -63,7 +63,7 @@ TINY = [
     "monitor.tick_images=32",
     "monitor.grid_images=80",
     "monitor.grid=3x2",
-    "checkpoint.every_images=64",
+    "checkpoint.every_images=128",
     "devices=cpu",
 ]
 

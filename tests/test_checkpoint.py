@@ -43,7 +43,7 @@ def finished(tmp_path_factory, toy_data):
         "schedule.fade_images=16",
         "schedule.batch=8",
         "model.fmap_max=8",
-        "checkpoint.every_images=32",
+        "checkpoint.every_images=64",
         "devices=cpu",
     ]
     launch.run(validated(TrainConfig, compose("train", overrides)))

@@ -146,7 +146,7 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
 
 
 def test_checkpoints_beyond_keep_are_dropped_oldest_first(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=32", "checkpoint.keep=2"))
+    launch.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "checkpoint.keep=2"))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000000128", "000000160"]
 
 

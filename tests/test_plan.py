@@ -186,10 +186,10 @@ def test_a_device_draws_what_its_data_sheet_says():
 
 
 def test_checkpoints_are_counted_by_images_or_by_minutes_whichever_are_more():
-    settings = config("checkpoint.every_images=10", "checkpoint.every_minutes=2", "checkpoint.milestones=[8]")
+    settings = config("checkpoint.every_images=20", "checkpoint.every_minutes=2", "checkpoint.milestones=[8]")
     schedule = settings.schedule.build()  # 84 images
     assert checkpoint_count(settings.checkpoint, schedule, seconds=60) == 8 + 1 + 1
-    assert checkpoint_count(settings.checkpoint, schedule, seconds=3600) == 30 + 1 + 1
+    assert checkpoint_count(settings.checkpoint, schedule, seconds=3600) == 40 + 1 + 1  # every 90 seconds
 
 
 def test_a_phase_that_is_not_reached_costs_nothing():

@@ -116,6 +116,7 @@ def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
     assert turned.learning_rate_d.item() == pytest.approx(0.3)
 
 
+@pytest.mark.fault(28)
 def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(monkeypatch):
     plain, _ = run(compute=Compute())
     learn, calls = pggan.stepper.learn, []
@@ -135,6 +136,7 @@ def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(m
         assert ((found - expected).abs() > 1e-3).float().mean() < 0.02  # Adam turns rounding into signs
 
 
+@pytest.mark.fault(28)
 def test_out_of_memory_again_ends_the_run(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -175,6 +177,7 @@ def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
     assert text.endswith("at 16x16 of 16.0 GiB free")
 
 
+@pytest.mark.fault(28)
 def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
     from pggan.cost import Imagined
 
@@ -185,6 +188,7 @@ def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
     assert f"16x16 in passes of {sizes[16, 16]}" in text
 
 
+@pytest.mark.fault(28)
 def test_what_can_not_fit_is_refused_with_the_figures():
     with pytest.raises(UserError, match=r"needs 0\.0 GiB with 4 images per pass"):
         fitted(1000)

@@ -1,7 +1,9 @@
 """Several processes on this machine under torchrun's elastic agent: started, watched, started again."""
 
 import logging
+import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import WorkersConfig
+from pggan.distributed.contact import watching
 from pggan.distributed.meeting import MEETING_ERRORS, meeting_point, not_met
 from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
 from pggan.interruption import handling
@@ -25,16 +28,24 @@ TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # the process that started it
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of workers that nothing is to be started again after
 ENDING_SECONDS = 30.0  # between the first machine that has ended and the last
+TELLING_SECONDS = 5.0  # for the processes to tell which one keeps them waiting, before their parent gives up
 
 
 class Agent(LocalElasticAgent):
     """torchrun's agent, which knows when it is no use to start again, and says what happened in words."""
 
-    def __init__(self, spec: WorkerSpec, logs: DefaultLogsSpecs, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, logs: DefaultLogsSpecs, workers: WorkersConfig, say: Callable[[str], None]
+    ) -> None:
         """Args: say: tells people."""
         super().__init__(spec, logs, exit_barrier_timeout=ENDING_SECONDS)
+        self.join_seconds = workers.join_seconds
+        # One machine alone asks nobody else.
+        self.patience = workers.patience_seconds + TELLING_SECONDS if workers.nodes > 1 else math.inf
         self.say = say
         self.signal: int | None = None  # that this process got, and passes on
+        self.turns = 0  # looks at its processes, many in a second; each asks the machine where all meet
+        self.allowed = 0.0  # seconds that a turn may take
 
     def pass_on(self, number: int) -> None:
         """Have the processes save and end; raises KeyboardInterrupt while there are none."""
@@ -48,6 +59,22 @@ class Agent(LocalElasticAgent):
         if not reached:
             raise KeyboardInterrupt
 
+    def end(self) -> None:
+        """End the processes at once, whatever the main thread is doing."""
+        for worker in self._worker_group.workers:
+            if isinstance(worker.id, int):
+                with suppress(ProcessLookupError):
+                    os.kill(worker.id, signal.SIGKILL)
+
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        self.allowed = self.join_seconds + self.patience
+        super()._initialize_workers(worker_group)
+        self.allowed = self.patience
+
+    def _exit_barrier(self) -> None:
+        self.allowed = ENDING_SECONDS + self.patience
+        super()._exit_barrier()  # type: ignore[no-untyped-call]
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         started: dict[int, Any] = super()._start_workers(worker_group)
         if self.signal is not None:  # it came after the loss of the ones before
@@ -56,6 +83,7 @@ class Agent(LocalElasticAgent):
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self.turns += 1
         assert isinstance(self._pcontext, SubprocessContext), "the command is a program"
         codes = {rank: handler.proc.poll() for rank, handler in self._pcontext.subprocess_handlers.items()}
         failed = {worker_group.workers[rank]: code for rank, code in codes.items() if code}
@@ -72,7 +100,7 @@ class Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if any(code in FINAL for code in failed.values()):
             # The machine where all meet stays until the others know.
-            self._exit_barrier()  # type: ignore[no-untyped-call]
+            self._exit_barrier()
         return result
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -136,17 +164,25 @@ def run_workers(
             monitor_interval=0.1,
             local_addr=workers.address,
         )
-        agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), say)
+        agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), workers, say)
+        lost = (
+            f"Lost: the machine at {workers.rendezvous}, or too many others. The same command on all machines goes on "
+            "from the last checkpoint."
+        )
+
+        def give_up() -> None:
+            agent.end()
+            say(lost)
+            shutil.rmtree(logs, ignore_errors=True)
+            os._exit(EXIT_FAILED)  # the main thread waits for an answer, and can't be told
+
         try:
-            with passing_on(agent):
+            with passing_on(agent), watching(lambda: agent.turns, lambda: agent.allowed, give_up):
                 result = agent.run()
         except MEETING_ERRORS as error:
             if agent.get_worker_group().group_world_size is None:
                 raise not_met(workers, error) from error
-            say(
-                f"Lost: the machine at {workers.rendezvous}, or too many others. The same command on all machines goes "
-                "on from the last checkpoint."
-            )
+            say(lost)
             return EXIT_FAILED
     codes = [failure.exitcode for failure in result.failures.values()]
     if not codes:

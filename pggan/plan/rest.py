@@ -10,6 +10,7 @@ import torch
 from pggan.board import Board
 from pggan.config import PHASES, CheckpointConfig, PlanConfig
 from pggan.latents import seed_latents
+from pggan.pace import images_between, seconds_between
 from pggan.pictures import contact_sheet, save_png, to_bytes
 from pggan.plan.calibration import MEASURED, Timing
 from pggan.plan.counting import halfway
@@ -107,7 +108,7 @@ class Chores:
 
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
     """How many are written in a run that takes about `seconds`."""
-    by_images = schedule.total // config.every_images
-    by_time = int(seconds / 60 / config.every_minutes) if config.every_minutes else 0
+    by_images = schedule.total // images_between(config)
+    by_time = int(seconds / seconds_between(config))
     milestones = len(schedule.phases) if config.milestones == PHASES else len(config.milestones)
     return max(by_images, by_time) + milestones + 1

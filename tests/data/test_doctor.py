@@ -136,6 +136,7 @@ def prepared(photos):
     return pyramid, json.loads((destination / "report.json").read_text())
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_each_kind_of_bad_file_is_left_out_with_its_reason(prepared, name):
     listed = {Path(entry["file"]).name: entry["reason"] for entry in prepared[1]["left_out"]}
@@ -154,6 +155,7 @@ def test_nothing_else_is_left_out_or_noted(prepared):
     assert {name for note in report["noted"].values() for name in note["files"]} == set(NOTED)
 
 
+@pytest.mark.fault(22)
 def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_path):
     (tmp_path / "good").mkdir()
     for number in range(100, 200):
@@ -217,6 +219,7 @@ print(len(findings.bad), largest() - before)
 """
 
 
+@pytest.mark.fault(23)
 def test_bombs_take_little_memory(tmp_path):
     folder = tmp_path / "bombs"
     folder.mkdir()

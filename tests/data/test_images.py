@@ -236,6 +236,7 @@ def test_a_png_with_a_wrong_checksum_is_bad(tmp_path):
     assert bad_reason(tmp_path / "a.png")
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize(("width", "height"), [(10_001, 10_000), (20_000, 20_000), (2**31 - 1, 2**31 - 1)])
 def test_a_bomb_is_refused_by_its_header(tmp_path, width, height):
     path = png(tmp_path / "a.png", width, height, (b"IDAT", zlib.compress(b"")))
@@ -244,6 +245,7 @@ def test_a_bomb_is_refused_by_its_header(tmp_path, width, height):
         read_header(path)
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize(("side", "extra_bytes", "bomb"), [(4000, 0, False), (8000, 0, True), (8000, 640_000, False)])
 def test_many_pixels_in_few_bytes_are_a_bomb_and_a_large_photograph_is_not(tmp_path, side, extra_bytes, bomb):
     path = png(tmp_path / "a.png", side, side, (b"IDAT", bytes(extra_bytes)))
@@ -266,6 +268,7 @@ def test_an_animation_is_bad(tmp_path, format_name):
     assert bad_reason(path) == "animated"
 
 
+@pytest.mark.fault(24)
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "a.png")
     assert bad_reason(tmp_path / "a.png") == "not a regular file"

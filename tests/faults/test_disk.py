@@ -36,7 +36,7 @@ def leftovers(run_dir: Path) -> list[Path]:
 @pytest.mark.usefixtures("without_preflight")
 def test_a_disk_that_fills_up_costs_only_what_was_not_saved(tiny_config, tmp_path, small_disk, after_step):
     run_dir = small_disk / "run"
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
     after_step(lambda state: state.images == 104 and fill(small_disk, 16_384))
     with pytest.raises(UserError, match=r"(?s)No space left.*MB more than is free.*last checkpoint is whole"):
         launch.run(config)
@@ -53,7 +53,7 @@ def test_a_disk_that_fills_up_costs_only_what_was_not_saved(tiny_config, tmp_pat
 @pytest.mark.usefixtures("without_preflight")
 def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, small_disk, after_step):
     run_dir = small_disk / "run"
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
 
     def use_up(state) -> None:
         for number in range(64 if state.images == 104 else 0):
@@ -76,7 +76,7 @@ def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, s
 @pytest.mark.fault(6)
 def test_a_directory_that_becomes_read_only_is_left_with_its_checkpoint(tiny_config, small_disk, after_step):
     run_dir = small_disk / "run"
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=32", "monitor.grid=1x1", "model.fmap_max=4")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64", "monitor.grid=1x1", "model.fmap_max=4")
     faults = [72]
 
     def make_read_only(state) -> None:
@@ -118,7 +118,7 @@ def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
     # Once only, so that the second attempt finds a disk in order.
     faults = [refuse]
     after_step(lambda state: state.images == 104 and faults and monkeypatch.setattr(os, call, faults.pop()))
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
     with pytest.raises(UserError, match=os.strerror(number)):
         launch.run(config)
     assert facts_of_run(run_dir)["images"] == 64

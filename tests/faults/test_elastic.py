@@ -99,7 +99,7 @@ def test_two_processes_stopped_at_each_kind_of_point_change_no_bit(tiny_config, 
     """The signal reaches the second process only."""
     loss, precision = recipe
     settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
-    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
+    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
     several(2, whole)
     codes, _ = several(2, halting, points, runs=len(points) + 1)
@@ -113,7 +113,7 @@ def test_two_processes_stopped_at_each_kind_of_point_change_no_bit(tiny_config, 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_another_number_of_processes_changes_no_bit_and_no_image_with_elastic(tiny_config, tmp_path, monkeypatch, loss):
     """1, 2, 1, 3 and 4 processes in turn, in one run directory, against one that is never stopped."""
-    settings = [*LOSSES[loss], "elastic=true", SMALL_GROUPS, "checkpoint.every_images=32", "checkpoint.keep=99"]
+    settings = [*LOSSES[loss], "elastic=true", SMALL_GROUPS, "checkpoint.every_images=64", "checkpoint.keep=99"]
     _, wanted = alone(monkeypatch, tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     config = tiny_config(*settings, f"run_dir={tmp_path / 'elastic'}")
     codes, shown = alone(monkeypatch, config, [40])

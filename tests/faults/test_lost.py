@@ -135,7 +135,7 @@ def test_a_stopped_process_is_named_and_replaced_and_when_no_restarts_are_left_t
 @pytest.mark.fault(35)
 def test_signals_to_the_parent_or_to_one_process_save_and_end_all(victims):
     """The same command after each; the last time the parent is killed, which its processes notice."""
-    settings = ("schedule.total_images=80000", "checkpoint.every_images=80000", "monitor.tick_images=8")
+    settings = ("schedule.total_images=80000", "checkpoint.every_images=160000", "monitor.tick_images=8")
 
     def goes_on(shown: int) -> Victim:
         victim = victims("told", *settings)

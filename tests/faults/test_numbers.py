@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pggan import launch, loop
+from pggan import launch, loop, saving
 from pggan.checkpoint import checkpoints_of, newest_checkpoint
 from pggan.cli import main
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
 from pggan.saving import require_finite
 from pggan.stepper import Stepper
+from tests.processes import in_processes, values_of
 
 PLAYERS = {"G": "g", "D": "d"}
 
@@ -91,7 +93,7 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
 @pytest.mark.fault(26)
 def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, poison):
     """Bad from 72 images to the tick at 96, the first time only: back to 64, and then as if nothing had been."""
-    settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=32")
+    settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=64")
     launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     poison("G", 72, 96)
     assert launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
@@ -110,7 +112,7 @@ def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoin
     tiny_overrides, tmp_path, poison, capsys, player
 ):
     poison(player, 72, 10**6, times=10**6)
-    arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=32", f"run_dir={tmp_path}"]
+    arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=64", f"run_dir={tmp_path}"]
     assert main(["train", *tiny_overrides, *arguments]) == 2
     shown = capsys.readouterr().err
     assert "again, after going back to 64" in shown
@@ -154,6 +156,43 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
     for directory in checkpoints_of(tmp_path / "bad"):
         checkpoint, _ = newest_checkpoint(directory.parents[1])
         require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "average")})
+
+
+def spoil_and_train(config):
+    """Train as one of two; the averaged weights of both stop being finite at 72 images, once."""
+    step, spoilt = Stepper.step, []
+
+    def watched_step(self, *arguments):
+        watched = step(self, *arguments)
+        if self.state.images == 72 and not spoilt:
+            spoilt.append(72)
+            with torch.no_grad():
+                next(self.state.average.parameters()).view(-1)[0] = math.inf
+        return watched
+
+    Stepper.step = watched_step
+    saving.write_checkpoint = slowly(saving.write_checkpoint)
+    return launch.run(config)
+
+
+def slowly(write):
+    def wait_and_write(*arguments):
+        time.sleep(0.1)
+        write(*arguments)
+
+    return wait_and_write
+
+
+@pytest.mark.fault(26)
+def test_two_processes_go_back_together_from_what_only_the_first_has_seen(tiny_config, tmp_path):
+    """A checkpoint turns out not to be finite while the first process waits for it, before it begins another."""
+    settings = ("checkpoint.every_images=16", "monitor.tick_images=160")
+    config = tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")
+    assert values_of(in_processes(2, spoil_and_train, config)) == [0, 0]
+    assert (tmp_path / "bad" / "train.log").read_text().count("Going back to the checkpoint of 64 images") == 1
+    undisturbed = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}")
+    assert values_of(in_processes(2, launch.run, undisturbed)) == [0, 0]
+    assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
 
 
 class Synchronisations(TorchDispatchMode):

@@ -54,7 +54,7 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
 ):
     """One run stopped at each of the points in turn, against the states of one that is never stopped."""
     settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
-    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
+    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     launch.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20

@@ -58,6 +58,13 @@ class Launch:
                 process.wait()
 
 
+def wait_for(found: Callable[[], object], launch: Launch) -> None:
+    end = time.monotonic() + LIMIT
+    while not found():
+        assert time.monotonic() < end, launch.output()
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
     started = Launch(tmp_path)

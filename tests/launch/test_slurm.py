@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from pggan.cli import main
 from pggan.inspect import facts_of_run
 from pggan.interruption import Interruption
+from tests.launch.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "slurm"
@@ -45,13 +45,6 @@ def requeued(tmp_path: Path) -> list[str]:
     return file.read_text().splitlines() if file.is_file() else []
 
 
-def wait_for(found, launch) -> None:
-    end = time.monotonic() + 90
-    while not found():
-        assert time.monotonic() < end, launch.output()
-        time.sleep(0.05)
-
-
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -64,6 +57,7 @@ def require_gone_on(run_dir: Path, state: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(14)
 def test_the_batch_script_goes_on_when_its_time_is_over(launch, job, tiny_overrides, run_dir, tmp_path, expected_state):
     """Slurm sends USR1 to the step, that is, to srun's processes."""
     script = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "devices=cpu:1", "seed=0"]
@@ -80,6 +74,7 @@ def test_the_batch_script_goes_on_when_its_time_is_over(launch, job, tiny_overri
 
 
 @pytest.mark.slow
+@pytest.mark.fault(14)
 def test_the_batch_script_for_torchrun_goes_on(launch, job, tiny_overrides, run_dir, tmp_path, expected_state):
     """There, Slurm sends USR1 to the script itself."""
     script = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides]
@@ -94,6 +89,7 @@ def test_the_batch_script_for_torchrun_goes_on(launch, job, tiny_overrides, run_
     require_gone_on(run_dir, expected_state)
 
 
+@pytest.mark.fault(14)
 @pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"])])
 def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code, again):
     (slurm / "srun").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/step.txt\nexit {code}\n')
@@ -107,6 +103,7 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code,
     ]
 
 
+@pytest.mark.fault(14)
 def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
@@ -147,6 +144,7 @@ echo "Submitted batch job 700"
 
 
 @pytest.mark.slow
+@pytest.mark.fault(14)
 def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides, tmp_path, expected_state):
     """submitit sends itself USR2 when time is nearly over: training saves first, then submitit queues the job again."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -64,47 +63,6 @@ def test_train_starts_its_own_processes(launch, settings, run_dir, expected_stat
     assert launch.codes() == [0], launch.output()
     require_one_run(run_dir, launch.output())
     assert facts_of_run(run_dir)["state_sha256"] == expected_state
-
-
-@pytest.fixture
-def two_machines():
-    """Two network namespaces with a cable: (name, interface, address) of each."""
-    ours = f"pggan{os.getpid()}"
-    ends = [(f"{ours}-{end}", f"v{end}{os.getpid()}", f"10.77.0.{number}") for number, end in ((1, "a"), (2, "b"))]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        for name, _, _ in ends:
-            ip("netns", "add", name)
-        ip("link", "add", ends[0][1], "netns", ends[0][0], "type", "veth", "peer", ends[1][1], "netns", ends[1][0])
-        for name, interface, address in ends:
-            ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
-            ip("-n", name, "link", "set", interface, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces: {error}")
-    else:
-        yield ends
-    finally:
-        for name, _, _ in ends:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-def test_two_machines_with_a_network_between_them(launch, settings, two_machines, run_dir, expected_state, tmp_path):
-    """The second one has a disk of its own: nothing of the run is written there."""
-    for number, (name, interface, address) in enumerate(two_machines):
-        own = [f"run_dir={tmp_path / 'elsewhere' / 'run'}"] if number else []
-        launch.start(
-            *("ip", "netns", "exec", name, *TRAIN, *settings, "devices=cpu:1", "workers.nodes=2"),
-            *(f"workers.rendezvous={two_machines[0][2]}:29500", f"workers.address={address}", *own),
-            GLOO_SOCKET_IFNAME=interface,
-        )
-    assert launch.codes() == [0, 0], launch.output()
-    require_one_run(run_dir, launch.output())
-    assert facts_of_run(run_dir)["state_sha256"] == expected_state
-    assert not (tmp_path / "elsewhere").exists()
 
 
 # ---- signals ---------------------------------------------------------------------------------------------
