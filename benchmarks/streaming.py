@@ -2,9 +2,9 @@
 
     python -m benchmarks.streaming --files 100000 --side 1024 --resolution 8 --out benchmarks/results/streaming.json
 
-The files are one JPEG with a comment of its own each, so that no two are the same and making them takes no time.  Memory is
-that of all processes together, sampled while they run (Linux): `own` without files', `proportional` (PSS) with the parts
-of files that are mapped, shared ones divided among who shares them.
+The files are one JPEG with a comment of its own each, so that no two are the same and making them takes no time.
+Memory is that of all processes together, sampled while they run (Linux): `own` without files', `proportional` (PSS)
+with the parts of files that are mapped, shared ones divided among who shares them.
 """
 
 import argparse
