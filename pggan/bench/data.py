@@ -42,10 +42,11 @@ def measure_loading(
     side, batch = phase.resolution, phase.batch
     drop_from_memory(pyramid, side)
     fading = replace(phase, alpha=0.5)
-    ready, faded = (
-        RealStream(pyramid, 0, device, mirror=True, labels=False, budget=budget, phase_at=lambda images, at=at: at)
-        for at in (phase, fading)
-    )
+
+    def stream_of(always: Phase) -> RealStream:
+        return RealStream(pyramid, 0, device, mirror=True, labels=False, budget=budget, phase_at=lambda images: always)
+
+    ready, faded = stream_of(phase), stream_of(fading)
     floats = torch.ones(batch, side, side, pyramid.channels, device=device)
     return {
         "cold_images_per_second": batch * rate(read_batches(pyramid, phase, device), batches, 0.0),
