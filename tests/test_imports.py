@@ -38,7 +38,7 @@ LAYERS = [
     {"distributed.exchange", "distributed.agent"},
     {"distributed.shards", "distributed.compressed", "distributed.memory"},
     {"distributed.gradients"},
-    {"data.images", "data.writer", "data.loader", "step", "checkpoint", "report"},
+    {"data.images", "data.writer", "data.loader", "data.floats", "step", "checkpoint", "report"},
     {"distributed.sharing"},
     {"data.entries", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
     {"rollback", "textbook", "cost", "plan.counting", "data.archives"},

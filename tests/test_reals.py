@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from pggan.bench.steps import phase_of
+from pggan.data.floats import FloatMaker, mirrored
 from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
 from pggan.data.pyramid import ImagePyramid
 from pggan.draws import Draws
-from pggan.reals import RealStream, epoch_order, indices_at, mirrored
+from pggan.reals import RealStream, epoch_order, indices_at
 from pggan.schedule import Schedule
 
 CPU = torch.device("cpu")
@@ -72,7 +73,10 @@ def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):
 def test_batches_do_not_depend_on_history(pyramid):
     """In order, in another order and again, with reading ahead that is right or wrong: the same bits."""
     stream = RealStream(pyramid, 0, CPU, True, True, budget=0, phase_at=SCHEDULE.at)
-    first = {images: stream.batch(phase, Draws(0, images, CPU)) for images, phase in steps()}
+    first = {}
+    for images, phase in steps():
+        batch = stream.batch(phase, Draws(0, images, CPU))
+        first[images] = batch._replace(images=batch.images.clone())
     fresh = RealStream(pyramid, 0, CPU, True, True, budget=10**9)
     for images, phase in reversed(list(steps())):
         for source in (stream, fresh):
@@ -125,6 +129,29 @@ def test_exactly_the_chosen_images_are_mirrored(channels, side):
     found = mirrored(images, flip)
     for image, chosen, original in zip(found, flip, images, strict=True):
         assert torch.equal(image, original.flip(1) if chosen else original)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(5, 4, 4, 1), (40, 32, 32, 3), (3, 128, 128, 3), (2, 256, 256, 4), (1, 512, 512, 3)])
+def test_floats_are_the_same_in_pieces_of_any_size(shape, threads, monkeypatch):
+    """Several images to a piece, an image of several pieces, and of several tasks: dividing, then subtracting."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    maker = FloatMaker(CPU)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    images.view(-1)[:256] = torch.arange(256)[: images.numel()]
+    plain = images.permute(0, 3, 1, 2).float() / 127.5 - 1
+    for flip in (None, torch.arange(len(images)) % 3 == 1, torch.ones(len(images), dtype=torch.bool)):
+        found = maker.make(images, flip)
+        for number, image in enumerate(plain):
+            assert torch.equal(found[number], image if flip is None or not flip[number] else image.flip(2))
+        assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_floats_go_where_the_last_ones_were():
+    maker, images = FloatMaker(CPU), torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
+    first = maker.make(images, None)
+    assert maker.make(images + 255, None).data_ptr() == first.data_ptr()
+    assert first.unique().tolist() == [1.0]
 
 
 def test_labels_belong_to_their_images(pyramid):

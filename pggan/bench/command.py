@@ -67,7 +67,8 @@ def run_data(config: BenchConfig, device: torch.device, loss: Loss, pyramid: Ima
         row = measure_loading(pyramid, phase, device, config.data.batches, budget)
         name, seconds = next(iter(steps.measure(phase, config.steps, config.warmup).items()))
         row["step_images_per_second"], row["notices"] = phase.batch / seconds, list(steps.ways[name].notices)
-        row["ratio"] = row["ready_images_per_second"] / row["step_images_per_second"]
+        least = min(row["ready_images_per_second"], row["fading_images_per_second"])
+        row["ratio"] = least / row["step_images_per_second"]
         rows.append({"resolution": stage, "batch": phase.batch, **row})
         errors.print(f"{stage}x{stage}: {row['ratio']:.0f} times what the step takes")
     facts = {"images": pyramid.images, "channels": pyramid.channels, "resolution": pyramid.resolution}

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -35,15 +36,24 @@ def measure_loading(
     """Images per second of one level.
 
     cold: bytes from the disk, by the page cache's leave; warm: from memory; ready: what the training step gets,
-    mirrored floats on the device, with levels of up to `budget` bytes living there.
+    mirrored floats on the device, with levels of up to `budget` bytes living there; fading: the same while the level is
+    faded in.  copied: what the memory of the device allows, if nothing but those floats were copied.
     """
     side, batch = phase.resolution, phase.batch
     drop_from_memory(pyramid, side)
-    reading = RealStream(pyramid, 0, device, mirror=True, labels=False, budget=budget, phase_at=lambda images: phase)
+    fading = replace(phase, alpha=0.5)
+
+    def stream_of(always: Phase) -> RealStream:
+        return RealStream(pyramid, 0, device, mirror=True, labels=False, budget=budget, phase_at=lambda images: always)
+
+    ready, faded = stream_of(phase), stream_of(fading)
+    floats = torch.ones(batch, side, side, pyramid.channels, device=device)
     return {
         "cold_images_per_second": batch * rate(read_batches(pyramid, phase, device), batches, 0.0),
         "warm_images_per_second": batch * rate(read_batches(pyramid, phase, device, again=batches), batches),
-        "ready_images_per_second": batch * rate(make_batches(reading, phase, device), batches),
+        "ready_images_per_second": batch * rate(make_batches(ready, phase, device), batches),
+        "fading_images_per_second": batch * rate(make_batches(faded, fading, device), batches),
+        "copied_images_per_second": batch * rate(copies(floats), batches),
         "lives_on_device": pyramid.level_bytes(side) <= budget,
     }
 
@@ -68,6 +78,14 @@ def make_batches(stream: RealStream, phase: Phase, device: torch.device) -> Iter
     """Batches as training gets them."""
     for step in count():
         wait(stream.batch(phase, Draws(0, step * phase.batch, device)).images)
+        yield
+
+
+def copies(floats: torch.Tensor) -> Iterator[None]:
+    """Copies of memory into memory."""
+    target = torch.empty_like(floats)
+    while True:
+        wait(target.copy_(floats))
         yield
 
 
@@ -124,9 +142,10 @@ def measure_decoding(pyramid: ImagePyramid) -> list[dict[str, Any]]:
 
 def loading_table(rows: list[dict[str, Any]]) -> Table:
     """Loading beside the training step, per resolution."""
-    table = Table("resolution", "batch", "cold img/s", "warm img/s", "ready img/s", "step img/s", "ready / step")
+    names = ("cold", "warm", "copied", "ready", "fading", "step")
+    table = Table("resolution", "batch", *(f"{name} img/s" for name in names), "least / step")
     for row in rows:
-        rates = (row[f"{name}_images_per_second"] for name in ("cold", "warm", "ready", "step"))
+        rates = (row[f"{name}_images_per_second"] for name in names)
         shown = (f"{images:,.0f}" if images >= 10 else f"{images:.2f}" for images in rates)
         table.add_row(str(row["resolution"]), str(row["batch"]), *shown, f"{row['ratio']:,.0f}")
     return table

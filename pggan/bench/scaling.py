@@ -19,6 +19,7 @@ from pggan.bench.command import hardware, show
 from pggan.bench.steps import phase_of
 from pggan.bench.ways import ADAM, DECAY
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, ScalingConfig, Switch
+from pggan.data.floats import mirrored, to_float
 from pggan.device import choose_compute, choose_device, count_devices, device_of, set_up
 from pggan.distributed.agent import run_workers
 from pggan.distributed.division import Division
@@ -30,7 +31,6 @@ from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.reals import mirrored, to_float
 from pggan.run_dir import plain, versions
 from pggan.schedule import table_at
 from pggan.state import Player, new_state
