@@ -4,8 +4,7 @@
 
 A machine that does other things besides changes its pace within minutes, so a run is held against the mean of the plans
 before and after it; --cpu-time counts what the processor works for each of them instead of the time that passes.  What
-is trained on is noise, in as many images as the demo has.  The seconds measured are those of the whole command, from its
-start to its end, as those planned.
+is trained on is noise, in as many images as the demo has.  The seconds are those of the whole command.
 """
 
 import argparse

@@ -145,7 +145,7 @@ class Calibration:
         return timings
 
     def seconds_of_comparing(self) -> float:
-        """How long the processes take to see that their weights are the same, as at every tick; before any `timings`."""
+        """How long the processes take to compare their weights, as at every tick; before any `timings`."""
         weights: dict[str, list[Tensor]] = {
             "G": list(self.state.g.network.weights),
             "D": list(self.state.d.network.weights),
