@@ -73,6 +73,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_of_each(processes: int, *, elastic: bool) -> int:
+    """Of `processes` of one run on this machine, for arithmetic on the CPU."""
+    return 1 if elastic else max(1, available_cores() // processes)  # more would add up in another order
+
+
 def device_of(place: Place, devices: str) -> torch.device:
     """The device of one of several processes; raises UserError when there are more processes than `devices` says."""
     kind, count = count_devices(devices)

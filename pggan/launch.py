@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 
 from pggan.config import TrainConfig
-from pggan.device import available_cores, choose_device, count_devices, device_of
-from pggan.distributed.part import take_part
+from pggan.device import choose_device, count_devices, device_of, threads_of_each
+from pggan.distributed.part import division_of, take_part
 from pggan.distributed.world import Place, World, launched
 from pggan.errors import UserError
-from pggan.run import division_of, teller
 from pggan.run import run as run_in
+from pggan.run import teller
 from pggan.run_dir import choose_run_dir, plain
 
 
@@ -53,5 +53,5 @@ def run_several(config: TrainConfig, kind: str, count: int) -> int:
     # Named here, so that processes started again after a loss come back to it.
     run_dir = choose_run_dir(config)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
-    threads = 1 if config.elastic else max(1, available_cores() // count)
+    threads = threads_of_each(count, elastic=config.elastic)
     return run_workers("train", plain(config), count, config.workers, threads=threads, say=teller(run_dir))

@@ -23,6 +23,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.device import available_cores, choose_compute, records, set_up
 from pggan.distributed.division import Division
 from pggan.distributed.gradients import build_exchange, compresses
+from pggan.distributed.part import division_of
 from pggan.distributed.sharing import share_kept, share_state
 from pggan.distributed.watchdog import Watchdog
 from pggan.distributed.world import World
@@ -115,15 +116,6 @@ def run(config: TrainConfig, world: World) -> int:
 
 
 # ---- finding and checking ----------------------------------------------------------------------------------
-
-
-def division_of(config: TrainConfig, size: int, rank: int = 0) -> Division:
-    """How batches are divided among `size` processes; raises UserError when a batch of the schedule can't be."""
-    group, shards = config.model.stddev_group, config.workers.shards
-    division = Division(rank, size, group, config.elastic, config.compute.micro_batch, shards)
-    for phase in config.schedule.build().phases:
-        division.require_enough("schedule.batch", phase.batch)
-    return division
 
 
 def idle_cores(config: TrainConfig, division: Division, world: World, cores: int) -> list[str]:

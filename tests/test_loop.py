@@ -16,10 +16,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pggan import launch
 from pggan.checkpoint import load_generator, newest_checkpoint
 from pggan.device import choose_device
+from pggan.distributed.part import division_of
 from pggan.distributed.world import World
 from pggan.errors import UserError
 from pggan.inspect import facts_of_run
-from pggan.run import division_of, idle_cores
+from pggan.run import idle_cores
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:

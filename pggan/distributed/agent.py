@@ -151,20 +151,25 @@ def run_workers(
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled below
     }
+    relay = Relay()
     if workers.nodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
         variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables):
+    with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables), handling(relay):
+        try:
+            meeting = meeting_point(workers)
+        except KeyboardInterrupt:
+            return stopped_before_meeting(say)
         spec = WorkerSpec(
             role="train",
             local_world_size=count,
             entrypoint=sys.executable,
             args=("-m", "pggan.distributed.worker"),
-            rdzv_handler=meeting_point(workers),
+            rdzv_handler=meeting,
             max_restarts=workers.restarts,
             monitor_interval=0.1,
             local_addr=workers.address,
         )
-        agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), workers, say)
+        agent = relay.agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), workers, say)
         lost = (
             f"Lost: the machine at {workers.rendezvous}, or too many others. The same command on all machines goes on "
             "from the last checkpoint."
@@ -177,8 +182,12 @@ def run_workers(
             os._exit(EXIT_FAILED)  # the main thread waits for an answer, and can't be told
 
         try:
-            with passing_on(agent), watching(lambda: agent.turns, lambda: agent.allowed, give_up):
+            with watching(lambda: agent.turns, lambda: agent.allowed, give_up):
                 result = agent.run()
+        except KeyboardInterrupt:
+            if agent.get_worker_group().group_world_size is None:
+                return stopped_before_meeting(say)
+            raise
         except MEETING_ERRORS as error:
             if agent.get_worker_group().group_world_size is None:
                 raise not_met(workers, error) from error
@@ -206,12 +215,18 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def passing_on(agent: Agent) -> Iterator[None]:
-    """Signals to this process go to the workers; while there are none, they end it."""
+class Relay:
+    """Takes signals to this process to the workers of the `agent`; while there are none, they end it."""
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        agent.pass_on(number)
+    agent: Agent | None = None
 
-    with handling(pass_on):
-        yield
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.agent is None:
+            raise KeyboardInterrupt
+        self.agent.pass_on(number)
+
+
+def stopped_before_meeting(say: Callable[[str], None]) -> int:
+    """Tell people, and give the exit code."""
+    say("Stopped while waiting for the other machines: no process has been started. The same command begins again.")
+    return EXIT_INTERRUPTED

@@ -1,4 +1,4 @@
-"""Taking part in a run of several processes, from meeting the others to parting from them."""
+"""Taking part in a run of several processes: from meeting the others to parting from them, and with which images."""
 
 import sys
 import time
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from pggan.config import WorkersConfig
+from pggan.config import TrainConfig, WorkersConfig
+from pggan.distributed.division import Division
 from pggan.distributed.world import EndedElsewhere, PeerLost, Place, World
 from pggan.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 
@@ -39,3 +40,12 @@ def take_part(
         time.sleep(WAIT_SECONDS)
         print(error, file=sys.stderr, flush=True)
         return EXIT_LEFT
+
+
+def division_of(config: TrainConfig, size: int, rank: int = 0) -> Division:
+    """How batches are divided among `size` processes; raises UserError when a batch of the schedule can't be."""
+    group, shards = config.model.stddev_group, config.workers.shards
+    division = Division(rank, size, group, config.elastic, config.compute.micro_batch, shards)
+    for phase in config.schedule.build().phases:
+        division.require_enough("schedule.batch", phase.batch)
+    return division

@@ -1,51 +1,88 @@
-"""How long the updates of a run take on the device here: real ones, of real images' size, as training makes them."""
+"""How long the updates of a run take on the devices here: real ones, of real images' size, as training makes them."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from statistics import median
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from pggan.architecture import Architecture
-from pggan.averages import Averages
 from pggan.compute import Compute
 from pggan.config import PlanConfig
-from pggan.data.loader import budget_bytes
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import PyramidWriter
-from pggan.device import records
+from pggan.distributed.gradients import build_exchange, compresses
+from pggan.distributed.part import division_of
 from pggan.distributed.world import World
-from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.fitting import USABLE, free_bytes
 from pggan.losses.base import Loss
 from pggan.plan.counting import halfway
 from pggan.plan.phases import PhaseCost
-from pggan.reals import RealStream
+from pggan.plan.updates import Updates, lone_updates, shared_updates
 from pggan.schedule import Phase
 from pggan.state import new_state
-from pggan.stepper import STEPS_BEFORE_RECORDING, Stepper
 
-IMAGES = 16  # of noise, to load from
-DECAY = 0.999
 MEASURED, EXTRAPOLATED, ASSUMED = "measured", "extrapolated", "assumed"
-LEAST_SECONDS = 1.0  # that steps of one kind are timed, however many that takes
+ROUNDS = 3  # of all phases in turn: what else the machine does for a while does not fall on one of them
+LEAST_SECONDS = 1.5  # that steps of one kind are timed in all rounds, however many that takes
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of the updates of one phase on one device."""
+    """Of the updates of one phase."""
 
-    seconds: float  # of an update, mean over the interval of lazy penalties
-    fixed_seconds: float  # of it, however small the batch
+    seconds: float  # of an update of the run, mean over the interval of lazy penalties
+    lone_seconds: float  # of one that a single device would make, with nothing to exchange
+    fixed_seconds: float  # of that, however small the batch
     source: str  # MEASURED, EXTRAPOLATED from the last one that was, or ASSUMED from a rate
 
 
+@dataclass(frozen=True)
+class Probe:
+    """Updates of one kind, timed in every round."""
+
+    updates: Updates
+    phase: Phase
+    rounds: list[float] = field(default_factory=list)  # seconds of an update
+
+    @property
+    def seconds(self) -> float:
+        """Of an update."""
+        return median(self.rounds)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What is timed of one phase."""
+
+    run: Probe  # the updates of the run
+    lone: Probe  # one process's part of the batch, with nothing to exchange; in a run of one process, the same
+    small: Probe | None  # a group of minibatch stddev alone; None where the part is no larger, or another phase tells
+
+    def all(self) -> list[Probe]:
+        """Each one once."""
+        found = [self.run] if self.lone is self.run else [self.run, self.lone]
+        return [*found, self.small] if self.small is not None else found
+
+    def fixed_seconds(self) -> float:
+        """Of an update on one device, however small its batch: the line through two batch sizes, at 0 images."""
+        if self.small is None:
+            return 0.0  # it can't be divided any further
+        group = self.small.phase.batch
+        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - group)
+        return max(self.small.seconds - per_image * group, 0.0)
+
+    def timing(self, fixed_seconds: float) -> Timing:
+        """What follows from all rounds; of the whole batch on one device, a part of it and `fixed_seconds` tell."""
+        fixed = min(fixed_seconds, self.lone.seconds)
+        lone = fixed + (self.lone.seconds - fixed) * self.run.phase.batch / self.lone.phase.batch
+        return Timing(self.run.seconds, lone, fixed, MEASURED)
+
+
 class Calibration:
-    """A state that is trained on noise in order to see how long that takes."""
+    """A state that all processes of a run train on noise, in order to see how long that takes."""
 
     def __init__(
         self,
@@ -54,22 +91,32 @@ class Calibration:
         loss: Loss,
         compute: Compute,
         *,
-        device: torch.device,
-        folder: Path,
+        world: World,
+        pyramid: ImagePyramid,
         notice: Callable[[str], None],
     ) -> None:
-        """Args: folder: may be filled with files; notice: hears what does not work here and what is done instead."""
-        self.config, self.loss, self.device = config, loss, device
-        self.state = new_state(architecture, config.optimizer, 0, device, half=compute.dtype is torch.float16)
-        record = records(config.compute, device)
-        self.warmup = STEPS_BEFORE_RECORDING + 1 if record else 1
-        self.stepper = Stepper(self.state, loss, compute, record=record, notice=notice)
-        self.averages = Averages()
-        budget = budget_bytes(config.data.device_budget_mib, device)
-        pyramid = noise(folder / "noise", architecture)
-        labels = architecture.labels > 0
-        self.stream = RealStream(pyramid, 0, device, config.data.mirror, labels, budget=budget)
-        self._fixed: dict[int, float] = {}  # by resolution
+        """Args: pyramid: images to train on; notice: hears what does not work here and what is done instead."""
+        self.config, self.world = config, world
+        self.group = config.model.stddev_group
+        self.division = division_of(config, world.size, world.rank)
+        self.state = new_state(
+            architecture,
+            config.optimizer,
+            0,
+            world.device,
+            half=compute.dtype is torch.float16,
+            plain=compresses(config.gradients, world),
+        )
+        self.exchange = build_exchange(
+            config.gradients, self.state, config.optimizer, world=world, division=self.division
+        )
+        common = (config, self.state, loss, compute)
+        self.lone = lone_updates(*common, pyramid=pyramid, device=world.device, notice=notice)
+        self.run = self.lone
+        if world.size > 1 or config.elastic:
+            self.run = shared_updates(
+                *common, exchange=self.exchange, division=self.division, pyramid=pyramid, world=world, notice=notice
+            )
 
     def timings(self, costs: Sequence[PhaseCost], tell: Callable[[str], None]) -> list[Timing]:
         """One per phase; from the first that does not fit or would take too long on, they follow from the last rate.
@@ -77,77 +124,65 @@ class Calibration:
         Raises UserError if not even the first one fits.
         """
         deadline = time.monotonic() + self.config.limit_seconds
-        free = free_bytes(self.device)
-        found: list[Timing] = []
-        rate = fixed = 0.0  # of the last phase measured
-        for cost in costs:
-            phase = halfway(cost.phase)
-            need = 2 * (self.warmup + self.config.steps) * cost.flops / rate if rate else 0.0
-            fits = free is None or cost.peak_bytes <= USABLE * free
-            if not fits and not rate:
-                raise UserError(
-                    f"A step at {phase.name} with {phase.batch} images does not fit into the memory that is free.",
-                    "Leave out calibrate=true, or lower schedule.batch.",
-                )
-            if not fits or time.monotonic() + need > deadline or (found and found[-1].source != MEASURED):
-                seconds = cost.flops / rate
-                found.append(Timing(seconds, min(fixed, seconds), EXTRAPOLATED))
-                continue
-            tell(f"Measuring steps at {phase.name}, batch {phase.batch}")
-            seconds = self.update_seconds(phase)
-            fixed = self._fixed[phase.resolution] = self.fixed_seconds(phase, seconds)
-            rate = cost.flops / seconds
-            found.append(Timing(seconds, fixed, MEASURED))
-        return found
+        found: list[Probes] = []
+        for number, cost in enumerate(costs):
+            if not self._goes_on(cost, costs[number - 1] if number else None, found, deadline):
+                break
+            found.append(self._probes(halfway(cost.phase), found))
+            self._take(found[-1], 1, tell)
+        for number in range(2, ROUNDS + 1):
+            for probes in found:
+                need = 2 * sum(probe.seconds * (probe.updates.warmup + 1) for probe in probes.all())
+                if self.world.tell(time.monotonic() + need < deadline):
+                    self._take(probes, number, tell)
+        fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
+        timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
+        last, flops = timings[-1], costs[len(found) - 1].flops
+        for cost in costs[len(found) :]:
+            scale = cost.flops / flops
+            lone = last.lone_seconds * scale
+            timings.append(Timing(last.seconds * scale, lone, min(last.fixed_seconds, lone), EXTRAPOLATED))
+        return timings
 
-    def update_seconds(self, phase: Phase) -> float:
-        """Of one update, mean over the interval of lazy penalties."""
-        interval = self.loss.interval
-        self.state.reset_optimizers()
-        self.stepper.forget()
-        seconds = [self._median(phase, position) for position in range(min(interval, 2))]
-        return (seconds[0] + (interval - 1) * seconds[-1]) / interval
+    def seconds_of_comparing(self) -> float:
+        """How long the processes take to compare their weights, as at every tick; before any `timings`."""
+        weights: dict[str, list[Tensor]] = {
+            "G": list(self.state.g.network.weights),
+            "D": list(self.state.d.network.weights),
+        }
+        self.world.wait_for_all()
+        start = time.perf_counter()
+        self.world.require_equal_weights(weights)
+        return time.perf_counter() - start
 
-    def fixed_seconds(self, phase: Phase, seconds: float) -> float:
-        """The part of an update's `seconds` that a smaller batch would not save: the line through two batches at 0."""
-        group = min(self.config.model.stddev_group, phase.batch)
-        if phase.resolution in self._fixed:
-            return min(self._fixed[phase.resolution], seconds)
-        if group == phase.batch:
-            return 0.0  # it can't be divided any further
-        small = self.update_seconds(replace(phase, batch=group))
-        per_image = (seconds - small) / (phase.batch - group)
-        return min(max(small - per_image * group, 0.0), seconds)
+    def _goes_on(self, cost: PhaseCost, before: PhaseCost | None, found: Sequence[Probes], deadline: float) -> bool:
+        """Whether the phase of `cost` can be measured, in time; raises UserError if it is the first and can't."""
+        free = self.world.lowest(free_bytes(self.world.device, self.world.local_size))
+        fits = free is None or cost.peak_bytes <= USABLE * free
+        if before is None:
+            with self.world.together():
+                if not fits and self.world.is_first:
+                    phase = cost.phase
+                    raise UserError(
+                        f"A step at {phase.name} with {phase.batch} images does not fit into the memory that is free.",
+                        "Leave out calibrate=true, or lower schedule.batch.",
+                    )
+            return True
+        probe = found[-1].run
+        need = 2 * (probe.updates.warmup + 1) * probe.seconds * cost.flops / before.flops
+        return bool(self.world.tell(fits and time.monotonic() + need < deadline))
 
-    def _median(self, phase: Phase, position: int) -> float:
-        """Seconds of the updates at `position` in the interval of lazy penalties, 0 being the one with them."""
-        times: list[float] = []
-        number = 0
-        while number < self.warmup + self.config.steps or sum(times[self.warmup :]) < LEAST_SECONDS:
-            draws = Draws(0, (number * self.loss.interval + position) * phase.batch, self.device)
-            start = time.perf_counter()
-            watched = self.stepper.step(phase, self.stream.batch(phase, draws), draws, DECAY)
-            self.averages.add(watched)
-            self._wait()
-            times.append(time.perf_counter() - start)
-            number += 1
-        self.averages.flush(World.alone(self.device))
-        return median(times[self.warmup :])
+    def _probes(self, phase: Phase, found: Sequence[Probes]) -> Probes:
+        run = Probe(self.run, phase)
+        part = self.division.largest_share(phase.batch)
+        lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
+        group = min(self.group, part)
+        tells = group < part and phase.resolution not in [probes.run.phase.resolution for probes in found]
+        return Probes(run, lone, Probe(self.lone, replace(phase, batch=group)) if tells else None)
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
-
-
-def noise(path: Path, architecture: Architecture) -> ImagePyramid:
-    """A pyramid of a few images of noise."""
-    source = np.random.default_rng(0)
-    side, channels, classes = architecture.resolution, architecture.channels, architecture.labels
-    names = [str(number) for number in range(classes)] or None
-    with PyramidWriter(path, side, channels, {"kind": "noise"}, class_names=names) as writer:
-        for number in range(IMAGES):
-            image = source.integers(0, 256, (side, side, channels), np.uint8)
-            writer.add(image, number % classes if classes else None)
-    return ImagePyramid(path)
+    def _take(self, probes: Probes, round_number: int, tell: Callable[[str], None]) -> None:
+        phase = probes.run.phase
+        tell(f"Measuring steps at {phase.name}, batch {phase.batch} ({round_number} of {ROUNDS} times)")
+        steps = -(-self.config.steps // ROUNDS)
+        for probe in probes.all():
+            probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))

@@ -1,9 +1,11 @@
 """`pggan plan`: what a run will take, found out without training it."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +19,10 @@ from pggan.bench.rates import measured_rates
 from pggan.compute import Compute
 from pggan.config import DataConfig, PlanConfig
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.device import choose_compute, choose_device, count_devices, records, set_up
+from pggan.device import choose_compute, choose_device, count_devices, device_of, records, set_up, threads_of_each
+from pggan.distributed.agent import run_workers
+from pggan.distributed.part import division_of, take_part
+from pggan.distributed.world import World, launched
 from pggan.errors import UserError
 from pggan.fitting import free_bytes
 from pggan.losses import build_loss
@@ -29,34 +34,54 @@ from pggan.plan.phases import PhaseCost, phase_costs
 from pggan.plan.power import watts_of
 from pggan.plan.rest import Chores, Rest
 from pggan.plan.scaling import Load, Network, Scaling, dominated_from, scaled
+from pggan.plan.starting import seconds_of_starting
 from pggan.plan.tables import tables
-from pggan.run_dir import versions
+from pggan.plan.updates import noise
+from pggan.run_dir import plain, versions
 
-NOTHING = Rest(0.0, 0.0, 0.0)
+NOTHING = Rest(0.0, 0.0, 0.0, 0.0)
+LEAST_IMAGES = 16  # of noise, to load from
 
 
 @dataclass(frozen=True)
 class Time:
-    """How long a run takes on one device, and how that is known."""
+    """How long a run takes, and how that is known."""
 
     timings: Sequence[Timing]
     rest: Rest
+    devices: int  # that it runs on
     note: str
 
 
 def run(config: PlanConfig) -> int:
-    """Print what the run of `config` will take."""
-    kind, count = count_devices(config.devices)  # one of them is measured
-    config = replace(config, processes=sorted({*config.processes, count * config.workers.nodes}))
-    device, loss = choose_device(kind), build_loss(config.loss)
+    """Print what the run of `config` will take; with calibrate=true, in as many processes as the run would have."""
+    place = launched()
+    if place is not None:
+        return take_part(place, partial(device_of, place, config.devices), config.workers, partial(plan_in, config))
+    kind, count = count_devices(config.devices)
+    size = count * config.workers.nodes
+    config = replace(config, processes=sorted({*config.processes, size}))
+    if size == 1 or not config.calibrate:
+        return plan_in(config, World.alone(choose_device(kind)))
+    division_of(config, size)
+    config = replace(config, devices=f"cpu:{count}" if kind == "cpu" else str(count))
+    threads = threads_of_each(count, elastic=config.elastic)
+    return run_workers("plan", plain(config), count, config.workers, threads=threads, say=tell_people)
+
+
+def plan_in(config: PlanConfig, world: World) -> int:
+    """The plan, in one of the processes; the first one prints."""
+    config = replace(config, processes=sorted({*config.processes, world.size}))
+    device, loss = world.device, build_loss(config.loss)
     compute = choose_compute(config.precision, config.compute, device)
     records(config.compute, device)  # refuses what is not there
     set_up(device, config.precision)
+    if config.elastic and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # as training has
     channels, labels, data_note = image_facts(config.data)
     schedule = config.schedule.build()
     architecture = config.model.architecture(schedule.final_resolution, channels, labels)
-    errors = Console(stderr=True, highlight=False)
-    with errors.status("Counting") as status:
+    with Console(stderr=True, highlight=False, quiet=not world.is_first).status("Counting") as status:
         costs = phase_costs(
             architecture,
             schedule,
@@ -65,8 +90,14 @@ def run(config: PlanConfig) -> int:
             compute=compute,
             device=device,
             tell=status.update,
+            division=division_of(config, world.size, world.rank),
         )
-        spent = predicted_time(config, architecture, loss, compute, device=device, costs=costs, tell=status.update)
+        if config.calibrate:
+            spent = measured_time(config, architecture, loss, compute, world=world, costs=costs, tell=status.update)
+        else:
+            spent = assumed_time(config, compute, device, costs)
+    if not world.is_first:
+        return 0
     plan = summary(config, architecture, costs, spent, device)
     plan["notes"] = [data_note, *plan["notes"]]
     if config.json:
@@ -94,36 +125,45 @@ def image_facts(config: DataConfig) -> tuple[int, int, str]:
     return 3, 0, "3 channels, as long as data.channels= or a prepared data.path= don't say otherwise."
 
 
-def predicted_time(
+def measured_time(
     config: PlanConfig,
     architecture: Architecture,
     loss: Loss,
     compute: Compute,
     *,
-    device: torch.device,
+    world: World,
     costs: Sequence[PhaseCost],
     tell: Callable[[str], None],
 ) -> Time:
-    """The time of every update: measured here, or from a rate."""
-    if config.calibrate:
-        with TemporaryDirectory(prefix="pggan-plan-") as folder:
-            calibration = Calibration(
-                config,
-                architecture,
-                loss,
-                compute,
-                device=device,
-                folder=Path(folder),
-                notice=lambda text: print(text, file=sys.stderr),
-            )
-            timings = calibration.timings(costs, tell)
+    """The time of every update, and of everything else that a run does, measured by all its processes."""
+    with TemporaryDirectory(prefix="pggan-plan-") as name:
+        folder, start, rest = Path(name), 0.0, NOTHING
+        pyramid = noise(folder / "noise", architecture, max(LEAST_IMAGES, config.model.stddev_group * world.local_size))
+        with world.together():
+            if world.is_first:
+                tell("Measuring the start of a run")
+                prepared = config.data.path is not None and (Path(config.data.path) / INDEX_FILE).is_file()
+                data = Path(str(config.data.path)) if prepared else pyramid.path
+                start = seconds_of_starting(config, data, folder / "start", world)
+        calibration = Calibration(config, architecture, loss, compute, world=world, pyramid=pyramid, notice=tell_people)
+        comparing = calibration.seconds_of_comparing()
+        timings = calibration.timings(costs, tell)
+        kept = calibration.exchange.parts()
+        if world.is_first:
             tell("Measuring grids, ticks and a checkpoint")
-            rest = Chores(config, calibration.state, device, Path(folder) / "run").rest(costs, timings)
-        guessed = [cost.phase.name for cost, time in zip(costs, timings, strict=True) if time.source == EXTRAPOLATED]
-        note = f"Time: median of {config.steps} or more real updates per phase, plus grids, ticks and checkpoints."
-        if guessed:
-            note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
-        return Time(timings, rest, note)
+            chores = Chores(config, calibration.state, kept, world.device, folder / "run")
+            rest = chores.rest(costs, timings, start=start, comparing=comparing)
+        world.wait_for_all()
+    guessed = [cost.phase.name for cost, time in zip(costs, timings, strict=True) if time.source == EXTRAPOLATED]
+    together = f" by {world.size} processes, which add up their gradients" if world.size > 1 else ""
+    note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks and checkpoints."
+    if guessed:
+        note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
+    return Time(timings, rest, world.size, note)
+
+
+def assumed_time(config: PlanConfig, compute: Compute, device: torch.device, costs: Sequence[PhaseCost]) -> Time:
+    """The time of every update on one device, from a rate."""
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
     else:
@@ -132,8 +172,13 @@ def predicted_time(
             f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They don't: "
             "that is crude, several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
-    timings = [Timing(cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-    return Time(timings, NOTHING, f"{note} Without grids, ticks and checkpoints.")
+    seconds = [cost.flops / rate for cost in costs]
+    timings = [Timing(each, each, 0.0, ASSUMED) for each in seconds]
+    return Time(timings, NOTHING, 1, f"{note} Without the start, grids, ticks and checkpoints.")
+
+
+def tell_people(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def summary(
@@ -150,10 +195,12 @@ def summary(
     loads = [load_of(cost, timing, group) for cost, timing in zip(costs, timings, strict=True)]
     free = free_bytes(device)
     flops = sum(cost.updates * cost.flops for cost in costs)
-    seconds = sum(load.updates * load.seconds for load in loads) + spent.rest.seconds
+    updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+    hours = (updating + spent.rest.seconds) / 3600
     return {
         "name": config.name,
         "hardware": facts,
+        "devices": spent.devices,
         "versions": versions(),
         "parameters": {
             "generator": count_parameters(networks[0]),
@@ -161,7 +208,7 @@ def summary(
         },
         "watts": {"device": watts, "source": watts_source},
         "phases": [
-            phase_facts(cost, load, timing.source, watts)
+            phase_facts(cost, load, timing, spent.devices * watts)
             | {"communication_dominates_from": dominance(config, [load])[config.network]}
             for cost, load, timing in zip(costs, loads, timings, strict=True)
         ],
@@ -169,9 +216,9 @@ def summary(
             "images": sum(cost.images for cost in costs),
             "updates": sum(cost.updates for cost in costs),
             "exaflops": flops / 1e18,
-            "hours": seconds / 3600,
-            "device_hours": seconds / 3600,
-            "energy_kwh": seconds / 3600 * watts / 1000,
+            "hours": hours,
+            "device_hours": spent.devices * hours,
+            "energy_kwh": spent.devices * hours * watts / 1000,
             "peak_memory_bytes": max(cost.peak_bytes for cost in costs),
             "free_memory_bytes": free,
             "rest_seconds": asdict(spent.rest),
@@ -206,15 +253,15 @@ def load_of(cost: PhaseCost, timing: Timing, stddev_group: int) -> Load:
         updates=cost.updates,
         batch=cost.phase.batch,
         group=min(stddev_group, cost.phase.batch),
-        seconds=timing.seconds,
+        seconds=timing.lone_seconds,
         fixed_seconds=timing.fixed_seconds,
         numbers=(cost.count.generator_numbers, cost.count.discriminator_numbers),
     )
 
 
-def phase_facts(cost: PhaseCost, load: Load, source: str, watts: float) -> dict[str, Any]:
-    """A row of the table."""
-    phase, seconds = cost.phase, load.updates * load.seconds
+def phase_facts(cost: PhaseCost, load: Load, timing: Timing, watts: float) -> dict[str, Any]:
+    """A row of the table; `watts` are those of all devices."""
+    phase, hours = cost.phase, cost.updates * timing.seconds / 3600
     return {
         "phase": phase.name,
         "resolution": phase.resolution,
@@ -229,11 +276,12 @@ def phase_facts(cost: PhaseCost, load: Load, source: str, watts: float) -> dict[
         "peak_memory_bytes": cost.peak_bytes,
         "flops_per_update": asdict(cost.count.flops) | {"mean": cost.flops},
         "flops": cost.updates * cost.flops,
-        "milliseconds_per_update": 1000 * load.seconds,
+        "milliseconds_per_update": 1000 * timing.seconds,
+        "milliseconds_on_one_device": 1000 * load.seconds,
         "fixed_milliseconds": 1000 * load.fixed_seconds,
-        "time_is": source,
-        "hours": seconds / 3600,
-        "energy_kwh": seconds / 3600 * watts / 1000,
+        "time_is": timing.source,
+        "hours": hours,
+        "energy_kwh": hours * watts / 1000,
     }
 
 

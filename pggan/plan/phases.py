@@ -1,7 +1,7 @@
 """What every phase of a schedule asks for, whatever it runs on: updates, operations, gradients, memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -9,6 +9,7 @@ from pggan.architecture import Architecture
 from pggan.compute import Compute
 from pggan.config import OptimizerConfig
 from pggan.cost import Imagined
+from pggan.distributed.division import ALONE, Division
 from pggan.losses.base import Loss
 from pggan.plan.counting import Count, Counter, halfway
 from pggan.schedule import Phase, Schedule
@@ -23,7 +24,7 @@ class PhaseCost:
     updates: int
     count: Count  # of one update in which penalties are due
     flops: float  # of one update, mean over the interval of lazy penalties
-    peak_bytes: int  # of the worse of the phases at this resolution, fading and stable
+    peak_bytes: int  # of a process, in the worse of the phases at this resolution, fading and stable
 
 
 def phase_costs(
@@ -35,8 +36,12 @@ def phase_costs(
     compute: Compute,
     device: torch.device,
     tell: Callable[[str], None],
+    division: Division = ALONE,
 ) -> list[PhaseCost]:
-    """The costs of all phases that `schedule` reaches; `tell` hears what is being looked at."""
+    """The costs of all phases that `schedule` reaches; `tell` hears what is being looked at.
+
+    Memory is that of one process of those among which `division` divides the batches.
+    """
     counter = Counter(architecture, optimizer, loss)
     imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
     peaks: dict[tuple[int, int], int] = {}
@@ -48,7 +53,9 @@ def phase_costs(
         count = counter.count(halfway(phase))
         at = phase.resolution, phase.batch
         if at not in peaks:  # the fading phase comes first, and needs more
-            peaks[at] = imagined.peak_bytes(halfway(phase), loss, compute)
+            part = replace(halfway(phase), batch=division.largest_share(phase.batch))
+            passes = replace(compute, micro_batch=division.pass_size(phase.batch) or compute.micro_batch)
+            peaks[at] = imagined.peak_bytes(part, loss, passes)
         images = min(phase.end, schedule.total) - phase.start
         costs.append(PhaseCost(phase, images, updates, count, count.flops.mean(loss.interval), peaks[at]))
     return costs

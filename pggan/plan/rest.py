@@ -1,4 +1,4 @@
-"""How long a run does something other than updates: grids, ticks and checkpoints, each measured once."""
+"""How long a run does something other than updates: its start, grids, ticks and checkpoints, each measured."""
 
 import time
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from pggan.board import Board
+from pggan.checkpoint import Parts
 from pggan.config import PHASES, CheckpointConfig, PlanConfig
 from pggan.latents import seed_latents
 from pggan.pace import images_between, seconds_between
@@ -28,36 +29,41 @@ SCALARS = 30  # of a tick, about
 class Rest:
     """Seconds of a whole run."""
 
+    start: float  # with the first grids, and what ends even the shortest run
     grids: float
     ticks: float
     checkpoints: float
 
     @property
     def seconds(self) -> float:
-        return self.grids + self.ticks + self.checkpoints
+        return self.start + self.grids + self.ticks + self.checkpoints
 
 
 class Chores:
     """Does once in `folder`, with a `state` that has been trained to the end, what a run does again and again."""
 
-    def __init__(self, config: PlanConfig, state: State, device: torch.device, folder: Path) -> None:
-        self.config, self.state, self.device, self.folder = config, state, device, folder
+    def __init__(self, config: PlanConfig, state: State, kept: Parts, device: torch.device, folder: Path) -> None:
+        """Args: kept: what a checkpoint holds besides the state."""
+        self.config, self.state, self.kept, self.device, self.folder = config, state, kept, device, folder
         self.schedule = config.schedule.build()
         create_run_dir(folder)
         self.board = Board(folder, first=0)
 
-    def rest(self, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> Rest:
-        """What comes to the updates of the whole run."""
+    def rest(self, costs: Sequence[PhaseCost], timings: Sequence[Timing], *, start: float, comparing: float) -> Rest:
+        """What comes to the updates of the whole run.
+
+        Args: start: seconds that every run takes; comparing: of processes comparing their weights, at every tick.
+        """
         every, total = self.config.monitor.grid_images, self.schedule.total
         each, grids = self.grid_seconds(costs, timings), 0.0
         for cost in costs:
-            shown = min(cost.phase.end, total) // every - cost.phase.start // every
-            shown += (cost is costs[0]) + (cost is costs[-1])  # before the first update, and at the end
-            grids += shown * each[cost.phase.resolution]
+            last = cost is costs[-1]
+            shown = (total - 1 if last else cost.phase.end) // every - cost.phase.start // every
+            grids += (shown + last) * each[cost.phase.resolution]  # the end of the run has one in any case
         updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
         checkpoints = checkpoint_count(self.config.checkpoint, self.schedule, updating + grids)
-        ticks = total // self.config.monitor.tick_images + 1
-        found = Rest(grids, ticks * self.tick_seconds(), checkpoints * self.checkpoint_seconds(costs[-1].phase))
+        ticks = -(-total // self.config.monitor.tick_images) * (self.tick_seconds() + comparing)
+        found = Rest(start, grids, ticks, checkpoints * self.checkpoint_seconds(costs[-1].phase))
         self.board.close()
         return found
 
@@ -100,7 +106,7 @@ class Chores:
     def checkpoint_seconds(self, phase: Phase) -> float:
         """Training waits for the copy; writing is done beside it, which takes time away from it on a CPU only."""
         start = time.perf_counter()
-        snapshot = take_snapshot(self.state, phase, {})
+        snapshot = take_snapshot(self.state, phase, {}, more=self.kept)
         copied = time.perf_counter()
         write_checkpoint(self.folder, snapshot)
         return (time.perf_counter() if self.device.type == "cpu" else copied) - start
@@ -108,7 +114,8 @@ class Chores:
 
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
     """How many are written in a run that takes about `seconds`."""
-    by_images = schedule.total // images_between(config)
+    last = schedule.total - 1  # what is due at the end is one with the checkpoint that the end has in any case
+    by_images = last // images_between(config)
     by_time = int(seconds / seconds_between(config))
-    milestones = len(schedule.phases) if config.milestones == PHASES else len(config.milestones)
-    return max(by_images, by_time) + milestones + 1
+    counts: list[int] = [phase.end for phase in schedule.phases] if config.milestones == PHASES else config.milestones
+    return max(by_images, by_time) + sum(count <= last for count in counts) + 1

@@ -26,7 +26,7 @@ def time_table(plan: dict[str, Any]) -> Table:
     """The schedule, and how long it takes: a line per phase, and the sum."""
     total = plan["total"]
     columns = "phase", "images", "batch", "rate", "updates", "ms/update", "time", "kWh"
-    table = new_table(f"{plan['name']}, on one {plan['hardware']['device']} (*: extrapolated)", *columns)
+    table = new_table(f"{plan['name']}, on {devices_of(plan)} (*: extrapolated)", *columns)
     for row in plan["phases"]:
         rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
         table.add_row(
@@ -41,7 +41,7 @@ def time_table(plan: dict[str, Any]) -> Table:
         )
     rest = sum(total["rest_seconds"].values())
     if rest:
-        table.add_row("grids, ticks, saves", *[""] * 5, duration(rest), "")
+        table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
     hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
     table.add_row("total", f"{total['images']:,}", "", "", f"{total['updates']:,}", "", hours, energy)
@@ -131,6 +131,11 @@ def new_table(title: str, first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def devices_of(plan: dict[str, Any]) -> str:
+    kind = plan["hardware"]["device"].partition(":")[0]
+    return f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} processes, {kind}"
 
 
 def short_name(row: dict[str, Any]) -> str:

@@ -1,16 +1,21 @@
 """Mistakes with several processes: named once, exit code 2 everywhere, nothing written, nobody waits for ever."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from pggan.cli import main
-from pggan.errors import EXIT_USER_ERROR
+from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 ROOT = Path(__file__).parents[2]
+LIMIT = 60  # seconds
 LAUNCHER = {
     "RANK": "0",
     "WORLD_SIZE": "2",
@@ -143,6 +148,50 @@ def test_machines_that_do_not_meet(settings, run_dir, stranger, port, place, wor
     assert ended.stderr.startswith(f"Error: The machines did not meet at workers.rendezvous={place}: ")
     assert words in ended.stderr
     assert len(ended.stderr.splitlines()) == 2
+    assert not run_dir.parent.exists()
+
+
+# ---- a wish to stop while there is nobody to pass it on to -------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_machine_looks_for_the_others(settings, run_dir, port, capsys, monkeypatch, number):
+    looking = threading.Event()
+
+    def look(*_: object) -> None:
+        os.kill(os.getpid(), number)
+        looking.wait(LIMIT)
+
+    monkeypatch.setattr("pggan.distributed.meeting._reached", look)
+    before = signal.getsignal(number)
+    nodes = ["devices=cpu:1", "workers.nodes=2", f"workers.rendezvous=127.0.0.1:{port}"]
+    assert main(["train", *settings, *nodes]) == EXIT_INTERRUPTED
+    looking.set()
+    assert capsys.readouterr().err.startswith(
+        "Stopped while waiting for the other machines: no process has been started"
+    )
+    assert signal.getsignal(number) is before
+    assert not run_dir.parent.exists()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_signal_while_a_machine_waits_for_the_others(launch, settings, run_dir, port):
+    nodes = ["devices=cpu:1", "workers.nodes=2", f"workers.rendezvous=127.0.0.1:{port}", "workers.join_seconds=60"]
+    process = launch.start(sys.executable, "-m", "pggan", "train", *settings, *nodes)
+    while not listens(port):  # until they could meet there
+        assert process.poll() is None, launch.output()
+        time.sleep(0.1)
+    process.terminate()
+    assert launch.codes() == [EXIT_INTERRUPTED]
+    assert launch.output().splitlines() == [
+        "Stopped while waiting for the other machines: no process has been started. The same command begins again."
+    ]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left
     assert not run_dir.parent.exists()
 
 

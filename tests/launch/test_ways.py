@@ -1,7 +1,6 @@
 """Every way of starting several processes gives one run: one directory, one log, one stream, the same bits."""
 
 import json
-import os
 import signal
 import sys
 import time
