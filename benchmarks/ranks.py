@@ -31,6 +31,17 @@ TOTAL = 1600
 PATIENCE = 120  # seconds for anything to happen
 
 
+def settings_of(folder: Path, name: str, *more: str) -> list[str]:
+    """Overrides of the run `name` in `folder`, where its data is; `more` of them, after all others."""
+    settings = [setting for setting in SETTINGS if not setting.startswith(("devices=", "schedule.total_images="))]
+    return [
+        *settings,
+        *(f"data.path={folder / 'data'}", f"run_dir={folder / name}", "model.stddev_group=2"),
+        *(f"schedule.total_images={TOTAL}", "monitor.tick_images=8", "monitor.grid_images=800"),
+        *("checkpoint.every_images=64", *more),
+    ]
+
+
 class Victim:
     """A run of several processes, as people start it, in a session of its own."""
 
@@ -38,13 +49,8 @@ class Victim:
         """Args: more: settings, after all others."""
         self.run_dir = folder / name
         self.log = folder / f"{name}.log"
-        settings = [setting for setting in SETTINGS if not setting.startswith(("devices=", "schedule.total_images="))]
-        command = [
-            *(sys.executable, str(ROOT / "train.py"), *settings),
-            *(f"data.path={folder / 'data'}", f"run_dir={self.run_dir}", f"devices=cpu:{processes}"),
-            *("model.stddev_group=2", f"schedule.total_images={TOTAL}"),
-            *("monitor.tick_images=8", "monitor.grid_images=800", "checkpoint.every_images=64", *more),
-        ]
+        settings = settings_of(folder, name, f"devices=cpu:{processes}", *more)
+        command = [sys.executable, str(ROOT / "train.py"), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         environment.pop("OMP_NUM_THREADS", None)
         with self.log.open("a") as log:

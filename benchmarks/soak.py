@@ -168,10 +168,12 @@ class Soak:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         findings.kills += 1
-        try:
-            os.killpg(child, 0)  # the child leads a group of its own
-        except ProcessLookupError:
-            return
+        for _ in range(100):  # one that asks git something may need a moment to see that nobody listens
+            try:
+                os.killpg(child, 0)  # the child leads a group of its own
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
         findings.problems.append(f"processes of run {child} outlived it")
 
     def check_loss(self, run_dir: Path, interval: int, findings: Findings) -> None:

@@ -11,41 +11,51 @@ from pggan.checkpoint import checkpoints_of, open_checkpoint
 from pggan.distributed.division import Division
 from pggan.errors import EXIT_INTERRUPTED, UserError
 from pggan.inspect import facts_of_run
+from pggan.loop import Trainer
 from pggan.stepper import Stepper
-from tests.faults.test_stop import LOSSES, POINTS
+from tests.faults.test_stop import COMBINATIONS, LOSSES, POINTS
 from tests.processes import free_ports, in_processes, meet_at, values_of
 
 SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 processes can share it
 
 
 def train_and_stop(config, stops, ports):
-    """Give the same command once per stop; before each of `stops`, the last process wishes to stop.
+    """Give the same command once per port; a step before each of `stops`, the last process wishes to stop.
 
     With several processes a wish is heard a step later.  The exit codes, and the images of this process by step.
     """
-    shown, waiting = {}, list(stops)
+    shown, waiting, wished = {}, list(stops), []
     size = int(os.environ.get("WORLD_SIZE", "1"))
     last = int(os.environ.get("RANK", "0")) == size - 1
     early = 8 if size > 1 else 0
-    step = Stepper.step
+    step, train = Stepper.step, Trainer.train
+
+    def wish(images):
+        if waiting and not wished and images == waiting[0] - early:
+            wished.append(waiting.pop(0))
+            if last:
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def watched_step(self, phase, reals, *arguments):
         shown[self.state.images] = [sha256(image.numpy().tobytes()).hexdigest() for image in reals.images]
         watched = step(self, phase, reals, *arguments)
-        if waiting and self.state.images == waiting[0] - early:
-            waiting.pop(0)
-            if last:
-                os.kill(os.getpid(), signal.SIGTERM)
+        wish(self.state.images)
         return watched
 
-    Stepper.step = watched_step
+    def watched_train(self, interruption):
+        wished.clear()
+        if early:
+            wish(self.state.images)  # to stop after one step
+        return train(self, interruption)
+
+    Stepper.step, Trainer.train = watched_step, watched_train
     try:
         codes = []
         for port in ports:
             meet_at(port)
             codes.append(launch.run(config))
     finally:
-        Stepper.step = step
+        Stepper.step, Trainer.train = step, train
     return codes, shown
 
 
@@ -75,37 +85,24 @@ def digests(run_dir):
     return {int(path.name): open_checkpoint(path).header["state_sha256"] for path in checkpoints_of(run_dir)}
 
 
-# Each kind of point in some of the combinations, two steps apart; the first image can't be one, as wishes are heard a
-# step later.
-SPREAD = [
-    (("wgan_gp", "fp32"), [24, 40, 96, 152]),
-    (("wgan_gp", "bf16"), [32, 56, 104]),
-    (("wgan_gp", "fp16"), [48, 80, 128]),
-    (("logistic", "fp32"), [32, 72, 128]),
-    (("logistic", "bf16"), [40, 64, 152]),
-    (("relativistic", "fp32"), [24, 64, 104]),
-    (("relativistic", "bf16"), [48, 96]),
-]
-
-
-def test_every_kind_of_point_is_among_those_of_several_processes():
-    assert {point for _, points in SPREAD for point in points} == set(POINTS) - {8, 160}
+def train_and_stop_everywhere(whole, halting, ports):
+    """One run that is never stopped, then one that is stopped at each kind of point; the exit codes."""
+    codes, _ = train_and_stop(whole, [], ports[:1])
+    return codes + train_and_stop(halting, [point for point in POINTS if point < 160], ports[1:])[0]
 
 
 @pytest.mark.fault(1)
 @pytest.mark.fault(12)
-@pytest.mark.parametrize(("recipe", "points"), SPREAD, ids=lambda value: "-".join(map(str, value)))
-def test_two_processes_stopped_at_each_kind_of_point_change_no_bit(tiny_config, tmp_path, recipe, points):
+@pytest.mark.parametrize(("loss", "precision"), COMBINATIONS)
+def test_two_processes_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision):
     """The signal reaches the second process only."""
-    loss, precision = recipe
     settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
-    several(2, whole)
-    codes, _ = several(2, halting, points, runs=len(points) + 1)
-    assert codes == [EXIT_INTERRUPTED] * len(points) + [0]
+    codes = values_of(in_processes(2, train_and_stop_everywhere, whole, halting, free_ports(1 + len(POINTS))))
+    assert codes == 2 * [[0, *(len(POINTS) - 1) * [EXIT_INTERRUPTED], 0]]
     wanted, found = digests(tmp_path / "whole"), digests(tmp_path / "stopped")
-    assert {*points, 160} <= set(found)
+    assert list(found) == sorted(POINTS)
     assert found == {images: wanted[images] for images in found}
 
 

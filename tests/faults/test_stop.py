@@ -43,12 +43,11 @@ LOSSES = {
     "relativistic": ["loss=relativistic", "loss.interval=1"],
 }
 
+COMBINATIONS = [*((loss, precision) for loss in LOSSES for precision in ("fp32", "bf16")), ("wgan_gp", "fp16")]
+
 
 @pytest.mark.fault(1)
-@pytest.mark.parametrize(
-    ("loss", "precision"),
-    [*((loss, precision) for loss in LOSSES for precision in ("fp32", "bf16")), ("wgan_gp", "fp16")],
-)
+@pytest.mark.parametrize(("loss", "precision"), COMBINATIONS)
 def test_stopping_at_every_kind_of_point_changes_no_bit(
     tiny_config, tmp_path, monkeypatch, after_step, loss, precision
 ):

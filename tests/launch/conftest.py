@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pggan.inspect import facts_of_run
+from tests.launch.cable import Machine
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 90  # seconds after which something hangs
@@ -89,8 +90,8 @@ def port() -> int:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
     """Start one process per list of overrides, as a launcher would, and wait for them.
 
-    Their folders can differ, and the commits that their code says it has. They are forked from a process that has
-    imported everything, so that this takes a second.
+    Their folders can differ, the commits that their code says it has, and their machines. They are forked
+    from a process that has imported everything, so that this takes a second.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pggan.launch", "pggan.config", "hydra"])
@@ -101,6 +102,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
         size: int = 0,
         commits: tuple[str, ...] = (),
         folders: tuple[Path, ...] = (),
+        machines: Sequence[Machine] = (),
     ) -> list[Ended]:
         folder = tmp_path_factory.mktemp("ranks")
         processes = []
@@ -110,15 +112,18 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size or len(overrides)),
                 "LOCAL_WORLD_SIZE": str(size or len(overrides)),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": machines[0].address if machines else "127.0.0.1",
                 "MASTER_PORT": str(master_port),
             }
+            if machines:
+                environment["GLOO_SOCKET_IFNAME"] = machines[rank].interface
             given = {
                 "ENVIRONMENT": environment,
                 "ARGUMENTS": own,
                 "OUTPUT": str(folder / f"{rank}.txt"),
                 "COMMIT": commits[rank] if commits else "",
                 "FOLDER": str(folders[rank] if folders else folder),
+                "NAMESPACE": machines[rank].name if machines else "",
             }
             script = str(Path(__file__).with_name("one_process.py"))
             processes.append(context.Process(target=runpy.run_path, args=(script, given, "__main__")))

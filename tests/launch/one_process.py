@@ -1,9 +1,15 @@
 """One of several processes, with what a launcher gives it; run by the `ranks` fixture."""
 
+import ctypes
 import os
 import sys
 
+NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+
 given = dict(globals())
+if given["NAMESPACE"]:
+    with open(f"/run/netns/{given['NAMESPACE']}") as namespace:
+        assert ctypes.CDLL(None).setns(namespace.fileno(), NEW_NETWORK) == 0
 os.environ.update(given["ENVIRONMENT"])
 os.chdir(given["FOLDER"])
 with open(given["OUTPUT"], "w") as output:

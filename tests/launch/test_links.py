@@ -11,7 +11,7 @@ import pytest
 
 from pggan.cli import main
 from pggan.inspect import facts_of_run
-from tests.launch.cable import Cable, Machine
+from tests.launch.cable import Cable
 from tests.launch.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -44,16 +44,6 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def on_both(launch, machines: list[Machine], settings: list[str], own: list[list[str]]) -> None:
-    """The command on each machine, with settings of its own; they meet at the first."""
-    for machine, more in zip(machines, own, strict=True):
-        launch.start(
-            *("ip", "netns", "exec", machine.name, *TRAIN, *settings, *more, "devices=cpu:1", "workers.nodes=2"),
-            *(f"workers.rendezvous={machines[0].address}:29500", f"workers.address={machine.address}"),
-            GLOO_SOCKET_IFNAME=machine.interface,
-        )
-
-
 def last_start(run_dir: Path) -> str:
     """What train.log says from the last start on, which has no false alarms."""
     log = (run_dir / "train.log").read_text().rpartition("Run directory")[2]
@@ -64,13 +54,13 @@ def last_start(run_dir: Path) -> str:
 
 @pytest.mark.fault(37)
 def test_over_a_slow_link_a_run_ends_and_what_it_sends_is_what_the_plan_says(
-    launch, cable, tiny_overrides, run_dir, capsys
+    ranks, cable, tiny_overrides, run_dir, capsys
 ):
     """100 Mbit/s, at which the gradients of a step take longer than the step."""
     wide = ["schedule.first_resolution=16", "schedule.total_images=80", "model.fmap_max=64"]
     link = cable(bits_per_second=100e6)
-    on_both(launch, link.machines, [*tiny_overrides, *wide], 2 * [[f"run_dir={run_dir}"]])
-    assert launch.codes() == [0, 0], launch.output()
+    ended = ranks(*2 * [[*tiny_overrides, *wide, f"run_dir={run_dir}"]], master_port=29500, machines=link.machines)
+    assert [process.code for process in ended] == [0, 0], ended
     assert "Done: 80 images" in last_start(run_dir)
     assert main(["plan", *tiny_overrides, *wide, "devices=cpu:2", "tflops=1", "json=true"]) == 0
     (phase,) = json.loads(capsys.readouterr().out)["phases"]
@@ -84,7 +74,7 @@ def test_over_a_slow_link_a_run_ends_and_what_it_sends_is_what_the_plan_says(
 @pytest.mark.fault(38)
 @pytest.mark.fault(39)
 def test_over_a_lossy_link_the_machine_where_all_meet_is_lost_and_comes_back(
-    launch, cable, tiny_overrides, run_dir, expected_state, tmp_path
+    launch, ranks, cable, tiny_overrides, run_dir, expected_state, tmp_path
 ):
     """1 % of the packets lost, 40 ms there and back; then the first machine is cut off without a word.
 
@@ -94,7 +84,13 @@ def test_over_a_lossy_link_the_machine_where_all_meet_is_lost_and_comes_back(
     elsewhere = tmp_path / "elsewhere" / "run"
     own = [[f"run_dir={run_dir}"], [f"run_dir={elsewhere}"]]
     impatient = ["workers.patience_seconds=5", "workers.join_seconds=10", "monitor.tick_images=8"]
-    on_both(launch, link.machines, [*tiny_overrides, *impatient], own)
+    for machine, where in zip(link.machines, own, strict=True):  # they meet at the first
+        launch.start(
+            *("ip", "netns", "exec", machine.name, *TRAIN, *tiny_overrides, *impatient, *where, "devices=cpu:1"),
+            *("workers.nodes=2", f"workers.rendezvous={link.machines[0].address}:29500"),
+            f"workers.address={machine.address}",
+            GLOO_SOCKET_IFNAME=machine.interface,
+        )
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     link.cut = True
     link.machines[0].kill()
@@ -105,8 +101,8 @@ def test_over_a_lossy_link_the_machine_where_all_meet_is_lost_and_comes_back(
     assert "The same command on all machines goes on" in told
 
     link.cut = False
-    on_both(launch, link.machines, tiny_overrides, own)
-    assert launch.codes()[2:] == [0, 0], launch.output()
+    ended = ranks(*([*tiny_overrides, *where] for where in own), master_port=29501, machines=link.machines)
+    assert [process.code for process in ended] == [0, 0], ended
     assert "Done: 160 images" in last_start(run_dir)
     assert link.lost > 10
     assert facts_of_run(run_dir)["state_sha256"] == expected_state

@@ -97,22 +97,16 @@ def test_train_joins_the_processes_of_torchrun(launch, settings, run_dir, expect
     assert facts_of_run(run_dir)["state_sha256"] == expected_state
 
 
-def test_sigterm_to_one_machine_stops_all_and_one_machine_goes_on(launch, agents, run_dir, expected_state):
+def test_sigterm_to_one_machine_stops_all_and_one_machine_goes_on(
+    launch, ranks, port, agents, settings, run_dir, expected_state
+):
     for _ in range(2):
         launch.start(*TRAIN, *agents, "monitor.tick_images=8", **LOCAL)
     wait_for_steps(run_dir, launch)
     launch.processes[1].send_signal(signal.SIGTERM)
     assert launch.codes() == [75, 75], launch.output()
     assert require_saved(run_dir, launch.output()) < 160
-    launch.start(*TRAIN, *agents, "workers.nodes=1", "devices=cpu:2")
-    assert launch.codes() == [75, 75, 0], launch.output()
-    require_one_run(run_dir, launch.output(), starts=2)
+    ended = ranks(*2 * [settings], master_port=port)
+    assert [process.code for process in ended] == [0, 0], ended
+    require_one_run(run_dir, launch.output() + ended[0].output, starts=2)
     assert facts_of_run(run_dir)["state_sha256"] == expected_state
-
-
-def test_sigterm_to_the_parent_saves(launch, settings, run_dir):
-    launch.start(*TRAIN, *settings, "devices=cpu:2", "schedule.stable_images=4000")
-    wait_for_steps(run_dir, launch)
-    launch.processes[0].send_signal(signal.SIGTERM)
-    assert launch.codes() == [75], launch.output()
-    require_saved(run_dir, launch.output())
