@@ -39,6 +39,7 @@ STRICT_BYTES = 32_000_000  # the strict JPEG decoder takes the whole file at onc
 UNUSUAL_ASPECT = 4
 ORIENTATION_TAG = 0x0112
 NOT_AN_IMAGE = "not a PNG, JPEG or WebP image"
+HEADERS = (b"\x89PNG\r\n", b"\xff\xd8\xff")
 OTHERS = {b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"<": "a page of text"}
 
 
@@ -193,6 +194,8 @@ def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
+        if start.startswith(HEADERS):
+            raise BadImage(path, "damaged: its header makes no sense") from error
         found = next((f", but {name}" for signature, name in OTHERS.items() if start.startswith(signature)), "")
         raise BadImage(path, NOT_AN_IMAGE + found) from error
     except Image.DecompressionBombError as error:

@@ -29,20 +29,21 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
         pyramid = ImagePyramid(Path(config.path))
     else:
         pyramid = _prepared(config, resolution)
+    name = config.path or pyramid.path  # as the user calls it
     if pyramid.resolution < resolution:
         raise UserError(
-            f"{pyramid.path} goes up to {pyramid.resolution}x{pyramid.resolution}; "
+            f"{name} goes up to {pyramid.resolution}x{pyramid.resolution}; "
             f"schedule.final_resolution={resolution} is above that.",
             f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
         )
     if pyramid.images < max(batch, FEWEST_IMAGES):
         raise UserError(
-            f"{pyramid.path} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
+            f"{name} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
             f"{max(batch, FEWEST_IMAGES)} are needed for a batch of {batch}.",
             "Give more images, or lower schedule.batch." if batch > FEWEST_IMAGES else "Give more images.",
         )
     if config.labels and pyramid.labels is None:
-        raise UserError(f"data.labels=true, but {pyramid.path} has no labels.", "Prepare it with labels=true.")
+        raise UserError(f"data.labels=true, but {name} has no labels.", "Prepare it with labels=true.")
     if config.verify:
         pyramid.verify(levels_up_to(resolution))
     return pyramid

@@ -23,7 +23,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Large enough that handing work over costs little, small enough that the results waiting fit into memory.
-BATCH = 8
+LARGEST_BATCH = 8
+BATCHES_FOR_EACH = 4  # at least, where there are so many items: a few large ones must not all go to the same worker
 BATCHES_PER_WORKER = 2
 
 GLIBC_TRIM_THRESHOLD, GLIBC_MMAP_THRESHOLD = -1, -3  # from malloc.h
@@ -67,10 +68,11 @@ class Workers:
         if min(self.count, total) <= 1:
             yield from map(function, items)
             return
+        size = max(1, min(LARGEST_BATCH, total // (BATCHES_FOR_EACH * self.count)))
         waiting: deque[Future[list[Result]]] = deque()
         pool = self._started()
         try:
-            while batch := list(islice(items, BATCH)):
+            while batch := list(islice(items, size)):
                 waiting.append(pool.submit(_apply, function, batch))
                 if len(waiting) == BATCHES_PER_WORKER * self.count:
                     yield from waiting.popleft().result()

@@ -68,7 +68,7 @@ class FolderSource:
             for name in names:
                 if is_image_name(name):
                     path = Path(folder, name)
-                    status = path.lstat()
+                    status = _status(path)
                     stamp = f"{status.st_size}-{status.st_mtime_ns}"
                     inner = path.relative_to(self.path).as_posix()
                     file = DiskFile(path, root)
@@ -78,6 +78,14 @@ class FolderSource:
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries as they are."""
         return iter(entries)
+
+
+def _status(path: Path) -> os.stat_result:
+    """Of what a link leads to, or else of the link: a picture changes when the file behind its name does."""
+    try:
+        return path.stat()
+    except OSError:
+        return path.lstat()
 
 
 # ---- pyramids

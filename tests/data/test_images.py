@@ -229,6 +229,18 @@ def test_a_truncated_file_is_bad(tmp_path, format_name, kept):
     assert bad_reason(tmp_path / "a.png")
 
 
+@pytest.mark.parametrize("kind", ["png", "jpg"])
+def test_an_image_of_no_size_is_damaged(tmp_path, kind):
+    content = io.BytesIO()
+    Image.fromarray(noise(8, 8)).save(content, "JPEG")
+    jpeg = bytearray(content.getvalue())
+    frame = jpeg.index(b"\xff\xc0")
+    jpeg[frame + 5 : frame + 9] = bytes(4)  # height and width
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(jpeg) if kind == "jpg" else png(path, 0, 0)
+    assert bad_reason(path) == "damaged: its header makes no sense"
+
+
 def test_a_png_with_a_wrong_checksum_is_bad(tmp_path):
     content = bytearray(save(io.BytesIO(), noise(64, 64), format="PNG").getvalue())
     content[len(content) // 2] ^= 1

@@ -38,6 +38,13 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
+def meet(places):
+    mine, other = places
+    mine.touch()
+    wait_until(other.exists)
+    return mine.name
+
+
 def is_running(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -63,6 +70,13 @@ def test_only_a_few_items_are_worked_on_ahead():
     with Workers(2) as crew, crew.in_order("Counting", int, items(), 1000) as results:
         assert next(results) == 0
     assert len(handed_out) == 32
+
+
+def test_a_few_large_items_are_shared_among_the_workers(tmp_path):
+    """Two that can only end together: in one worker, the first would wait for the second in vain."""
+    items = [(tmp_path / "first", tmp_path / "second"), (tmp_path / "second", tmp_path / "first")]
+    with Workers(2) as crew, crew.in_order("Meeting", meet, items, 2) as results:
+        assert list(results) == ["first", "second"]
 
 
 def test_nothing_to_do_is_done():

@@ -100,6 +100,16 @@ def test_only_new_and_changed_files_are_decoded(photos, tmp_path, decoded):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_link_has_changed_when_the_file_behind_it_has(photos, tmp_path, decoded):
+    save(photos / ".behind.png", 100)
+    (photos / "link.png").symlink_to(photos / ".behind.png")
+    prepare(photos, tmp_path / "set", Options())
+    decoded.clear()
+    save(photos / ".behind.png", 101)
+    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "set", Options()))[-1], noise(101))
+    assert decoded == ["link.png"]
+
+
 def test_damage_in_the_old_dataset_is_not_taken_over(photos, tmp_path, decoded):
     prepare(photos, tmp_path / "set", Options())
     shard = tmp_path / "set" / "r0016-00000.bin"
