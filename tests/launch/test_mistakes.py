@@ -110,6 +110,18 @@ def stranger():
         yield listener.getsockname()[1]
 
 
+@pytest.fixture
+def full():
+    """A port that leaves who calls without an answer, as an address behind a firewall does."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for caller in (first, second):
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
 def test_a_port_that_is_in_use(ranks, settings, stranger):
     first, second = ranks(settings, settings, master_port=stranger)
     assert (first.code, second.code) == (2, 2)
@@ -127,14 +139,15 @@ def test_processes_that_were_announced_and_did_not_come(ranks, settings, port):
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("127.0.0.1:{stranger}", "something else answers there"),
+        ("127.0.0.1:{stranger}", ": something else answers there"),
         ("127.0.0.1:{port}", "not all 2 came within 3 s"),
         ("nowhere.invalid:29500", "Name or service not known"),
+        ("127.0.0.1:{full}", "nobody answers there"),
     ],
 )
-def test_machines_that_do_not_meet(settings, run_dir, stranger, port, place, words):
+def test_machines_that_do_not_meet(settings, run_dir, stranger, full, port, place, words):
     """In a process of its own, as torch's agent sets the environment."""
-    place = place.format(stranger=stranger, port=port)
+    place = place.format(stranger=stranger, full=full, port=port)
     command = [sys.executable, "-m", "pggan", "train", *settings, "devices=cpu:1", "workers.nodes=2"]
     ended = subprocess.run(
         [*command, f"workers.rendezvous={place}"],
