@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Large tensors on a CPU get huge pages, which take a fraction of the time to get; torch reads this when it starts.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     return guarded(lambda: run_command(arguments))
 
 

@@ -152,14 +152,18 @@ def look_around(config: TrainConfig, description: dict[str, Any], run_dir: Path,
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, world: World) -> ImagePyramid:
-    """The images; one process per machine prepares them, if need be, and checks them."""
+    """The images, prepared if need be: on a disk of all machines once; one process per machine checks them."""
     largest_batch = max(phase.batch for phase in schedule.phases)
+    unchecked = replace(config.data, verify=False)
+    with world.together():
+        if world.is_first and world.size > world.local_size:  # before those of other machines find nothing, too
+            open_data(unchecked, schedule.final_resolution, largest_batch)
     with world.together():
         if world.local_rank == 0:
             pyramid = open_data(config.data, schedule.final_resolution, largest_batch)
     with world.together():
         if world.local_rank > 0:
-            pyramid = open_data(replace(config.data, verify=False), schedule.final_resolution, largest_batch)
+            pyramid = open_data(unchecked, schedule.final_resolution, largest_batch)
     return pyramid  # type: ignore[possibly-undefined]
 
 

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from rich.console import Console
 
-from pggan.bench.scaling import PARTS, rows_of
+from pggan.bench.scaling import PARTS, rows_of, scaling_table
 from pggan.cli import main
 
 TINY = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
@@ -56,3 +57,14 @@ def test_two_processes_are_compared_with_one_and_leave_a_trace(tmp_path, capfd):
 def test_mistakes_are_refused(override, remedy, capsys):
     assert main(["bench", "scaling", override]) == 2
     assert remedy in capsys.readouterr().err
+
+
+def test_the_table_fits_into_80_columns(capsys):
+    parts = {"compute": 98.765, "communication": 12.345, "idle": 1.234, "data": 0.456}
+    rows = rows_of(1024, 16, {1: [34.5678], 16: [123.456]}, {1: [parts], 16: [parts]})
+    Console(width=80).print(scaling_table(rows))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in ("processes", "exchange", "98,765", "123,456"):
+        assert name in shown

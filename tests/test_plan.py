@@ -1,21 +1,25 @@
 """`pggan plan` as a user meets it."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from pggan.cli import compose, main
 from pggan.compute import Compute
-from pggan.config import PlanConfig
+from pggan.config import PlanConfig, TrainConfig
 from pggan.cost import Imagined
+from pggan.distributed.world import Place, World
 from pggan.losses import build_loss
 from pggan.plan import calibration as plan_calibration
+from pggan.plan import command as plan_command
 from pggan.plan.command import image_facts
 from pggan.plan.counting import halfway
 from pggan.plan.phases import phase_costs
 from pggan.plan.power import watts_of
 from pggan.plan.rest import checkpoint_count
+from pggan.plan.starting import shortened
 from pggan.plan.tables import Unit, duration
 from pggan.schema import validated
 
@@ -80,8 +84,9 @@ def test_memory_is_that_of_the_imagined_step(capsys):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """A calibration that takes no more updates than it is told to."""
+    """A calibration that takes no more updates than it is told to, and starts no run."""
     monkeypatch.setattr(plan_calibration, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(plan_command, "seconds_of_starting", lambda *_: 2.5)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -93,9 +98,55 @@ def test_calibrated_times_are_those_of_real_updates(capsys, labelled_data):
         assert 0 <= row["fixed_milliseconds"] <= row["milliseconds_per_update"]
     total = plan["total"]
     rest = total["rest_seconds"]
+    assert rest["start"] == 2.5
     assert all(rest[kind] > 0 for kind in ("grids", "ticks", "checkpoints"))
+    assert (plan["devices"], total["device_hours"]) == (1, total["hours"])
     updating = sum(row["updates"] * row["milliseconds_per_update"] / 1000 for row in plan["phases"])
     assert total["hours"] * 3600 == pytest.approx(updating + sum(rest.values()))
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_is_measured_as_two_processes_make_it(capfd):
+    """With compression, whose messages fit together only if all processes are at the same image count."""
+    given = ["limit_seconds=4", "steps=1", "watts=10", "gradients=dgc"]  # the limit keeps the rounds few
+    plan = plan_of(capfd, "devices=cpu:2", "calibrate=true", *given)
+    assert plan["devices"] == 2
+    assert 2 in [run["devices"] for run in plan["scaling"]["runs"]]
+    assert any("by 2 processes, which add up their gradients" in note for note in plan["notes"])
+    total, rows = plan["total"], plan["phases"]
+    assert rows[0]["time_is"] == "measured"
+    assert all(row["milliseconds_per_update"] != row["milliseconds_on_one_device"] for row in rows)
+    assert total["rest_seconds"]["start"] > 1  # torch alone takes longer to import
+    rest = sum(total["rest_seconds"].values())
+    assert total["hours"] * 3600 == pytest.approx(
+        rest + sum(row["updates"] * row["milliseconds_per_update"] / 1000 for row in rows)
+    )
+    assert total["device_hours"] == pytest.approx(2 * total["hours"])
+    assert total["energy_kwh"] == pytest.approx(0.01 * total["device_hours"])
+
+
+def test_a_batch_that_two_processes_cannot_share_is_refused_before_they_start(capsys):
+    assert main(["plan", *TINY, "devices=cpu:3", "calibrate=true"]) == 2
+    assert "3 processes can't share evenly" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_start_is_told_as_it_says(capsys, tmp_path, make_pyramid):
+    make_pyramid(tmp_path / "faces", images=3)
+    assert main(["plan", *TINY, "calibrate=true", f"data.path={tmp_path / 'faces'}"]) == 2
+    told = capsys.readouterr().err
+    assert "A run of one update, for calibrate=true, did not work: " in told
+    assert "has 3 images; 4 are needed" in told
+
+
+@pytest.mark.parametrize(("local", "devices"), [(1, "cpu"), (2, "cpu:2")])
+def test_the_start_is_that_of_the_run_with_one_small_update(local, devices):
+    settings = config("elastic=true", "schedule.batch_factor=2", "workers.nodes=2", "workers.rendezvous=node0:29500")
+    world = World(Place(0, 2 * local, 0, local), torch.device("cpu"), None, None)
+    short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), world))
+    schedule = short.schedule.build()
+    assert (schedule.updates(), schedule.phases[0].batch) == ((1, 0, 0), 4 * local)  # groups of 4
+    assert (short.devices, short.workers.nodes, short.run_dir) == (devices, 1, "run")
+    assert (short.elastic, short.loss, short.monitor) == (True, settings.loss, settings.monitor)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -190,6 +241,8 @@ def test_checkpoints_are_counted_by_images_or_by_minutes_whichever_are_more():
     schedule = settings.schedule.build()  # 84 images
     assert checkpoint_count(settings.checkpoint, schedule, seconds=60) == 8 + 1 + 1
     assert checkpoint_count(settings.checkpoint, schedule, seconds=3600) == 40 + 1 + 1  # every 90 seconds
+    settings = config("checkpoint.every_images=200", "checkpoint.every_minutes=null", "checkpoint.milestones=phases")
+    assert checkpoint_count(settings.checkpoint, schedule, seconds=0) == 2 + 1  # the last of three phases is the end
 
 
 def test_a_phase_that_is_not_reached_costs_nothing():

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pggan.bench.command import hardware, show
@@ -31,6 +31,7 @@ from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
+from pggan.plan.tables import new_table, three_digits
 from pggan.run_dir import plain, versions
 from pggan.schedule import table_at
 from pggan.state import Player, new_state
@@ -232,16 +233,16 @@ def rows_of(
 
 def scaling_table(rows: list[dict[str, Any]]) -> Table:
     """The rows for people."""
-    columns = ("side", "processes", "img/s", "speed-up", "ms/step", *PARTS)
-    table = Table(*(Column(name, no_wrap=True) for name in columns))
+    names = ("processes", "img/s", "times", "ms/step", "compute", "exchange", "idle", "data")
+    table = new_table("Last four columns: ms of a step in which nothing is hidden behind anything else", "side", *names)
     for row in rows:
+        milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
         table.add_row(
             str(row["resolution"]),
             str(row["processes"]),
-            f"{row['images_per_second']:.2f}",
+            three_digits(row["images_per_second"]),
             f"{row['speedup']:.2f}",
-            f"{row['milliseconds_per_step']:.1f}",
-            *(f"{row['milliseconds'][part]:.1f}" for part in PARTS),
+            *map(three_digits, milliseconds),
         )
     return table
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -45,6 +46,16 @@ def _quiet() -> Iterator[None]:
         os.dup2(shown, 2)
         os.close(shown)
         os.close(nowhere)
+
+
+def who_answers(address: str) -> str:
+    """What keeps a connection to `address`, HOST:PORT, from coming to its end, in words."""
+    host, _, port = address.rpartition(":")
+    try:
+        with _quiet(), socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS):  # torch may still be trying
+            return "something else answers there"
+    except OSError:
+        return "nobody answers there"
 
 
 def reason(error: BaseException | None) -> str:

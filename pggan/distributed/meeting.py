@@ -14,12 +14,13 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from pggan.config import WorkersConfig
-from pggan.distributed.connecting import reason, within
+from pggan.distributed.connecting import reason, who_answers, within
 from pggan.errors import UserError
 
 RETRY_SECONDS = 1.0
 MEETING_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
 STRANGER = "Ping failed"  # what torch says when something else answers
+SLOW = "has timed out"  # … when nobody does, or nothing that it understands
 
 
 def meeting_point(workers: WorkersConfig) -> RendezvousHandler:
@@ -92,6 +93,7 @@ def _why(error: Exception, workers: WorkersConfig) -> str:
         return f"not all {workers.nodes} came within {workers.join_seconds} s"
     if isinstance(error, RendezvousClosedError):
         return "a run that met there has just ended"
-    if isinstance(error, TimeoutError) or STRANGER in str(error.__cause__):
-        return "something else answers there"
-    return reason(error.__cause__ or error)
+    cause = error.__cause__ or error
+    if isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
+        return who_answers(str(workers.rendezvous))
+    return reason(cause)

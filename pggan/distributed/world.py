@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, ReduceOp, TCPStore  # type: ignore[a
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from pggan.distributed.connecting import reason, within
+from pggan.distributed.connecting import reason, who_answers, within
 from pggan.errors import UserError
 
 # A process that hangs is found by the Watchdog; these only end what nobody can be blamed for.
@@ -54,7 +54,10 @@ def launched() -> Place | None:
     missing = [name for name in RANK_VARIABLES if name not in os.environ]
     remedy = "Start with torchrun, or let devices=N start the processes; `unset RANK` trains alone."
     if missing:
-        raise UserError(f"RANK is set, as by a launcher of several processes, but {', '.join(missing)} is not.", remedy)
+        are = "is" if len(missing) == 1 else "are"
+        raise UserError(
+            f"RANK is set, as by a launcher of several processes, but {', '.join(missing)} {are} not.", remedy
+        )
     said = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
     if all(value.isdecimal() for value in said.values()):
         rank, size, local_rank, local_size, port = map(int, said.values())
@@ -113,7 +116,7 @@ class World:
         except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
             time.sleep(1)  # if it is because another one was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            why = "something else answers there" if isinstance(error, TimeoutError) else reason(error)
+            why = who_answers(address) if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
                 f"Process {place.rank} of {place.size} did not find the others at {address}: {why}.",
                 "Start as many processes as were announced, and see that all machines can reach this address.",

@@ -66,7 +66,8 @@ def run(config: PlanConfig) -> int:
     division_of(config, size)
     config = replace(config, devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = threads_of_each(count, elastic=config.elastic)
-    return run_workers("plan", plain(config), count, config.workers, threads=threads, say=tell_people)
+    workers = replace(config.workers, restarts=0)
+    return run_workers("plan", plain(config), count, workers, threads=threads, say=tell_people)
 
 
 def plan_in(config: PlanConfig, world: World) -> int:

@@ -48,6 +48,7 @@ class Updates:
         """
         interval = self.loss.interval
         self.state.reset_optimizers()
+        self.state.images = (phase.start + phase.end) // 2  # the same in all processes, whatever each did before
         self.stepper.forget()
         found = [self._mean(phase, position, least_steps, least_seconds) for position in range(min(interval, 2))]
         self.averages.flush(self.world)

@@ -110,6 +110,18 @@ def stranger():
         yield listener.getsockname()[1]
 
 
+@pytest.fixture
+def full():
+    """A port that leaves who calls without an answer, as an address behind a firewall does."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for caller in (first, second):
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
 def test_a_port_that_is_in_use(ranks, settings, stranger):
     first, second = ranks(settings, settings, master_port=stranger)
     assert (first.code, second.code) == (2, 2)
@@ -124,13 +136,14 @@ def test_processes_that_were_announced_and_did_not_come(ranks, settings, port):
     require_told_once(ended, "Process 0 of 2 did not find the others")
 
 
-def test_machines_that_do_not_meet(settings, run_dir, stranger, port):
+def test_machines_that_do_not_meet(settings, run_dir, stranger, full, port):
     """In processes of their own, as torch's agent sets the environment; side by side, as they mostly wait."""
     command = [sys.executable, "-m", "pggan", "train", *settings, "devices=cpu:1", "workers.nodes=2"]
     places = {
         f"127.0.0.1:{stranger}": "something else answers there",
         f"127.0.0.1:{port}": "not all 2 came within 3 s",
         "nowhere.invalid:29500": "Name or service not known",
+        f"127.0.0.1:{full}": "nobody answers there",
     }
     started = [
         subprocess.Popen([*command, f"workers.rendezvous={place}"], cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from pggan.checkpoint import newest_checkpoint
 from pggan.inspect import facts_of_run
@@ -62,6 +64,19 @@ def test_train_starts_its_own_processes(launch, settings, run_dir, expected_stat
     assert launch.codes() == [0], launch.output()
     require_one_run(run_dir, launch.output())
     assert facts_of_run(run_dir)["state_sha256"] == expected_state
+
+
+def test_machines_that_share_a_disk_prepare_the_images_once(launch, agents, run_dir, tmp_path):
+    photos, cache = tmp_path / "photos", tmp_path / "cache"
+    photos.mkdir()
+    source = np.random.default_rng(0)
+    for number in range(8):
+        Image.fromarray(source.integers(0, 256, (16, 16, 3), np.uint8)).save(photos / f"{number}.png")
+    for _ in range(2):
+        launch.start(*TRAIN, *agents, f"data.path={photos}", f"data.cache={cache}", "schedule.total_images=8", **LOCAL)
+    assert launch.codes() == [0, 0], launch.output()
+    assert launch.output().count("Preparing ") == 1
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
 # ---- signals ---------------------------------------------------------------------------------------------

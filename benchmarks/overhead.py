@@ -1,0 +1,127 @@
+"""What the code for several processes costs when there is one: steps alone and as one process of a launcher, in turn.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.overhead --stages 16 --batch 16 --rounds 40
+    OMP_NUM_THREADS=1 python -m benchmarks.overhead --fmap-base 8192 --fmap-max 512 --stages 16 --batch 16 --rounds 10
+
+Three ways of making the same updates: `alone`, as `pggan train devices=cpu`; `launched`, as the only process of
+torchrun, which still asks all others at every step what they wish; and `dense`, where gradients are also copied into
+the flat tensor and summed over gloo, as in each of several processes, though a run of one process never does that.  A
+round is a step of each, in an order that changes.  Prints JSON: per stage the medians of seconds and of processor
+seconds of a step, and how much more than `alone` a way takes: median and quartiles of the rounds' ratios.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
+os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line does
+
+import torch
+
+from benchmarks.elastic import CPU, architecture_of
+from pggan.averages import Averages
+from pggan.bench.steps import phase_of
+from pggan.bench.ways import ADAM, DECAY
+from pggan.cli import compose
+from pggan.compute import Compute
+from pggan.config import Precision, TrainConfig
+from pggan.device import choose_compute, set_up
+from pggan.distributed.exchange import Dense, Exchange
+from pggan.distributed.world import World, launched
+from pggan.draws import Draws
+from pggan.losses.base import Reals
+from pggan.losses.logistic import Logistic
+from pggan.schedule import Phase
+from pggan.schema import validated
+from pggan.state import new_state
+from pggan.stepper import Stepper
+
+
+class Way:
+    """Steps of one state, made in one way."""
+
+    def __init__(self, arguments: argparse.Namespace, compute: Compute, world: World, exchange: Exchange) -> None:
+        state = new_state(architecture_of(arguments), ADAM, 0, CPU)
+        several = isinstance(exchange, Dense)
+        self.world = world
+        self.stepper = Stepper(
+            state,
+            Logistic(gamma=1.0, interval=1),
+            compute,
+            record=False,
+            notice=print,
+            exchange=exchange,
+            rows=torch.arange if several else None,
+        )
+        self.averages = Averages()
+
+    def step(self, phase: Phase, images: torch.Tensor, number: int) -> tuple[float, float]:
+        """Take a step as training does; the seconds of it, and those of the processor."""
+        began, worked = time.perf_counter(), time.process_time()
+        self.world.agreed(0)
+        draws = Draws(0, number * phase.batch, CPU)
+        self.averages.add(self.stepper.step(phase, Reals(images, None, None), draws, DECAY))
+        return time.perf_counter() - began, time.process_time() - worked
+
+
+def measure(arguments: argparse.Namespace, world: World) -> None:
+    config = validated(TrainConfig, compose("train", []))
+    compute = choose_compute(Precision.fp32, config.compute, CPU)
+    ways = {
+        "alone": Way(arguments, compute, World.alone(CPU), Exchange()),
+        "launched": Way(arguments, compute, world, Exchange()),
+        "dense": Way(arguments, compute, world, Dense(world)),
+    }
+    names = list(ways)
+    for stage in arguments.stages:
+        phase, images = phase_of(stage, arguments.batch), torch.rand(arguments.batch, 3, stage, stage) * 2 - 1
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for number in range(arguments.rounds + 2):  # the first two are not counted
+            for place in range(len(names)):
+                name = names[(place + number) % len(names)]
+                taken[name].append(ways[name].step(phase, images, number))
+        print(
+            json.dumps(row_of(stage, arguments.batch, {name: times[2:] for name, times in taken.items()})), flush=True
+        )
+
+
+def row_of(stage: int, batch: int, taken: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    """The figures of one stage."""
+    row: dict[str, Any] = {"resolution": stage, "batch": batch}
+    for part, what in enumerate(("seconds", "processor_seconds")):
+        times = {name: [both[part] for both in all_of] for name, all_of in taken.items()}
+        row[what] = {name: round(statistics.median(all_of), 5) for name, all_of in times.items()}
+        for name in list(times)[1:]:
+            costs = [its / alone - 1 for its, alone in zip(times[name], times["alone"], strict=True)]
+            low, middle, high = statistics.quantiles(costs)
+            row[f"{name}_cost_in_{what}"] = {"median": round(middle, 4), "quartiles": [round(low, 4), round(high, 4)]}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fmap-base", type=int, default=256, help="the demo's; the paper's is 8192")
+    parser.add_argument("--fmap-max", type=int, default=64, help="the demo's; the paper's is 512")
+    parser.add_argument("--stages", type=int, nargs="+", default=[16])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    place = launched()
+    if place is None:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+        subprocess.run([*program, *sys.argv], check=True)  # noqa: S603 - itself
+        return
+    set_up(CPU, Precision.fp32)
+    world = World.joined(place, CPU, 120)
+    measure(arguments, world)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()
