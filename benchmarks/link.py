@@ -17,6 +17,7 @@ from pathlib import Path
 WAYS = (
     "gradients=dense",
     "gradients=bf16",
+    "gradients=dgc gradients.ratio=0.05",
     "gradients=dgc gradients.ratio=0.01",
     "gradients=dgc gradients.ratio=0.001",
 )
