@@ -147,6 +147,16 @@ def test_floats_are_the_same_in_pieces_of_any_size(shape, threads, monkeypatch):
         assert found.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_gpu_makes_the_same_floats_in_memory_of_their_own():
+    """Its way, gone on the CPU: whole batches at once, and none overwritten, because a step may still read it."""
+    images = torch.randint(0, 256, (6, 32, 32, 3), dtype=torch.uint8)
+    for flip in (None, torch.arange(6) % 2 == 0):
+        maker = FloatMaker(torch.device("cuda"))
+        found = maker.make(images, flip)
+        assert torch.equal(found, FloatMaker(CPU).make(images, flip))
+        assert maker.make(images, flip).data_ptr() != found.data_ptr()
+
+
 def test_floats_go_where_the_last_ones_were():
     maker, images = FloatMaker(CPU), torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
     first = maker.make(images, None)

@@ -143,7 +143,8 @@ def measure_decoding(pyramid: ImagePyramid) -> list[dict[str, Any]]:
 def loading_table(rows: list[dict[str, Any]]) -> Table:
     """Loading beside the training step, per resolution."""
     names = ("cold", "warm", "copied", "ready", "fading", "step")
-    table = Table("resolution", "batch", *(f"{name} img/s" for name in names), "least / step")
+    # Narrow enough for 80 columns: figures cut off would tell nothing.
+    table = Table("level", "batch", *names, "ratio", title="images per second", padding=0)
     for row in rows:
         rates = (row[f"{name}_images_per_second"] for name in names)
         shown = (f"{images:,.0f}" if images >= 10 else f"{images:.2f}" for images in rates)

@@ -14,7 +14,7 @@ from PIL import Image
 from pggan.data.index import check_resolution
 from pggan.data.levels import Images, block_mean
 from pggan.data.parallel import Workers
-from pggan.data.pyramid import ImagePyramid, require_free_space, require_new
+from pggan.data.pyramid import ImagePyramid, pyramid_bytes, require_free_space, require_new
 from pggan.data.writer import PyramidWriter
 from pggan.errors import UserError, nearest
 
@@ -52,7 +52,7 @@ def render_avatars(
     if count < 1:
         raise UserError(f"A count of {count} avatars is not possible.", "Draw at least one.")
     require_new(destination)
-    require_free_space(destination, count, resolution, 3)
+    require_free_space(destination, pyramid_bytes(count, resolution, 3))
     credit = _definition(style)["meta"]  # the artist and the licence, which most styles ask to name
     source = {"kind": "avatars", "style": style, "backgrounds": BACKGROUNDS, "credit": credit}
     draw = partial(_draw, style, resolution)

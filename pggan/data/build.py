@@ -20,7 +20,7 @@ from pggan.data.images import BadImage, Target, load_image
 from pggan.data.index import Index, StoredFile
 from pggan.data.levels import all_levels
 from pggan.data.planning import Plan
-from pggan.data.pyramid import INDEX_FILE, require_free_space
+from pggan.data.pyramid import INDEX_FILE, pyramid_bytes, require_free_space
 from pggan.data.records import (
     FILLED,
     JOURNAL_FILE,
@@ -91,7 +91,12 @@ def _make(plan: Plan, about: About, earlier: Sequence[Earlier], directory: Path)
         if record.undecodable is not None and record.slot is not None:
             done.setdefault(record.slot, record.undecodable)
     left = [record for record in images if record.slot not in done]
-    require_free_space(plan.destination, len(left), plan.recipe.resolution, plan.recipe.channels)
+    recipe = plan.recipe
+    done_bytes, all_bytes = (
+        pyramid_bytes(count, recipe.resolution, recipe.channels) for count in (len(images) - len(left), len(images))
+    )
+    # Places that were written, but not written down as done (the disk was full), don't take space again.
+    require_free_space(plan.destination, all_bytes - max(done_bytes, layout.stored_bytes()))
     filled = FILLED in done
     if not filled:
         layout.resize()

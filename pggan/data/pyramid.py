@@ -29,9 +29,13 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 
 
-def require_free_space(destination: Path, images: int, resolution: int, channels: int) -> None:
-    """Raise a UserError, with the megabytes missing, unless such a pyramid fits beside `destination`."""
-    needed = images * channels * sum(level * level for level in levels_up_to(resolution))
+def pyramid_bytes(images: int, resolution: int, channels: int) -> int:
+    """What all levels of so many images take."""
+    return images * channels * sum(level * level for level in levels_up_to(resolution))
+
+
+def require_free_space(destination: Path, needed: int) -> None:
+    """Raise a UserError, with the megabytes missing, unless so many bytes fit beside `destination`."""
     existing = next(parent for parent in destination.absolute().parents if parent.exists())
     missing = needed - shutil.disk_usage(existing).free
     if missing > 0:

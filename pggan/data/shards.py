@@ -12,6 +12,8 @@ from pggan.data.index import Index, levels_up_to
 from pggan.data.levels import Images
 from pggan.data.writer import images_per_shard, shard_name
 
+BLOCK_BYTES = 512  # of a file's status
+
 
 class Shard(NamedTuple):
     """One file of a level: where its first image stands among all, and how many it holds."""
@@ -49,6 +51,10 @@ class Layout(NamedTuple):
     def paths(self) -> list[Path]:
         """All files."""
         return [self.directory / shard.file for _, shards in self.levels for shard in shards]
+
+    def stored_bytes(self) -> int:
+        """What the files that are there take on the disk."""
+        return sum(path.stat().st_blocks * BLOCK_BYTES for path in self.paths() if path.exists())
 
     def resize(self) -> None:
         """Give every file its size; what is added is not stored until it is written."""

@@ -215,11 +215,11 @@ def test_an_existing_destination_is_refused_before_any_file_is_read(tmp_path):
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, monkeypatch):
-    def refuse(destination, images, resolution, channels):
-        raise UserError(f"no room for {images} images of {resolution} and {channels}", "")
+    def refuse(destination, needed):
+        raise UserError(f"no room for {needed} bytes", "")
 
     monkeypatch.setattr("pggan.data.build.require_free_space", refuse)
-    with pytest.raises(UserError, match="no room for 4 images of 16 and 3"):
+    with pytest.raises(UserError, match=f"no room for {4 * 3 * (16**2 + 8**2 + 4**2)} bytes"):
         prepare(photos, tmp_path / "out" / "set", Options())
     assert not (tmp_path / "out" / "set").exists()
 

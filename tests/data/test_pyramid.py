@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.data.levels import block_sums, rounded_mean
-from pggan.data.pyramid import ImagePyramid, require_free_space
+from pggan.data.pyramid import ImagePyramid, pyramid_bytes, require_free_space
 from pggan.data.writer import PyramidWriter
 from pggan.errors import UserError
 
@@ -333,5 +333,5 @@ def test_too_little_disk_space_is_told_in_megabytes_before_anything_is_written(t
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=100_000_000))
     # 1000 images of 4/3 * 256 * 256 * 3 bytes, less the levels below 4, are 262 MB.
     with pytest.raises(UserError, match=r"needs 262 MB; the disk is 162 MB short"):
-        require_free_space(tmp_path / "not/yet/there", 1000, 256, 3)
-    require_free_space(tmp_path / "not/yet/there", 300, 256, 3)
+        require_free_space(tmp_path / "not/yet/there", pyramid_bytes(1000, 256, 3))
+    require_free_space(tmp_path / "not/yet/there", pyramid_bytes(300, 256, 3))

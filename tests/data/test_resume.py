@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,6 +199,17 @@ def test_a_full_disk_in_the_middle_is_told_and_gone_on_with(photos, tmp_path, de
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed) for seed in range(12)]))
     pyramid.verify()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "set"]
+
+
+def test_what_a_full_disk_kept_of_images_that_were_not_written_down_needs_no_room_again(photos, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 11, OSError(28, "No space left on device"))
+        with pytest.raises(UserError):
+            prepare(photos, tmp_path / "set", Options())
+    (attempt,) = tmp_path.glob(".set.prepare-*")
+    (attempt / "done.jsonl").write_bytes(b"")  # that was refused, too
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    assert prepare(photos, tmp_path / "set", Options()).images == 12
 
 
 def test_what_an_attempt_did_is_taken_over_when_files_have_changed_since(photos, tmp_path, decoded, monkeypatch):
