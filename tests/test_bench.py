@@ -290,5 +290,5 @@ def test_the_share_of_a_run_that_is_not_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(measurement, "run_seconds", lambda ticks, saving: [3.1 if saving else 2.1] * ticks)
     row = measurement.compare(rounds=2, ticks=3)
     assert row["seconds_per_grid_and_checkpoint"] == pytest.approx(2.0)
-    assert row["images_between_them"] == 120  # a minute of 4 images in 2 seconds
-    assert row["overhead_percent"] == pytest.approx(100 * (2.1 + 2.0 * 4 / 120 - 2.0) / 2.0)
+    assert row["images_between_them"] == 90  # of 4 in 2 seconds: checkpoints are begun at three quarters of a minute
+    assert row["overhead_percent"] == pytest.approx(100 * (2.1 + 2.0 * 4 / 90 - 2.0) / 2.0)

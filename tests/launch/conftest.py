@@ -107,11 +107,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
         folder = tmp_path_factory.mktemp("ranks")
         processes = []
         for rank, own in enumerate(overrides):
+            count = size or len(overrides)
             environment = {
                 "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(size or len(overrides)),
-                "LOCAL_WORLD_SIZE": str(size or len(overrides)),
+                "LOCAL_RANK": "0" if machines else str(rank),
+                "WORLD_SIZE": str(count),
+                "LOCAL_WORLD_SIZE": "1" if machines else str(count),
                 "MASTER_ADDR": machines[0].address if machines else "127.0.0.1",
                 "MASTER_PORT": str(master_port),
             }
