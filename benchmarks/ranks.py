@@ -51,8 +51,8 @@ class Victim:
         self.log = folder / f"{name}.log"
         settings = settings_of(folder, name, f"devices=cpu:{processes}", *more)
         command = [sys.executable, str(ROOT / "train.py"), *settings]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        environment.pop("OMP_NUM_THREADS", None)
+        # With more threads they would add up in another order than the run they are held against.
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with self.log.open("a") as log:
             self.process = subprocess.Popen(  # noqa: S603 - this program itself
                 command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=ROOT

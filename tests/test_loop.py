@@ -189,12 +189,13 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
         f"run_dir={tmp_path / 'run'}",
         f"data.path={tmp_path / 'data'}",
         "schedule.final_resolution=1024",
-        "schedule.stable_images=4",
-        "schedule.fade_images=4",
+        "schedule.stable_images=2",
+        "schedule.fade_images=2",
         "schedule.batch=2",
         "model.fmap_max=4",
         "model.fmap_base=4096",
-        "monitor.tick_images=4",
+        "monitor.tick_images=2",
+        "monitor.grid=1x1",
     )
     assert launch.run(config) == 0
     phases = [line["phase"] for line in metrics_of(tmp_path / "run")]

@@ -28,9 +28,9 @@ SMALLER = {  # what makes a training command a matter of seconds
     ],
     "interpolate": ["frames=4", "devices=cpu"],
     "sample": ["devices=cpu"],
-    "bench": ["model.fmap_max=4", "steps=1", "device=cpu"],
+    "bench": ["model.fmap_max=4", "steps=1", "device=cpu", "stages=[4]"],
     "bench scaling": ["model.fmap_max=4", "steps=1"],
-    "plan": ["schedule.final_resolution=8", "limit_seconds=1", "devices=cpu"],
+    "plan": ["schedule.final_resolution=4", "limit_seconds=1", "devices=cpu"],
 }
 
 

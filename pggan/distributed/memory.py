@@ -36,7 +36,8 @@ class SharedMemory(Exchange):
     def send(self, player: Player, batch: int) -> Arrival:
         flat, key = self._flats.get(id(player)), id(player)
         if key in self._read:
-            self._read[key]()
+            with self.world.waiting():
+                self._read[key]()
         if flat is None or not flat.fits(player):
             flat = self._flats[key] = Flat(player)
             self._rows[key] = shared_rows(self.world, flat.size)
