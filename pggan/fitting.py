@@ -18,7 +18,7 @@ from pggan.schedule import Phase, Schedule
 USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
 SMALL = 2**29  # bytes that are not worth the seconds of finding out how many they are
 BOUND = 200  # bytes per number of the feature maps, more than any step was seen to need
-LIKELY = 0.5  # phases with less than this share of the largest one's activations need not be imagined
+LIKELY = 0.5  # phases with less than this share of the largest one's activations need less memory
 
 MicroBatches = Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}, where the batch is too large
 
@@ -54,10 +54,12 @@ def fit(
     free: int | None,
     division: Division = ALONE,
     flat_tensors: int = 0,
+    every_phase: bool = False,
 ) -> tuple[str, MicroBatches]:
-    """What the largest step needs, in words, and the micro-batches of phases that need more than is free.
+    """What steps need, in words, and the micro-batches of phases that need more than is free.
 
-    `flat_tensors`: copies of all gradients that are kept besides.
+    `flat_tensors`: copies of all gradients that are kept besides; `every_phase`: tell the need of each, not of the
+    largest alone, which takes half a minute for the paper's networks.
     Raises UserError when even the smallest micro-batch of a phase needs more.
     """
     phases = [replace(phase, batch=division.largest_share(phase.batch)) for phase in schedule.phases]
@@ -66,15 +68,16 @@ def fit(
     bound = BOUND * max(sizes.values()) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
     if bound < SMALL and (free is None or bound < USABLE * free):
         return f"less than {SMALL // 2**20} MiB", {}
-    likely = [phase for phase, size in sizes.items() if size >= LIKELY * max(sizes.values())]
     imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
     if free is not None:
         free -= flat_tensors * sum(
             weight.nbytes for player in (imagined.state.g, imagined.state.d) for weight in player.network.weights
         )
     found: dict[tuple[int, int], int] = {}
-    largest, where = 0, ""
-    for phase in likely:
+    needs: dict[int, int] = {}  # bytes by resolution
+    for phase in sorted(phases, key=lambda phase: -sizes[phase]):
+        if sizes[phase] < LIKELY * max(sizes.values()) and not found and not every_phase:
+            break  # larger ones fit as they are
         group = min(architecture.stddev_group, phase.batch)
         fixed = division.pass_size(wholes[phase].batch) or compute.micro_batch
         size = min(fixed or phase.batch, phase.batch)
@@ -90,8 +93,12 @@ def fit(
             size = max(size // 2 // group, 1) * group
             found[phase.resolution, wholes[phase].batch] = size
             need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
-        if need > largest:
-            largest, where = need, f"{phase.resolution}x{phase.resolution}"
-    of = "" if free is None else f" of {free / 2**30:.1f} GiB free"
-    parts = [f"{r}x{r} in passes of {size}" for (r, _), size in found.items()]
-    return f"{largest / 2**30:.2f} GiB at most, at {where}{of}{''.join(f'; {part}' for part in parts)}", found
+        needs[phase.resolution] = max(need, needs.get(phase.resolution, 0))
+    where = max(needs, key=lambda resolution: needs[resolution])
+    words = [f"{needs[where] / 2**30:.2f} GiB at most, at {where}x{where}"]
+    if free is not None:
+        words[0] += f" of {free / 2**30:.1f} GiB free"
+    words += [f"{r}x{r} in passes of {size}" for (r, _), size in found.items()]
+    if every_phase:
+        words.append(", ".join(f"{r}x{r} {need / 2**30:.2f}" for r, need in sorted(needs.items())))
+    return "; ".join(words), found

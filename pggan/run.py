@@ -244,6 +244,7 @@ def stepper_for(
         free=world.lowest(free_bytes(device, world.local_size)),
         division=division,
         flat_tensors=exchange.flat_tensors,
+        every_phase=setting.start.checkpoint is None,  # once per run, for people
     )
     if config.elastic:  # a pass is a shard
         batches = {(phase.resolution, phase.batch) for phase in setting.schedule.phases}

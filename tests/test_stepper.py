@@ -162,9 +162,9 @@ def test_compiled_steps_are_the_steps(monkeypatch):
 # ---- fitting into memory ---------------------------------------------------------------------------------
 
 
-def fitted(free, compute=Compute()):  # noqa: B008
+def fitted(free, compute=Compute(), **more):  # noqa: B008
     schedule = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16})
-    return fit(ARCHITECTURE, schedule, WGAN_GP, optimizer=ADAM, compute=compute, device=CPU, free=free)
+    return fit(ARCHITECTURE, schedule, WGAN_GP, optimizer=ADAM, compute=compute, device=CPU, free=free, **more)
 
 
 def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
@@ -177,6 +177,26 @@ def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
     assert text.endswith("at 16x16 of 16.0 GiB free")
 
 
+def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
+    from pggan.cost import Imagined
+
+    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    looked_at = []
+
+    def peak_bytes(self, phase, loss, compute):
+        looked_at.append(phase.name)
+        return phase.resolution * 2**30
+
+    monkeypatch.setattr(Imagined, "peak_bytes", peak_bytes)
+    text, sizes = fitted(2**36, every_phase=True)
+    assert text == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
+    assert not sizes
+    assert set(looked_at) == {"4x4 stable", "8x8 fade", "8x8 stable", "16x16 fade", "16x16 stable"}
+    looked_at.clear()
+    fitted(2**36)
+    assert set(looked_at) == {"16x16 fade", "16x16 stable"}
+
+
 @pytest.mark.fault(28)
 def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
     from pggan.cost import Imagined
@@ -186,6 +206,19 @@ def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
     text, sizes = fitted(int(0.8 * whole))
     assert sizes[16, 16] in (8, 4)
     assert f"16x16 in passes of {sizes[16, 16]}" in text
+
+
+@pytest.mark.fault(28)
+def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(monkeypatch):
+    """Here everything needs as much as its images, whatever the level."""
+    from pggan.cost import Imagined
+
+    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    monkeypatch.setattr(
+        Imagined, "peak_bytes", lambda self, phase, loss, compute: (compute.micro_batch or phase.batch) * 2**30
+    )
+    _, sizes = fitted(9 * 2**30)
+    assert sizes == {(4, 16): 8, (8, 16): 8, (16, 16): 8}
 
 
 @pytest.mark.fault(28)
