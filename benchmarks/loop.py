@@ -27,6 +27,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from benchmarks.reporting import report
 from pggan.bench.command import hardware
 from pggan.bench.ways import TrainersWay
 from pggan.cli import compose
@@ -192,10 +193,7 @@ def main() -> None:
         "versions": versions(),
         "stages": rows,
     }
-    text = json.dumps(found, indent=1)
-    if arguments.out is not None:
-        arguments.out.write_text(text)
-    print(text)
+    report(found, arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ takes fewer bytes per second than there are, it is the disk that is measured.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from benchmarks.reporting import report
 from pggan.run_dir import versions
 
 SIDE = 1024
@@ -208,11 +208,7 @@ def main() -> None:
             again = partial(run_prepare, many, destination, options.workers, 8)
             result[f"seconds_to_see_that_{options.many}_files_are_unchanged"] = seconds_of(again)
             shutil.rmtree(destination)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    report(result, options.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ with the parts of files that are mapped, shared ones divided among who shares th
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.prepare import children, own_memory
+from benchmarks.reporting import report
 from pggan.run_dir import versions
 
 POINTS = 50  # of the course of memory that are kept
@@ -119,11 +119,7 @@ def main() -> None:
         "peak_proportional_bytes": max(proportional for _, _, proportional in course),
         "course": [{"seconds": round(at, 1), "own_bytes": own, "proportional_bytes": pss} for at, own, pss in kept],
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    report(result, options.out)
 
 
 if __name__ == "__main__":
