@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan import winograd
+from pggan import columns, winograd
 from pggan.architecture import Geometry
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
@@ -28,24 +28,28 @@ class Method:
     """A way to convolve.  `geometry` is that of the convolution; kernels are as `prepared` gives them."""
 
     name: str  # tells methods apart that share their functions
-    prepared: Callable[[Tensor, Geometry], Tensor]  # kernel [O, I, 3, 3]
+    prepared: Callable[[Tensor, Geometry, float], Tensor]  # kernel [O, I, 3, 3], what it is multiplied by
     convolve: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # x [N, I, H, W], kernel, bias [O]
     input_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # gradient [N, O, …], kernel
     kernel_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # x, gradient
 
+    def remakes(self, geometry: Geometry) -> bool:
+        """Whether a prepared kernel has another form, so that its scale costs nothing."""
+        return geometry is not Geometry.same or self.prepared is winograd.transformed
 
-def joined(kernel: Tensor, geometry: Geometry) -> Tensor:
-    """A kernel [O, I, 3, 3] joined with the resampling: [O, I, 3, 3] or [O, I, 4, 4], for `up` [I, O, 4, 4].
+
+def joined(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+    """A kernel [O, I, 3, 3] times `scale`, joined with the resampling: [O, I, 3, 3] or 4x4, for `up` [I, O, 4, 4].
 
     The joined kernel is the sum of four one-pixel shifts.  It is made as a product of matrices, with its output maps
     side by side as convolutions want them: the derivative of sums of slices takes ten times as long.
     """
     if geometry is Geometry.same:
-        return kernel
+        return kernel if scale == 1 else kernel * scale
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I]
     shifts = torch.eye(4, 3, dtype=kernel.dtype, device=kernel.device)
     shifts = shifts + shifts.roll(1, 0)
-    box = torch.kron(shifts, shifts)  # [16, 9]
+    box = torch.kron(shifts, shifts) * scale  # [16, 9]
     if geometry is Geometry.up:
         box = box.flip(1)  # a transposed convolution mirrors its kernel
         taps = taps.flatten(1).t().contiguous().view(9, -1, len(taps)).transpose(0, 1)  # [I, 9, O]
@@ -87,6 +91,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
 
 NATIVE = Method("native", joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
 DIRECT = Method("direct", joined, convolve, input_gradient, kernel_gradient)
+COLUMNS = Method("columns", joined, columns.convolve, columns.input_gradient, columns.kernel_gradient)
 WINOGRAD = Method(
     "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
 )
@@ -98,11 +103,13 @@ def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
         return NATIVE
     if x.device.type != "cpu":
         return DIRECT
-    stride = 2 if geometry is Geometry.up else 4
-    tiles = len(x) * (x.shape[2] // stride) * (x.shape[3] // stride)
-    fits = x.dtype.itemsize >= 4 and x.shape[2] % stride == x.shape[3] % stride == 0
-    if fits and min(kernel.shape[:2]) >= WIDE and tiles >= TILES and x.shape[-1] <= CACHED:
-        return WINOGRAD
+    if x.dtype.itemsize >= 4 and min(kernel.shape[:2]) >= WIDE and x.shape[-1] <= CACHED:
+        stride = 2 if geometry is Geometry.up else 4
+        tiles = len(x) * (x.shape[2] // stride) * (x.shape[3] // stride)
+        if tiles < TILES:
+            return COLUMNS
+        if x.shape[2] % stride == x.shape[3] % stride == 0:
+            return WINOGRAD
     return DIRECT if x.shape[-1] >= LARGE else NATIVE
 
 

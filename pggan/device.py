@@ -9,7 +9,7 @@ import torch
 
 from pggan.compute import Compute
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
-from pggan.convolution import DIRECT, NATIVE, WINOGRAD
+from pggan.convolution import COLUMNS, DIRECT, NATIVE, WINOGRAD
 from pggan.distributed.world import Place
 from pggan.errors import UserError
 
@@ -17,6 +17,7 @@ METHODS = {
     ConvolutionMethod.auto: None,
     ConvolutionMethod.native: NATIVE,
     ConvolutionMethod.direct: DIRECT,
+    ConvolutionMethod.columns: COLUMNS,
     ConvolutionMethod.winograd: WINOGRAD,
 }
 COMPILED = Path.home() / ".cache" / "pggan" / "compiled"

@@ -65,7 +65,8 @@ class Use:
     """How a layer calculates; `prepared` sets it at every pass, for which a module's attributes would be slow."""
 
     compute: Compute = field(default_factory=Compute)
-    ready: dict[Method | None, tuple[Tensor, ...]] | None = None  # what `operands` has made inside `prepared`
+    # What `operands` has made inside `prepared`.
+    ready: dict[tuple[float, Method | None], tuple[Tensor, ...]] | None = None
 
 
 class Equalized(nn.Module):
@@ -84,18 +85,28 @@ class Equalized(nn.Module):
         """What this layer calculates in."""
         return self.use.compute.dtype or self.weight.dtype
 
-    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
-        """What `forward` calculates with, from the scaled weight."""
-        return weight, self.bias
+    def balanced(self, x: Tensor) -> tuple[Tensor, float]:
+        """`x` and what is left to multiply the weight by: the scale goes to the smaller of the two.
 
-    def operands(self, method: Method | None = None) -> tuple[Tensor, ...]:
+        Where weights have to be cast, they are copied anyway.
+        """
+        if x.dtype == self.weight.dtype and x.numel() < self.weight.numel():
+            return x * self.scale, 1.0
+        return x, self.scale
+
+    def make(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
+        """What `forward` calculates with, the weight multiplied by `scale`."""
+        return (self.weight if scale == 1 else self.weight * scale), self.bias
+
+    def operands(self, scale: float, method: Method | None = None) -> tuple[Tensor, ...]:
         """What `make` gives in the precision of `prepared`, and made once there."""
-        if self.use.ready is not None and method in self.use.ready:
-            return self.use.ready[method]
-        with torch.set_grad_enabled(self.use.ready is not None or torch.is_grad_enabled()):  # a later use may need it
-            made = tuple(operand.to(self.dtype) for operand in self.make(self.weight * self.scale, method))
-        if self.use.ready is not None:
-            self.use.ready[method] = made
+        key, ready = (scale, method), self.use.ready
+        if ready is not None and key in ready:
+            return ready[key]
+        with torch.set_grad_enabled(ready is not None or torch.is_grad_enabled()):  # a later use may need it
+            made = tuple(operand.to(self.dtype) for operand in self.make(scale, method))
+        if ready is not None:
+            ready[key] = made
         return made
 
 
@@ -122,8 +133,9 @@ class EqualizedLinear(Equalized):
     """[N, I] -> [N, O]"""
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, bias = self.operands()
-        return F.linear(x.to(self.dtype), kernel, bias)
+        x, scale = self.balanced(x.to(self.dtype))
+        kernel, bias = self.operands(scale)
+        return F.linear(x, kernel, bias)
 
 
 class Score(EqualizedLinear):
@@ -138,8 +150,9 @@ class ToOrFromRGB(Equalized):
     """Every pixel by itself.  [N, I, R, R] -> [N, O, R, R]"""
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, bias = self.operands()
-        return F.conv2d(x.to(self.dtype), kernel, bias)
+        x, scale = self.balanced(x.to(self.dtype))
+        kernel, bias = self.operands(scale)
+        return F.conv2d(x, kernel, bias)
 
 
 class EqualizedConv(Equalized):
@@ -149,14 +162,16 @@ class EqualizedConv(Equalized):
         super().__init__(*shape)
         self.geometry = geometry
 
-    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
+    def make(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
         assert method is not None, "a convolution needs one"
-        return method.prepared(weight, self.geometry), self.bias
+        return method.prepared(self.weight, self.geometry, scale), self.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(self.dtype)
+        x, scale = x.to(self.dtype), self.scale
         method = self.use.compute.method or method_for(x, self.weight, self.geometry)
-        kernel, bias = self.operands(method)
+        if not method.remakes(self.geometry):
+            x, scale = self.balanced(x)
+        kernel, bias = self.operands(scale, method)
         return convolution(x, kernel, bias, method, self.geometry)
 
 
@@ -166,15 +181,17 @@ class ConvWithEvenMap(EqualizedConv):
     An even map needs no convolution, only the sums of its taps; and I stays a round number, which is fast.
     """
 
-    def make(self, weight: Tensor, method: Method | None) -> tuple[Tensor, ...]:
+    def make(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
         """[O, I + 1, 3, 3] to the features' kernel, the bias and the sums of the map's taps [O, 4, 4]."""
-        sums = F.conv2d(weight.new_ones(1, 1, 4, 4), weight[:, -1:], padding=1)[0]
-        return *super().make(weight[:, :-1], method), sums
+        assert method is not None, "a convolution needs one"
+        features, taps = self.weight[:, :-1], self.weight[:, -1:] * scale
+        sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps, padding=1)[0]
+        return method.prepared(features, self.geometry, scale), self.bias, sums
 
     def forward(self, x: Tensor, even: Tensor) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
         method = self.use.compute.method or method_for(x, self.weight[:, :-1], self.geometry)
-        kernel, bias, sums = self.operands(method)
+        kernel, bias, sums = self.operands(self.scale, method)
         return convolution(x, kernel, bias, method, self.geometry) + even.to(x.dtype)[:, None, None, None] * sums
 
 
@@ -189,8 +206,9 @@ class GeneratorStem(nn.Module):
         self.conv = EqualizedConv(width, width, 3, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
-        kernel, bias = self.dense.operands()
-        x = F.linear(latents.to(kernel.dtype), kernel).reshape(-1, self.width, 4, 4)
+        latents, scale = self.dense.balanced(latents.to(self.dense.dtype))
+        kernel, bias = self.dense.operands(scale)
+        x = F.linear(latents, kernel).reshape(-1, self.width, 4, 4)
         x = activate_and_normalize(x + bias[:, None, None])
         return activate_and_normalize(self.conv(x))
 

@@ -84,10 +84,10 @@ def _maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
     return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
-def transformed(kernel: Tensor, geometry: Geometry) -> Tensor:
-    """A kernel [O, I, 3, 3] in the domain: [K, O, I]."""
+def transformed(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]."""
     taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I]
-    return (maps(geometry, kernel.dtype).taps @ taps).view(-1, *kernel.shape[:2])
+    return (maps(geometry, kernel.dtype).taps * scale @ taps).view(-1, *kernel.shape[:2])
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:

@@ -85,6 +85,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
         ("precisions=[fp32,tf32] device=cpu", "tf32 does not exist on cpu"),
         ("modes=[compiled] penalties=[autograd]", "twice"),
         ("modes=[compiled] convolutions=[winograd]", "winograd"),
+        ("modes=[compiled] convolutions=[columns]", "columns"),
         ("compute.recompute=true penalties=[auto,tangent]", "compute.recompute"),
         ("compute.micro_batch=6", "groups"),
         ("compute.compile=true", "compute.compile"),

@@ -22,7 +22,7 @@ LAYERS = [
         "distributed.connecting",
         "distributed.contact",
     },
-    {"hydra_changes", "schedule", "schema", "files", "latents", "interruption", "winograd", "plan.scaling"},
+    {"hydra_changes", "schedule", "schema", "files", "latents", "interruption", "columns", "winograd", "plan.scaling"},
     {"distributed.world", "distributed.division", "distributed.compression"},
     {"convolution", "values", "averages", "distributed.watchdog"},
     {"compute", "run_lock"},

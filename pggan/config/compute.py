@@ -23,6 +23,7 @@ class ConvolutionMethod(Enum):
     auto = "auto"
     native = "native"
     direct = "direct"
+    columns = "columns"
     winograd = "winograd"
 
 
@@ -62,9 +63,9 @@ class ComputeConfig:
                 "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
                 "Take compute.penalty=tangent or auto.",
             )
-        if self.compile and self.convolution is ConvolutionMethod.winograd:
+        if self.compile and self.convolution in (ConvolutionMethod.columns, ConvolutionMethod.winograd):
             raise UserError(
-                "compute.compile=true can't be had with compute.convolution=winograd.",
+                f"compute.compile=true can't be had with compute.convolution={self.convolution.value}.",
                 "Take compute.convolution=auto: a compiled pass uses PyTorch's own.",
             )
         if self.recompute and (self.compile or self.penalty is PenaltyPath.tangent):

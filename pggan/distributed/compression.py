@@ -52,7 +52,7 @@ class Compressor:
         self.epsilon = epsilon
         self.clip = clip
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self._worth = torch.empty(size, device=device)  # what sending them is worth
+        self._worth = torch.empty(size, device=device)  # what sending them is worth, squared
         self.square = torch.zeros(size, device=device)  # mean square of this process's gradients, without bias
         self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, without bias
         self.steps = torch.zeros((), device=device)
@@ -103,19 +103,21 @@ class Compressor:
         self.steps += finite
         steps = self.steps.clamp(min=1)
         # Adam divides its sums by 1 - beta^steps; means with these weights come out the same.
-        weight1 = (1 - self.beta1) / (1 - self.beta1**steps) * finite
-        weight2 = (1 - self.beta2) / (1 - self.beta2**steps) * finite
-        piece = PIECE if on_cpu else len(gradient)
+        weights = torch.stack([(1 - beta) / (1 - beta**steps) * finite for beta in (self.beta1, self.beta2)])
+        weight1, weight2 = weights.tolist() if on_cpu else weights
+        piece = PIECE * torch.get_num_threads() if on_cpu else len(gradient)
+        room = gradient.new_empty(2, min(piece, len(gradient)))
         for start in range(0, len(gradient), piece):
             here = slice(start, start + piece)
-            new, square, residual = gradient[here], self.square[here], self.residual[here]
-            root = square.lerp_(new.square(), weight2).sqrt()
+            new, square, residual, worth = gradient[here], self.square[here], self.residual[here], self._worth[here]
+            root, divisor = room[:, : len(new)]
+            torch.sqrt(square.lerp_(torch.mul(new, new, out=root), weight2), out=root)
             if self.mean is not None:
                 new = self.mean[here].lerp_(new, weight1) * finite
-            residual.addcdiv_(new, root + self.epsilon)
+            residual.addcdiv_(new, torch.add(root, self.epsilon, out=divisor))
             # Half-way between the size of the update and what the loss falls by, the update times the usual gradient:
             # the latter alone starves small gradients, which made faces of fewer kinds.
-            torch.mul(residual, root.sqrt_(), out=self._worth[here])
+            torch.mul(residual, residual, out=worth).mul_(root)
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
