@@ -85,9 +85,9 @@ def _maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
 
 
 def transformed(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]."""
-    taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I]
-    return (maps(geometry, kernel.dtype).taps * scale @ taps).view(-1, *kernel.shape[:2])
+    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output lie side by side."""
+    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], as it lies in memory
+    return torch.matmul(maps(geometry, kernel.dtype).taps * scale, taps).transpose(0, 1)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
