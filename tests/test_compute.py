@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pggan.compute import Compute
-from pggan.convolution import DIRECT, NATIVE, WINOGRAD
+from pggan.convolution import COLUMNS, DIRECT, NATIVE, WINOGRAD
 from pggan.draws import Draws
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
@@ -77,6 +77,8 @@ def assert_same(one, other, tolerance):
         Compute(recompute=True),
         Compute(recompute=True, method=WINOGRAD),
         Compute(method=DIRECT),
+        Compute(method=COLUMNS),
+        Compute(method=COLUMNS, tangent=True),
         Compute(method=WINOGRAD),
         Compute(method=WINOGRAD, tangent=True),
     ],
