@@ -46,9 +46,8 @@ class Compressed(Exchanged):
 
     def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
         gradient = numbers[:-1]
-        gradient.mul_(self.world.size)  # of this process's own images
-        if player.scale is not None:
-            gradient.div_(player.scale)
+        # Of this process's own images, and as it was before the loss was scaled.
+        factor = self.world.size if player.scale is None else self.world.size / player.scale
         # All have to know of one that is not finite before any of them takes its gradient in.
         told = torch.stack([numbers[-1], (~torch.isfinite(gradient.sum() + numbers[-1])).float()])
         with self.world.waiting():
@@ -56,7 +55,7 @@ class Compressed(Exchanged):
         finite = told[1] == 0
         count = max(round(self._share * len(gradient)), 1)
         compressor = self._compressor(self._names[id(player)], len(gradient), numbers.device)
-        message = compressor.select(gradient, count, finite)
+        message = compressor.select(gradient, count, finite, factor)
         messages = message.new_empty(self.world.size, len(message))
         gathering = dist.all_gather(list(messages), message, group=self.world.group, async_op=True)
 

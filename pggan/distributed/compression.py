@@ -19,7 +19,7 @@ SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is
 LARGEST_SENT = 448.0  # of this type, which has no infinity
 BLOCK = 2**16  # indices that differ in their last two bytes only
 PIECE = 2**17  # entries that stay in a core's cache while several operations pass over them
-SAMPLE = 200_000  # entries that the threshold is estimated from
+SAMPLE = 100_000  # entries that the threshold is estimated from
 CERTAINTY = 4.0  # standard deviations by which the estimate lets through too many rather than too few
 
 
@@ -57,13 +57,14 @@ class Compressor:
         self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, without bias
         self.steps = torch.zeros((), device=device)
 
-    def select(self, gradient: Tensor, count: int, finite: Tensor) -> Tensor:
-        """Take in this process's `gradient` [P], fp32; returns the message that all processes are to be sent.
+    def select(self, gradient: Tensor, count: int, finite: Tensor, factor: float | Tensor = 1.0) -> Tensor:
+        """Take in this process's `gradient` [P], fp32, times `factor`; returns the message that all are to be sent.
 
         The message holds those `count` entries of the residual that the loss depends on most; they leave it.
         `finite`: false on all processes if the gradient of any is not; then nothing changes, and the message is void.
+        The memory of `gradient` is used.
         """
-        self._accumulate(gradient, finite)
+        self._accumulate(gradient, finite, factor)
         indices = largest(self._worth, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
@@ -93,13 +94,13 @@ class Compressor:
         for tensor in self.tensors().values():
             tensor.zero_()
 
-    def _accumulate(self, gradient: Tensor, finite: Tensor) -> None:
-        """Add Adam's update for `gradient` to the residual."""
+    def _accumulate(self, gradient: Tensor, finite: Tensor, factor: float | Tensor) -> None:
+        """Add Adam's update for `gradient` times `factor` to the residual."""
         on_cpu = gradient.device.type == "cpu"
         if not (on_cpu and finite):  # a CPU can be asked; a device must not be waited for
             gradient = torch.where(finite, gradient, 0.0)
         if self.clip is not None:
-            gradient = gradient * (self.clip / torch.linalg.vector_norm(gradient)).clamp(max=1)
+            factor = factor * (self.clip / (torch.linalg.vector_norm(gradient) * factor)).clamp(max=1)
         self.steps += finite
         steps = self.steps.clamp(min=1)
         # Adam divides its sums by 1 - beta^steps; means with these weights come out the same.
@@ -109,7 +110,8 @@ class Compressor:
         room = gradient.new_empty(2, min(piece, len(gradient)))
         for start in range(0, len(gradient), piece):
             here = slice(start, start + piece)
-            new, square, residual, worth = gradient[here], self.square[here], self.residual[here], self._worth[here]
+            new = gradient[here].mul_(factor)
+            square, residual, worth = self.square[here], self.residual[here], self._worth[here]
             root, divisor = room[:, : len(new)]
             torch.sqrt(square.lerp_(torch.mul(new, new, out=root), weight2), out=root)
             if self.mean is not None:
