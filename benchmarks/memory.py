@@ -1,0 +1,74 @@
+"""What a process holds at most while it takes steps: `python -m benchmarks.memory --resolution 8 --batch 16`.
+
+The trainer's steps and the textbook's, in processes of their own, in turn: largest resident memory in MiB, with that of
+Python and PyTorch.  The networks are the paper's up to the resolution of `--top`.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+
+os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # before torch, as the command line does
+
+import torch
+
+from benchmarks.reporting import report
+from pggan.bench.steps import phase_of
+from pggan.bench.ways import TextbookWay, TrainersWay, Way
+from pggan.cli import compose
+from pggan.compute import Compute
+from pggan.config import BenchConfig, Precision
+from pggan.device import set_up
+from pggan.draws import Draws
+from pggan.losses import build_loss
+from pggan.losses.base import Reals
+from pggan.schema import validated
+
+CPU = torch.device("cpu")
+STEPS = 3  # the first makes the moments
+
+
+def held(arguments: argparse.Namespace) -> float:
+    """MiB that this process held at most, after steps of one way."""
+    set_up(CPU, Precision.fp32)
+    config = validated(BenchConfig, compose("bench", []))
+    architecture, loss = config.model.architecture(arguments.top, 3, labels=0), build_loss(config.loss)
+    way: Way
+    if arguments.way == "textbook":
+        way = TextbookWay(architecture, loss, CPU)
+    else:
+        way = TrainersWay(
+            architecture, loss, CPU, precision=Precision.fp32, compute=Compute(), record=False, notice=print
+        )
+    way.begin()
+    phase = phase_of(arguments.resolution, arguments.batch)
+    images = torch.rand(phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1
+    for number in range(STEPS):
+        way.step(phase, Reals(images, None, None), Draws(0, number * phase.batch, CPU))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resolution", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--top", type=int, default=128, help="final resolution of the networks (default: 128)")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each (default: 3)")
+    parser.add_argument("--way", choices=("trainer", "textbook"), help="only this one, in this process")
+    arguments = parser.parse_args()
+    if arguments.way:
+        print(held(arguments))
+        return
+    found: dict[str, list[int]] = {"trainer": [], "textbook": []}
+    for _ in range(arguments.rounds):
+        for way, figures in found.items():
+            command = [sys.executable, *sys.orig_argv[1:], "--way", way]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - itself
+            figures.append(round(float(done.stdout)))
+    report({"resolution": arguments.resolution, "batch": arguments.batch, "held_mib": found}, None)
+
+
+if __name__ == "__main__":
+    main()
