@@ -155,7 +155,7 @@ def gradient_of(player: Player, terms: Terms) -> tuple[Tensor, list[Tensor]]:
     total.backward()  # type: ignore[no-untyped-call]
     weights: list[Tensor] = [weight for weight in player.network.weights if weight.grad is not None]
     flat = torch.cat([weight.grad.reshape(-1) for weight in weights if weight.grad is not None])
-    player.optimizer.zero_grad()
+    player.forget_gradient()
     return flat, weights
 
 

@@ -28,8 +28,7 @@ def full_state(config: TrainConfig, device: torch.device) -> State:
     for player in (state.g, state.d):
         for parameter in player.network.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        player.optimizer.step()
-        player.optimizer.zero_grad()
+        player.step(0.0, torch.tensor(True))
     return state
 
 

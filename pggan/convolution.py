@@ -6,7 +6,8 @@ meets PyTorch's own second derivative, which convolves with whole feature maps a
 N batch, H and W sides, I and O feature maps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,14 @@ COLUMNS = Method("columns", joined, columns.convolve, columns.input_gradient, co
 WINOGRAD = Method(
     "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
 )
+# A dense layer, x [N, I] and kernel [O, I].
+PRODUCT = Method(
+    "product",
+    lambda kernel, geometry, scale: kernel * scale,
+    lambda x, kernel, bias, geometry: F.linear(x, kernel, bias),
+    lambda gradient, kernel, geometry: gradient @ kernel,
+    lambda x, gradient, geometry: gradient.t() @ x,
+)
 
 
 def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
@@ -119,6 +128,41 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, method: Method, geometr
         return convolve(x, kernel, bias, geometry)
     result: Tensor = Convolution.apply(x, kernel, bias, method, geometry)  # type: ignore[no-untyped-call]
     return result
+
+
+def linear(x: Tensor, kernel: Tensor, bias: Tensor, method: Method | None) -> Tensor:
+    """[N, I] -> [N, O]; `method`: the convolutions', where one is asked for.
+
+    PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in place: for
+    8192x512 weights the sums take longer than the gradients.
+    """
+    if method is NATIVE or min(kernel.shape) < WIDE or torch.compiler.is_compiling():
+        return F.linear(x, kernel, bias)
+    result: Tensor = Convolution.apply(x, kernel, bias, PRODUCT, Geometry.same)  # type: ignore[no-untyped-call]
+    return result
+
+
+@dataclass
+class Asked:
+    """Which gradients a backward pass is for; seen by all threads, of which autograd has its own."""
+
+    weights: bool = True
+
+
+ASKED = Asked()
+
+
+@contextmanager
+def for_images_alone() -> Iterator[None]:
+    """Inside, backward passes leave out the gradients of weights, which `torch.autograd.grad` of images would drop.
+
+    PyTorch tells its own functions what is asked for, but not those written in Python.
+    """
+    ASKED.weights = False
+    try:
+        yield
+    finally:
+        ASKED.weights = True
 
 
 def remember(ctx: Any, one: Tensor, other: Tensor, method: Method, geometry: Geometry) -> None:
@@ -151,8 +195,11 @@ class Convolution(torch.autograd.Function):
         x, kernel = ctx.saved_tensors
         how = ctx.method, ctx.geometry
         for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_kernel = KernelGradient.apply(x, gradient, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
-        for_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        for_kernel = for_bias = None
+        if ctx.needs_input_grad[1] and ASKED.weights:
+            for_kernel = KernelGradient.apply(x, gradient, *how)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[2] and ASKED.weights:
+            for_bias = gradient.sum((0, *range(2, gradient.dim())))
         return for_x, for_kernel, for_bias, None, None
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from pggan.activation import activate, activate_and_normalize, pixel_norm, widened
 from pggan.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling
 from pggan.compute import Compute
-from pggan.convolution import Method, convolution, method_for
+from pggan.convolution import Method, convolution, linear, method_for
 from pggan.draws import generator_for
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
@@ -135,7 +135,7 @@ class EqualizedLinear(Equalized):
     def forward(self, x: Tensor) -> Tensor:
         x, scale = self.balanced(x.to(self.dtype))
         kernel, bias = self.operands(scale)
-        return F.linear(x, kernel, bias)
+        return linear(x, kernel, bias, self.use.compute.method)
 
 
 class Score(EqualizedLinear):
@@ -184,8 +184,10 @@ class ConvWithEvenMap(EqualizedConv):
     def make(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
         """[O, I + 1, 3, 3] to the features' kernel, the bias and the sums of the map's taps [O, 4, 4]."""
         assert method is not None, "a convolution needs one"
-        features, taps = self.weight[:, :-1], self.weight[:, -1:] * scale
-        sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps, padding=1)[0]
+        # One operation, and along the last side in memory: the gradients of slices would be padded copies.
+        parts = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
+        features, taps = (part.permute(0, 3, 1, 2) for part in parts)
+        sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
         return method.prepared(features, self.geometry, scale), self.bias, sums
 
     def forward(self, x: Tensor, even: Tensor) -> Tensor:  # type: ignore[override]

@@ -28,6 +28,12 @@ class Player:
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
 
+    @property
+    def handles(self) -> list[Tensor]:
+        """What the optimizer has of each of the network's weights: its memory, in order."""
+        handles: list[Tensor] = self.optimizer.param_groups[0]["params"]
+        return handles
+
     def step(self, learning_rate: float | Tensor, finite: Tensor) -> None:
         """Update the weights unless `finite` is false, and forget the gradient; without waiting for the device.
 
@@ -36,16 +42,24 @@ class Player:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        for weight, handle in zip(self.network.weights, self.handles, strict=True):
+            handle.data = in_memory_order(weight.data)
+            handle.grad = None if weight.grad is None else in_memory_order(weight.grad)
         # Fused optimizers take these two from its attributes, as torch.amp.GradScaler hands them over.
         optimizer: Any = self.optimizer
         optimizer.found_inf, optimizer.grad_scale = (~finite).float(), self.scale
         self.optimizer.step()
-        self.optimizer.zero_grad()  # to None: frees memory, and levels not in use stay without gradient and update
+        self.forget_gradient()
         self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
         if self.scale is not None:
             grown = self.since_scaling + 1 >= SCALE_INTERVAL
             self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, LARGEST_SCALE)
             self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
+
+    def forget_gradient(self) -> None:
+        """Frees its memory; and levels that are not in use stay without gradient, so without update."""
+        for weight, handle in zip(self.network.weights, self.handles, strict=True):
+            weight.grad = handle.grad = None
 
 
 @dataclass
@@ -110,11 +124,12 @@ def new_state(
         for parameter in network.parameters():
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        handles = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
         if plain:
-            steps: torch.optim.Adam | torch.optim.SGD = torch.optim.SGD(network.parameters(), fused=True)
+            steps: torch.optim.Adam | torch.optim.SGD = torch.optim.SGD(handles, fused=True)
         else:
             steps = torch.optim.Adam(
-                network.parameters(),
+                handles,
                 betas=(optimizer.beta1, optimizer.beta2),
                 eps=optimizer.epsilon,
                 fused=True,
@@ -124,6 +139,14 @@ def new_state(
         scale = torch.tensor(FIRST_SCALE, device=device) if half else None
         players.append(Player(network, steps, next(counters), scale, next(counters)))
     return State(g=players[0], d=players[1], average=deepcopy(generator).requires_grad_(False))
+
+
+def in_memory_order(weight: Tensor) -> Tensor:
+    """A view whose sides are in the order of memory: [O, I, H, W] as [O, H, W, I].
+
+    On CPUs, PyTorch's fused optimizers make a copy of gradients that are not, and do nothing with it.
+    """
+    return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
 def follow(average: Generator, source: nn.Module, decay: float | Tensor) -> None:
@@ -148,10 +171,10 @@ def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: 
 
 
 def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in player.network.named_parameters():
-        for key, value in player.optimizer.state.get(parameter, {}).items():
+    for (name, _), handle in zip(player.network.named_parameters(), player.handles, strict=True):
+        for key, value in player.optimizer.state.get(handle, {}).items():
             if value is not None:  # plain steps keep nothing
-                yield f"{name}/{key}", value
+                yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
 
 
 def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
@@ -166,12 +189,11 @@ def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
     player.optimizer.state.clear()
     if isinstance(player.optimizer, torch.optim.SGD):
         return
-    parameters = dict(player.network.named_parameters())
+    names = (name for name, _ in player.network.named_parameters())
+    handles = dict(zip(names, player.handles, strict=True))
     for path, saved in tensors.items():
         name, _, key = path.rpartition("/")
-        parameter = parameters.get(name)
-        if parameter is None or (saved.ndim > 0 and saved.shape != parameter.shape):
+        handle, value = handles.get(name), in_memory_order(saved)
+        if handle is None or (saved.ndim > 0 and value.shape != handle.shape):
             raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no parameter")
-        # Fused Adam reads memory in order: a moment needs the strides of its parameter.
-        value = torch.empty_like(parameter) if saved.ndim > 0 else torch.empty_like(saved)
-        player.optimizer.state[parameter][key] = value.copy_(saved).to(parameter.device)
+        player.optimizer.state[handle][key] = value.to(handle.device, copy=True).contiguous()

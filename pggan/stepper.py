@@ -126,7 +126,7 @@ class Stepper:
         finally:
             for player in (self.state.g, self.state.d):
                 player.network.requires_grad_(True)
-                player.optimizer.zero_grad()
+                player.forget_gradient()
             self.state.load_tensors(copy)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

@@ -6,7 +6,18 @@ import torch.nn.functional as F
 
 from pggan.architecture import Geometry
 from pggan.compute import Compute
-from pggan.convolution import COLUMNS, DIRECT, NATIVE, WINOGRAD, convolution, method_for
+from pggan.convolution import (
+    COLUMNS,
+    DIRECT,
+    NATIVE,
+    PRODUCT,
+    WINOGRAD,
+    Method,
+    convolution,
+    for_images_alone,
+    linear,
+    method_for,
+)
 
 METHODS = {"native": NATIVE, "direct": DIRECT, "columns": COLUMNS, "winograd": WINOGRAD}
 
@@ -113,3 +124,74 @@ def test_methods_differ_even_where_they_share_their_functions():
     """Recordings and compiled passes are kept by stage, and a stage holds its method."""
     assert len({NATIVE, DIRECT, COLUMNS, WINOGRAD}) == 4
     assert Compute(method=NATIVE) != Compute(method=DIRECT)
+
+
+def dense_layer():
+    """Images' features [3, 200], a kernel [150, 200] wide enough for derivatives of our own, and a bias [150]."""
+    return normal(3, 200), normal(150, 200, seed=1), normal(150, seed=2)
+
+
+def test_derivatives_of_dense_layers_are_those_of_pytorch():
+    direction, found = normal(3, 200, seed=4), []
+    for method in (NATIVE, None):
+        x, kernel, bias = (t.requires_grad_() for t in dense_layer())
+        y = linear(x, kernel, bias, method)
+        assert ("ConvolutionBackward" in y.grad_fn.name()) == (method is None)
+        first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
+        slope = (first[0] * direction).sum() + first[1].square().sum() + first[2].square().sum()
+        found.append([y, *first, *torch.autograd.grad(slope, (x, kernel, bias))])
+    for expected, result in zip(*found, strict=True):
+        torch.testing.assert_close(result, expected, atol=1e-9, rtol=1e-9)
+
+
+def test_forward_derivatives_of_dense_layers_are_those_of_pytorch():
+    x, kernel, bias = dense_layer()
+    tangent = normal(3, 200, seed=5)
+    _, found = torch.func.jvp(lambda images: linear(images, kernel, bias, None), (x,), (tangent,))
+    torch.testing.assert_close(found, tangent @ kernel.t(), atol=1e-11, rtol=0)
+
+
+def test_gradients_of_dense_layers_come_in_the_layout_of_the_kernel():
+    x, kernel, bias = (t.requires_grad_() for t in dense_layer())
+    (slope,) = torch.autograd.grad(linear(x, kernel, bias, None).tanh().sum(), x, create_graph=True)
+    for gradient in torch.autograd.grad(slope.square().sum(), (kernel, x)):
+        assert gradient.is_contiguous()
+
+
+@pytest.mark.parametrize("base", [DIRECT, COLUMNS, WINOGRAD, PRODUCT], ids=lambda method: method.name)
+def test_gradients_of_images_alone_take_no_work_for_kernels(base):
+    """Neither in the first derivative; nor do they change the second one, which the kernels are part of."""
+    asked = []
+
+    def kernel_gradient(*given):
+        asked.append(1)
+        return base.kernel_gradient(*given)
+
+    method = Method(base.name, base.prepared, base.convolve, base.input_gradient, kernel_gradient)
+    found = []
+    for alone in (False, True):
+        x, kernel, bias = dense_layer() if base is PRODUCT else (normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(4))
+        kernel.requires_grad_()
+        x.requires_grad_()
+        bias.requires_grad_()
+        y = convolution(x, base.prepared(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
+        asked.clear()
+        if alone:
+            with for_images_alone():
+                (slope,) = torch.autograd.grad(y, x, create_graph=True)
+        else:
+            (slope,) = torch.autograd.grad(y, x, create_graph=True)
+        assert len(asked) == (0 if alone else 1)
+        found.append(torch.autograd.grad(slope.square().sum(), (kernel, bias)))
+        assert asked
+    for expected, result in zip(*found, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_kernels_get_their_gradients_again_after_an_error():
+    with pytest.raises(KeyboardInterrupt), for_images_alone():
+        raise KeyboardInterrupt
+    x, kernel, bias = (t.requires_grad_() for t in dense_layer())
+    linear(x, kernel, bias, None).sum().backward()
+    assert kernel.grad is not None
+    assert bias.grad is not None

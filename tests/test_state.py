@@ -94,6 +94,30 @@ def test_generator_and_discriminator_start_with_unrelated_weights():
     assert not torch.equal(g, d)
 
 
+# ---- optimizers ------------------------------------------------------------------------------------------
+
+
+def test_optimizers_are_given_gradients_in_the_order_of_memory():
+    """PyTorch's fused ones copy others."""
+    state, seen = state_of(), []
+    for player in (state.g, state.d):
+        player.optimizer.register_step_pre_hook(
+            lambda *_, player=player: seen.extend(handle.grad for handle in player.handles if handle.grad is not None)
+        )
+    train(state, 1)
+    assert any(gradient.ndim == 4 and gradient.shape[1:3] == (3, 3) for gradient in seen)
+    assert all(gradient.is_contiguous() for gradient in seen)
+
+
+def test_weights_that_have_moved_in_memory_are_updated_all_the_same():
+    state, moved = state_of(), state_of()
+    for player in (moved.g, moved.d):
+        for weight in player.network.weights:
+            weight.data = weight.data.clone()
+    assert digest(train(moved, 2)) == digest(train(state, 2))
+    assert digest(moved) != digest(state_of())
+
+
 # ---- tensors and back ------------------------------------------------------------------------------------
 
 
@@ -107,7 +131,8 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
     ):
         assert parts[part].keys() == {name for name, _ in network.named_parameters()}
     for part, player in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
-        used = {name for name, parameter in player.network.named_parameters() if parameter in player.optimizer.state}
+        named = zip(player.network.named_parameters(), player.handles, strict=True)
+        used = {name for (name, _), handle in named if handle in player.optimizer.state}
         kinds = ("step", "exp_avg", "exp_avg_sq")
         assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
         for name in used:

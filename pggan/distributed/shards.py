@@ -94,7 +94,7 @@ class Sharded(Exchange):
         done = sum(node.size for node in sums)
         flat = Flat(player)
         add_shard(sums, mine[done], flat.fill(loss))
-        player.optimizer.zero_grad()
+        player.forget_gradient()
         self._flats[id(player)] = flat  # any of them: it gets the sum in the end
 
     def send(self, player: Player, batch: int) -> Arrival:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.activation import widened
+from pggan.convolution import for_images_alone
 from pggan.schedule import Phase
 from pggan.schema import require
 
@@ -173,7 +174,8 @@ class Loss(ABC):
 def by_autograd(penalty: GradientPenalty, points: Tensor, scores: Tensor, how: Examination) -> Tensor:
     """The penalty [N] of `scores` [N] at `points` [N, C, R, R], differentiable a second time."""
     scale = 1.0 if how.scale is None else how.scale
-    (gradient,) = torch.autograd.grad((scores * scale).sum(), points, create_graph=True)
+    with for_images_alone():
+        (gradient,) = torch.autograd.grad((scores * scale).sum(), points, create_graph=True)
     return penalty.of(widened(gradient) / scale, how.missing_levels)
 
 

@@ -116,5 +116,5 @@ class Counter:
 def _forget_gradient(player: Player) -> int:
     """How many numbers it had."""
     numbers = sum(weight.numel() for weight in player.network.weights if weight.grad is not None)
-    player.optimizer.zero_grad()
+    player.forget_gradient()
     return numbers

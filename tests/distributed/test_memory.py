@@ -32,7 +32,7 @@ def added_up(kind):
     open_files = len(os.listdir("/proc/self/fd"))
     for number in range(6):
         for player in (state.d, state.g):
-            player.optimizer.zero_grad()
+            player.forget_gradient()
             layers = 6 if number < 3 else len(player.network.weights)
             for weight, gradient in zip(
                 player.network.weights, gradients_of(player, world.rank, number, layers), strict=False
