@@ -210,7 +210,7 @@ class GeneratorStem(nn.Module):
     def forward(self, latents: Tensor) -> Tensor:
         latents, scale = self.dense.balanced(latents.to(self.dense.dtype))
         kernel, bias = self.dense.operands(scale)
-        x = F.linear(latents, kernel).reshape(-1, self.width, 4, 4)
+        x = linear(latents, kernel, None, self.dense.use.compute.method).reshape(-1, self.width, 4, 4)
         x = activate_and_normalize(x + bias[:, None, None])
         return activate_and_normalize(self.conv(x))
 
