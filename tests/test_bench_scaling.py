@@ -51,6 +51,7 @@ def test_two_processes_are_compared_with_one_and_leave_a_trace(tmp_path, capfd):
         ("gradients.name=sparse", "dense"),
         ("devices=tpu", "auto, cpu or cuda"),
         ("batch=6", "does not divide"),
+        ("batch=2", "which 2 processes can't share"),
         ("loss.gama=1", "There is no key"),
     ],
 )

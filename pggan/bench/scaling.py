@@ -57,6 +57,7 @@ def run(config: ScalingConfig) -> int:
     if place is not None:
         return take_part(place, partial(device_of, place, config.devices), config.workers, partial(measure, config))
     build_loss(config.loss)
+    check_batches(config)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
@@ -67,6 +68,15 @@ def run(config: ScalingConfig) -> int:
     values = {**plain(config), "devices": kind}
     count = -(-largest // config.workers.nodes)
     return run_workers("bench scaling", values, count, config.workers, threads=1, say=print)
+
+
+def check_batches(config: ScalingConfig) -> None:
+    """Raise UserError unless every number of processes can share its batches."""
+    batches = per_level("batch", config.batch, min(config.stages), least=1, whole=True)
+    for stage in config.stages:
+        for size in config.processes:
+            division = Division(0, size, config.model.stddev_group, config.elastic, None, config.workers.shards)
+            division.require_enough(f"batch, times {size} processes", int(table_at(batches, stage)) * size)
 
 
 class Timed(Exchange):
