@@ -1,4 +1,4 @@
-"""3x3 convolutions, alone or joined with resampling, by the method that is fastest for their device and shape.
+"""3x3 convolutions, alone or joined with resampling, and wide dense layers: each by the fastest method for its shape.
 
 Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
 both of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never
