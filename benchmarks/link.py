@@ -2,11 +2,12 @@
 
 `python -m benchmarks.link rate=100mbit resolution=8` as root, on Linux.  The machines are two network namespaces with a
 cable of that rate between them; each has as many threads as OMP_NUM_THREADS says, or one.  What is timed is
-`pggan bench scaling`.
+`pggan bench scaling`, all ways in turn for `rounds`, of which the median counts.
 """
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -69,16 +70,20 @@ def measure(machines: list[tuple[str, str, str]], overrides: list[str]) -> float
 
 
 def main() -> None:
-    options = {"rate": "100mbit", "resolution": "8", "batch": "4", "steps": "3"}
+    options = {"rate": "100mbit", "resolution": "8", "batch": "4", "steps": "3", "rounds": "3"}
     options |= dict(argument.split("=", 1) for argument in sys.argv[1:])
     overrides = [f"stages=[{options['resolution']}]", f"batch={options['batch']}", f"steps={options['steps']}"]
     # The networks of a run to 1024x1024: 23 million weights each, of which a lower stage uses most.
+    taken: dict[str, list[float]] = {way: [] for way in WAYS}
     with two_machines(options["rate"]) as machines:
-        dense = None
-        for way in WAYS:
-            taken = measure(machines, [*overrides, *way.split()])
-            dense = dense or taken
-            print(f"{way:<40} {taken:>10.0f} ms/step  {dense / taken:6.1f} times dense", flush=True)
+        for _ in range(int(options["rounds"])):
+            for way in WAYS:
+                taken[way].append(measure(machines, [*overrides, *way.split()]))
+    dense = statistics.median(taken[WAYS[0]])
+    for way, all_taken in taken.items():
+        median = statistics.median(all_taken)
+        spread = f"({min(all_taken):.0f} to {max(all_taken):.0f})"
+        print(f"{way:<40} {median:>10.0f} ms/step {spread:<18} {dense / median:6.1f} times dense")
 
 
 if __name__ == "__main__":
