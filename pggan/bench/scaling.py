@@ -76,7 +76,7 @@ def check_batches(config: ScalingConfig) -> None:
     for stage in config.stages:
         for size in config.processes:
             division = Division(0, size, config.model.stddev_group, config.elastic, None, config.workers.shards)
-            division.require_enough(f"batch, times {size} processes", int(table_at(batches, stage)) * size)
+            division.require_enough("batch times processes", int(table_at(batches, stage)) * size)
 
 
 class Timed(Exchange):
