@@ -71,6 +71,14 @@ class Verb:
             if file.is_file()
         )
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """The folders of configs/ that a file is chosen from with `group=file`, and the file taken by default."""
+        text = self.config_file.read_text()
+        others = [VERBS[name] for name in re.findall(r"^  - ([a-z]+)$", text, re.MULTILINE)]  # all of their keys, too
+        inherited = {group: default for other in others for group, default in other.groups.items()}
+        return inherited | dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
+
 
 VERBS = {
     verb.name: verb
@@ -243,7 +251,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -254,9 +262,19 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
             return own_values(composed)
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
+        except OverrideParseException as error:
+            raise UserError(
+                f"'{error.override}' can't be read.",
+                "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\".",
+            ) from error
+        except MissingConfigException as error:
+            group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+            raise UserError(f"There is no {group}={choice}.", nearest(choice, error.options or [])) from error
         except (HydraException, OmegaConfBaseException) as error:
-            plain = OmegaConf.to_container(hydra_compose(VERBS[name].stem), resolve=False)
-            raise explanation(overrides, plain, error) from error
+            groups = VERBS[name].groups
+            chosen = [override for override in overrides if override.partition("=")[0] in groups]
+            keys = OmegaConf.to_container(hydra_compose(VERBS[name].stem, chosen), resolve=False)
+            raise explanation(overrides, {*_flat(keys), *groups}, error) from error
 
 
 def open_tables(overrides: list[str]) -> list[str]:
@@ -290,21 +308,16 @@ def refuse_resolvers(values: Any, key: str = "") -> None:
         raise UserError(f"{key}={values} can't be used.", "Write the value itself; '${key}' takes that of another key.")
 
 
-def explanation(overrides: list[str], plain: Any, error: Exception) -> UserError:
-    """Why composing failed, in terms of the override at fault; `plain` is the configuration without overrides."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import MissingConfigException, OverrideParseException
+def groups() -> list[str]:
+    """The folders of configs/ that a file is chosen from with `group=file`."""
+    return sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir())
 
-    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
-    known = [*_flat(plain), *groups]
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except OverrideParseException as broken:
-        return UserError(
-            f"'{broken.override}' can't be read.",
-            "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\".",
-        )
-    for override in parsed:
+
+def explanation(overrides: list[str], known: set[str], error: Exception) -> UserError:
+    """Why composing failed, in terms of the override at fault; `known` are the keys that the chosen groups have."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         parent, _, last = key.rpartition(".")
         if parent in known and last.isdecimal():
@@ -314,9 +327,6 @@ def explanation(overrides: list[str], plain: Any, error: Exception) -> UserError
             )
         if key not in known:
             return UserError(f"There is no key '{key}'.", nearest(key, known))
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-        return UserError(f"There is no {group}={choice}.", nearest(choice, error.options))
     return UserError(str(error).splitlines()[0], "See --help for the keys and their values.")
 
 

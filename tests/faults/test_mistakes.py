@@ -25,6 +25,11 @@ MISTAKES = {
     "experiment=papper_1024": "Did you mean 'paper_1024'?",
     "schedule=official_3gpus": "official_",
     "+loss.gama=1": "Did you mean 'loss.",
+    "loss=logistic loss.gama=1": "Did you mean 'loss.gamma'?",
+    "experiment=demo loss.gama=1": "Did you mean 'loss.gamma'?",  # a key of the loss that the experiment chooses
+    "experiment=dmo loss.gamma=1": "There is no experiment=dmo",
+    "commands=sample": "There is no key 'commands'",
+    "loss=[logistic": "can't be read",
     "resume=maybe": "Give a run directory",
     # types
     "seed=one": "Integer",
