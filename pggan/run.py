@@ -198,7 +198,7 @@ def begin(config: TrainConfig, setting: Setting, compute: Compute, world: World)
         config.seed,
         world.device,
         half=half,
-        plain=compresses(config.gradients, world),
+        sparse=compresses(config.gradients, world),
     )
     remarks, checkpoint = [*setting.remarks], setting.start.checkpoint
     with world.together():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pggan.architecture import Architecture
 from pggan.config import OptimizerConfig
 from pggan.networks import Discriminator, Generator, initialize
+from pggan.sparse import SparseSteps
 
 FIRST_SCALE = 2.0**12
 LARGEST_SCALE = 2.0**24
@@ -23,7 +24,7 @@ class Player:
     """A network and its optimizer."""
 
     network: Generator | Discriminator
-    optimizer: torch.optim.Adam | torch.optim.SGD
+    optimizer: torch.optim.Adam | SparseSteps
     skipped: Tensor  # int32: updates left out in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
@@ -33,6 +34,14 @@ class Player:
         """What the optimizer has of each of the network's weights: its memory, in order."""
         handles: list[Tensor] = self.optimizer.param_groups[0]["params"]
         return handles
+
+    def gradient_norm(self) -> Tensor:
+        """The norm of the whole gradient or, where that is what arrived, of the update."""
+        if isinstance(self.optimizer, SparseSteps) and self.optimizer.updates is not None:
+            return self.optimizer.updates.square().sum().sqrt()
+        gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
+        norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
+        return norm if self.scale is None else norm / self.scale
 
     def step(self, learning_rate: float | Tensor, finite: Tensor) -> None:
         """Update the weights unless `finite` is false, and forget the gradient; without waiting for the device.
@@ -108,11 +117,11 @@ def new_state(
     device: torch.device,
     *,
     half: bool = False,
-    plain: bool = False,
+    sparse: bool = False,
 ) -> State:
     """The state before the first image; `half`: losses are scaled, for half precision.
 
-    `plain`: what the optimizers are given is the update itself, made elsewhere.
+    `sparse`: updates are made elsewhere, and few of their entries arrive.
     """
     with torch.device(device):
         generator, discriminator = Generator(architecture), Discriminator(architecture)
@@ -125,8 +134,8 @@ def new_state(
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         handles = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
-        if plain:
-            steps: torch.optim.Adam | torch.optim.SGD = torch.optim.SGD(handles, fused=True)
+        if sparse:
+            steps: torch.optim.Adam | SparseSteps = SparseSteps(network.weights, handles)
         else:
             steps = torch.optim.Adam(
                 handles,
@@ -173,8 +182,7 @@ def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: 
 def _moments(player: Player) -> Iterator[tuple[str, Tensor]]:
     for (name, _), handle in zip(player.network.named_parameters(), player.handles, strict=True):
         for key, value in player.optimizer.state.get(handle, {}).items():
-            if value is not None:  # plain steps keep nothing
-                yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
+            yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
 
 
 def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
@@ -187,7 +195,7 @@ def _guards(state: State) -> Iterator[tuple[str, Tensor]]:
 
 def _load_moments(player: Player, tensors: dict[str, Tensor]) -> None:
     player.optimizer.state.clear()
-    if isinstance(player.optimizer, torch.optim.SGD):
+    if isinstance(player.optimizer, SparseSteps):
         return
     names = (name for name, _ in player.network.named_parameters())
     handles = dict(zip(names, player.handles, strict=True))

@@ -185,10 +185,7 @@ def update(
     `total`: the loss of the whole batch.
     """
     loss, shown = seen[0] if len(seen) == 1 else join(seen)
-    gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
-    norm = torch.stack(torch._foreach_norm(gradients)).norm()
-    if player.scale is not None:
-        norm = norm / player.scale
+    norm = player.gradient_norm()
     player.step(learning_rate, torch.isfinite(norm + total))
     about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
     return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}

@@ -13,6 +13,7 @@ LAYERS = [
         "draws",
         "activation",
         "meter",
+        "sparse",
         "plan.links",
         "plan.power",
         "__init__",

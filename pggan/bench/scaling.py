@@ -126,8 +126,8 @@ class Runner:
         compute = choose_compute(config.precision, AS_TRAINED, device)
         rows = torch.from_numpy(division.rows(self.phase.batch)).to(device)
         size = division.pass_size(self.phase.batch)
-        plain_steps = compresses(config.gradients, world)
-        state = new_state(architecture, ADAM, 0, device, half=compute.dtype is torch.float16, plain=plain_steps)
+        sparse = compresses(config.gradients, world)
+        state = new_state(architecture, ADAM, 0, device, half=compute.dtype is torch.float16, sparse=sparse)
         state.images = LONG_AFTER
         self.stepper = Stepper(
             state,

@@ -1,40 +1,65 @@
 """Gradients sent by Deep Gradient Compression: most of an update waits in the process that made it.
 
-Adam's work is done here, before anything is sent, and the players' own optimizer takes plain steps.
+Adam's work is done here, before anything is sent; the players are given what arrives of the updates.
 P parameters of one network in use, n processes.
 """
-
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pggan.config import OptimizerConfig
-from pggan.distributed.compression import Compressor, WarmUp, restore
-from pggan.distributed.exchange import Exchanged
+from pggan.distributed.compression import Compressor, WarmUp, mean_of
+from pggan.distributed.exchange import Arrival, Exchange, finisher, in_use, same
 from pggan.distributed.world import World
 from pggan.schedule import Phase
-from pggan.state import Player, State
+from pggan.sparse import SparseSteps
+from pggan.state import Player, State, in_memory_order
 
 KEPT = "compression"  # the part of a checkpoint
 
 
-class Compressed(Exchanged):
+class InUse:
+    """The weights of one network that have gradients, as one vector [P]."""
+
+    def __init__(self, player: Player, optimizer: SparseSteps) -> None:
+        self.weights = in_use(player)
+        device = self.weights[0].device
+        sizes = [weight.numel() for weight in self.weights]
+        self.size = sum(sizes)
+        self.room = torch.zeros(self.size, device=device)
+        begins = torch.tensor([0, *sizes], device=device).cumsum(0)
+        self._ends = begins[1:]
+        self._shifts = (
+            torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device) - begins[:-1]
+        )
+
+    def gradients(self) -> list[Tensor]:
+        """One vector per weight."""
+        return [in_memory_order(weight.grad).flatten() for weight in self.weights if weight.grad is not None]
+
+    def positions(self, indices: Tensor) -> Tensor:
+        """Where in the optimizer's memory the entries of the vector are."""
+        return indices + self._shifts[torch.bucketize(indices, self._ends, right=True)]
+
+
+class Compressed(Exchange):
     """Only the entries that matter most are sent; what a checkpoint needs of the rest is in `parts`."""
 
-    flat_tensors = 3  # gradients, what sending is worth, and the update
+    flat_tensors = 2  # what sending is worth, and room for the update
 
     def __init__(
         self, world: World, state: State, optimizer: OptimizerConfig, *, warm_up: WarmUp, clip: float | None
     ) -> None:
         """Args: clip: the largest norm of the mean gradient; that of each process is limited to clip / sqrt(n)."""
-        super().__init__(world)
+        super().__init__()
+        self.world = world
         self.warm_up = warm_up
         self._optimizer = optimizer
         self._clip = None if clip is None else clip / world.size**0.5
         self._names = {id(state.g): "g", id(state.d): "d"}
         self._compressors: dict[str, Compressor] = {}
+        self._in_use: dict[str, InUse] = {}
         self._phase = -1
         self._share = 1.0
 
@@ -44,30 +69,35 @@ class Compressed(Exchanged):
         self._phase = phase.index
         self._share = self.warm_up.ratio_at(images - phase.start)
 
-    def begin(self, numbers: Tensor, player: Player) -> Callable[[], None]:
-        gradient = numbers[:-1]
-        # Of this process's own images, and as it was before the loss was scaled.
-        factor = self.world.size if player.scale is None else self.world.size / player.scale
+    def send(self, player: Player, batch: int) -> Arrival:
+        loss, name, optimizer = super().send(player, batch)(), self._names[id(player)], player.optimizer
+        assert isinstance(optimizer, SparseSteps), "players of a state that was made for it"
+        if name not in self._in_use or not same(self._in_use[name].weights, in_use(player)):
+            self._in_use[name] = InUse(player, optimizer)
+        using = self._in_use[name]
+        gradients = using.gradients()
         # All have to know of one that is not finite before any of them takes its gradient in.
-        told = torch.stack([numbers[-1], (~torch.isfinite(gradient.sum() + numbers[-1])).float()])
+        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
+        told = torch.stack([loss, unbounded.float()])
         with self.world.waiting():
             dist.all_reduce(told, group=self.world.group)
         finite = told[1] == 0
-        count = max(round(self._share * len(gradient)), 1)
-        compressor = self._compressor(self._names[id(player)], len(gradient), numbers.device)
-        message = compressor.select(gradient, count, finite, factor)
+        # Of this process's own images, and as it was before the loss was scaled.
+        factor = self.world.size if player.scale is None else self.world.size / player.scale
+        count = max(round(self._share * using.size), 1)
+        message = self._compressor(name, using.size, loss.device).select(gradients, count, finite, factor)
+        player.forget_gradient()
         messages = message.new_empty(self.world.size, len(message))
-        gathering = dist.all_gather(list(messages), message, group=self.world.group, async_op=True)
+        finish = finisher(dist.all_gather(list(messages), message, group=self.world.group, async_op=True))
 
-        def add_up() -> None:
-            assert gathering is not None, "asynchronous operations give one"
-            gathering.wait()
-            restore(messages, count, gradient)
-            if player.scale is not None:
-                gradient.mul_(player.scale)
-            numbers[-1] = torch.where(finite, told[0], torch.nan)
+        def arrive() -> Tensor:
+            with self.world.waiting():
+                finish()
+            indices, updates = mean_of(messages, count, using.room)
+            optimizer.give(using.positions(indices), updates)
+            return torch.where(finite, told[0], torch.nan)
 
-        return add_up
+        return arrive
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
         """What every process keeps for later steps, of all processes; in host memory of the first."""

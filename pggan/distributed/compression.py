@@ -1,24 +1,26 @@
 """Deep gradient compression for Adam: of every update only the largest entries are sent, the rest waits its turn.
 
 One `Compressor` per network and process.  Each step, every process selects a message from its own gradient; all
-messages are gathered, and `restore` makes the same update of them everywhere.  Nothing here knows of processes or
+messages are gathered, and `mean_of` makes the same update of them everywhere.  Nothing here knows of processes or
 networks.  P parameters, k entries sent, n processes.
 Source: Lin et al. 2018 (residuals, momentum correction, factor masking, local clipping, warm-up), made for SGD; what
 becomes of it with Adam is derived in docs/scaling.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, sqrt
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 WARM_UP_FACTOR = 4  # from one ratio of the warm-up to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
 LARGEST_SENT = 448.0  # of this type, which has no infinity
 BLOCK = 2**16  # indices that differ in their last two bytes only
-PIECE = 2**17  # entries that stay in a core's cache while several operations pass over them
+PIECE = 2**17  # entries that are looked at together
 SAMPLE = 100_000  # entries that the threshold is estimated from
 CERTAINTY = 4.0  # standard deviations by which the estimate lets through too many rather than too few
 
@@ -52,31 +54,34 @@ class Compressor:
         self.epsilon = epsilon
         self.clip = clip
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self._worth = torch.empty(size, device=device)  # what sending them is worth, squared
-        self.square = torch.zeros(size, device=device)  # mean square of this process's gradients, without bias
-        self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, without bias
+        self.mean_square = torch.zeros(size, device=device)  # of this process's gradients, as Adam keeps it
+        self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, likewise
         self.steps = torch.zeros((), device=device)
+        self._worth = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
-    def select(self, gradient: Tensor, count: int, finite: Tensor, factor: float | Tensor = 1.0) -> Tensor:
-        """Take in this process's `gradient` [P], fp32, times `factor`; returns the message that all are to be sent.
+    def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: float | Tensor = 1.0) -> Tensor:
+        """Take in this process's gradient times `factor`; returns the message that all are to be sent.
 
         The message holds those `count` entries of the residual that the loss depends on most; they leave it.
+        `gradients`: fp32 vectors, [P] one after the other; their memory is used.
         `finite`: false on all processes if the gradient of any is not; then nothing changes, and the message is void.
-        The memory of `gradient` is used.
         """
-        self._accumulate(gradient, finite, factor)
+        self._accumulate(list(gradients), finite, factor)
+        # Half-way between the size of the update and what the loss falls by, the update times the usual gradient: the
+        # latter alone starves small gradients, which made faces of fewer kinds.
+        torch.sqrt(self.mean_square, out=self._worth).mul_(self.residual).mul_(self.residual)
         indices = largest(self._worth, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
-        if self.mean is not None and count < len(gradient):
+        if self.mean is not None and count < len(self.residual):
             self.mean[indices] = 0  # factor masking: what is sent must not be carried on by momentum
-        return pack(indices, sent, len(gradient))
+        return pack(indices, sent, len(self.residual))
 
     def tensors(self) -> dict[str, Tensor]:
         """The state by name, for checkpoints; all belong to one process and one set of parameters."""
-        state = {"residual": self.residual, "square": self.square, "steps": self.steps}
+        state = {"residual": self.residual, "mean_square": self.mean_square, "steps": self.steps}
         return state if self.mean is None else {**state, "mean": self.mean}
 
     def load_tensors(self, saved: dict[str, Tensor]) -> None:
@@ -94,32 +99,34 @@ class Compressor:
         for tensor in self.tensors().values():
             tensor.zero_()
 
-    def _accumulate(self, gradient: Tensor, finite: Tensor, factor: float | Tensor) -> None:
-        """Add Adam's update for `gradient` times `factor` to the residual."""
-        on_cpu = gradient.device.type == "cpu"
-        if not (on_cpu and finite):  # a CPU can be asked; a device must not be waited for
-            gradient = torch.where(finite, gradient, 0.0)
+    def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: float | Tensor) -> None:
+        """Add Adam's update for the gradient times `factor` to the residual: that is Adam's own step."""
+        divisor = 1 / torch.as_tensor(factor, dtype=torch.float32, device=self.residual.device)
         if self.clip is not None:
-            factor = factor * (self.clip / (torch.linalg.vector_norm(gradient) * factor)).clamp(max=1)
-        self.steps += finite
-        steps = self.steps.clamp(min=1)
-        # Adam divides its sums by 1 - beta^steps; means with these weights come out the same.
-        weights = torch.stack([(1 - beta) / (1 - beta**steps) * finite for beta in (self.beta1, self.beta2)])
-        weight1, weight2 = weights.tolist() if on_cpu else weights
-        piece = PIECE * torch.get_num_threads() if on_cpu else len(gradient)
-        room = gradient.new_empty(2, min(piece, len(gradient)))
-        for start in range(0, len(gradient), piece):
-            here = slice(start, start + piece)
-            new = gradient[here].mul_(factor)
-            square, residual, worth = self.square[here], self.residual[here], self._worth[here]
-            root, divisor = room[:, : len(new)]
-            torch.sqrt(square.lerp_(torch.mul(new, new, out=root), weight2), out=root)
-            if self.mean is not None:
-                new = self.mean[here].lerp_(new, weight1) * finite
-            residual.addcdiv_(new, torch.add(root, self.epsilon, out=divisor))
-            # Half-way between the size of the update and what the loss falls by, the update times the usual gradient:
-            # the latter alone starves small gradients, which made faces of fewer kinds.
-            torch.mul(residual, residual, out=worth).mul_(root)
+            norm = torch.stack(torch._foreach_norm(gradients)).norm() / divisor
+            divisor = divisor * (norm / self.clip).clamp(min=1)
+        sizes = [len(gradient) for gradient in gradients]
+        steps = self.steps.repeat(len(sizes))  # Adam counts for each vector
+        adam(
+            list(torch.split(self.residual, sizes)),
+            gradients,
+            # Without momentum, the mean is the gradient itself.
+            gradients if self.mean is None else list(torch.split(self.mean, sizes)),
+            list(torch.split(self.mean_square, sizes)),
+            [],
+            list(steps.unbind()),
+            fused=True,
+            grad_scale=divisor,
+            found_inf=(~finite).float(),
+            amsgrad=False,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            lr=-1.0,  # uphill: the residual is what is to be subtracted
+            weight_decay=0.0,
+            eps=self.epsilon,
+            maximize=False,
+        )
+        self.steps.copy_(steps[0])
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
@@ -136,20 +143,31 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     return message
 
 
-def restore(messages: Tensor, count: int, update: Tensor) -> None:
-    """Set `update` [P] to the mean of what `messages` [n, bytes] of `count` entries each hold.
+def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """The indices [count] and values [count], fp32, that `pack` made a message of."""
+    first, second, third, _ = layout(size, count)
+    starts = torch.arange(0, size, BLOCK, device=message.device)
+    inside = message[:first].view(torch.int32)
+    blocks = starts.repeat_interleave(inside, output_size=count)  # told the size, it doesn't ask the device
+    indices = blocks + message[first:second].view(torch.uint16).long()
+    return indices, message[second:third].view(SENT_AS).float()
 
-    It is in units of the learning rate, to be descended.  The same bits on every process: messages are added in their
-    order, and no index comes twice in one of them.
+
+def mean_of(messages: Tensor, count: int, room: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of what `messages` [n, bytes] of `count` entries each hold: indices [n k] and values [n k].
+
+    An index that is in several messages has all of its value where it comes first, and 0 from there on.  The same bits
+    on every process: messages are added in their order, and no index comes twice in one of them.
+    `room` [P] has to be 0 everywhere, and is left so.
     """
-    update.zero_()
-    first, second, third, _ = layout(len(update), count)
-    starts = torch.arange(0, len(update), BLOCK, device=update.device)
-    for message in messages:
-        inside = message[:first].view(torch.int32)
-        blocks = starts.repeat_interleave(inside, output_size=count)  # told the size, it doesn't ask the device
-        indices = blocks + message[first:second].view(torch.uint16).long()
-        update.index_add_(0, indices, message[second:third].view(SENT_AS).float(), alpha=1 / len(messages))
+    entries = [unpack(message, count, len(room)) for message in messages]
+    for indices, values in entries:
+        room.index_add_(0, indices, values, alpha=1 / len(messages))
+    found = []
+    for indices, _ in entries:
+        found.append(room[indices])
+        room[indices] = 0
+    return torch.cat([indices for indices, _ in entries]), torch.cat(found)
 
 
 def layout(size: int, count: int) -> tuple[int, int, int, int]:
@@ -161,7 +179,7 @@ def layout(size: int, count: int) -> tuple[int, int, int, int]:
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The indices [count] of the entries of `vector` [P] that are largest in magnitude, in no particular order.
+    """The indices [count] of the largest entries of `vector` [P], none of them below 0, in no particular order.
 
     On a CPU only entries above a threshold are compared, which is estimated from a sample so that hardly ever too few
     are above it; then all are compared.  Elsewhere one selection over all entries: no shape depends on their values, so
@@ -172,22 +190,21 @@ def largest(vector: Tensor, count: int) -> Tensor:
         stride = max(size // SAMPLE, 1)
         while gcd(stride, 6) > 1:  # out of step with kernels of 3x3 and with powers of two of maps
             stride += 1
-        sample = vector[::stride].abs()
+        sample = vector[::stride]
         expected = len(sample) * count / size
         rank = ceil(expected + CERTAINTY * sqrt(expected) + CERTAINTY)
         if rank < len(sample):
             threshold = sample.topk(rank, sorted=False).values.min()
             candidates = above(vector, float(threshold))
             if len(candidates) >= count:
-                return candidates[vector[candidates].abs().topk(count, sorted=False).indices]
-    return vector.abs().topk(count, sorted=False).indices
+                return candidates[vector[candidates].topk(count, sorted=False).indices]
+    return vector.topk(count, sorted=False).indices
 
 
 def above(vector: Tensor, threshold: float) -> Tensor:
-    """The indices of all entries of `vector` [P], on the CPU, of at least `threshold` in magnitude, in order."""
+    """The indices of all entries of `vector` [P], on the CPU, of at least `threshold`, in order."""
     values = vector.numpy()  # NumPy finds them four times as fast as PyTorch
     found = [
-        start + np.flatnonzero(np.abs(values[start : start + PIECE]) >= threshold)
-        for start in range(0, len(values), PIECE)
+        start + np.flatnonzero(values[start : start + PIECE] >= threshold) for start in range(0, len(values), PIECE)
     ]
     return torch.from_numpy(np.concatenate(found))

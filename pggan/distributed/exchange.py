@@ -51,14 +51,13 @@ class Flat:
     """The gradients of one network, and its loss, as one tensor."""
 
     def __init__(self, player: Player) -> None:
-        self.weights = _in_use(player)
+        self.weights = in_use(player)
         self.size = sum(weight.numel() for weight in self.weights) + 1
         self.numbers = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
 
     def fits(self, player: Player) -> bool:
         """Whether the same weights have gradients as when this was made."""
-        now = _in_use(player)
-        return len(now) == len(self.weights) and all(a is b for a, b in zip(now, self.weights, strict=True))
+        return same(in_use(player), self.weights)
 
     def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
         """The gradients and `loss`, copied: into `numbers`, if given.  [P + 1]"""
@@ -137,8 +136,14 @@ class Half(Exchanged):
         return add_up
 
 
-def _in_use(player: Player) -> list[Tensor]:
+def in_use(player: Player) -> list[Tensor]:
+    """The weights that have gradients."""
     return [weight for weight in player.network.weights if weight.grad is not None]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether these are the same weights."""
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def finisher(work: dist.Work | None) -> Callable[[], None]:

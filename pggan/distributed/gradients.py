@@ -15,7 +15,7 @@ from pggan.state import State
 
 
 def compresses(gradients: Mapping[str, Any], world: World) -> bool:
-    """Whether updates are made before they are sent: then the players' optimizers take plain steps."""
+    """Whether updates are made before they are sent: then players are given few entries of them."""
     return gradients["name"] == "dgc" and world.size > 1
 
 

@@ -105,7 +105,7 @@ class Calibration:
             0,
             world.device,
             half=compute.dtype is torch.float16,
-            plain=compresses(config.gradients, world),
+            sparse=compresses(config.gradients, world),
         )
         self.exchange = build_exchange(
             config.gradients, self.state, config.optimizer, world=world, division=self.division

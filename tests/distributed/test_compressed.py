@@ -46,15 +46,15 @@ def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
 
 
 def test_more_processes_get_the_mean_of_what_fewer_had_kept():
-    state = new_state(PAPER_LIKE, ADAM, 0, CPU, plain=True)
+    state = new_state(PAPER_LIKE, ADAM, 0, CPU, sparse=True)
     world = World(Place(2, 3, 2, 3), CPU, None, None)
     exchange = Compressed(world, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
-    names = ("residual", "square", "steps")
+    names = ("residual", "mean_square", "steps")
     kept = {f"d/{rank}/{name}": torch.full((5,), float(rank + 1)) for rank in (0, 1) for name in names[:2]}
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
     exchange.load_parts({"compression": kept, "generator": {}})
     found = exchange._compressors["d"].tensors()
     assert (
-        found["residual"].tolist() == found["square"].tolist() == [1.5] * 5
+        found["residual"].tolist() == found["mean_square"].tolist() == [1.5] * 5
     )  # what waits, in the mean of all, is what it was
     assert float(found["steps"]) == 7
