@@ -1,5 +1,7 @@
 """Means of what training steps give to watch, over many steps and over all processes."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,17 @@ COUNTED = "/skipped"  # how these names end
 PEAKED = "/gradient_norm"
 PEAK = "_max"  # added to them
 
+Names = tuple[tuple[str, int], ...]  # and how many numbers each has
+
+
+@dataclass
+class Running:
+    """The sums and maxima of what came with the same names, number by number, and how often it came."""
+
+    sums: Tensor
+    peaks: Tensor
+    times: int = 1
+
 
 class Averages:
     """Running means of named tensors, kept on the device until they are asked for.
@@ -17,37 +30,48 @@ class Averages:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
-        self._peaks: dict[str, Tensor] = {}
+        self._of: dict[Names, Running] = {}
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Take in tensors of any shape; a name need not come every time."""
-        for name, values in named.items():
-            total = values.float().sum()
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0) + values.numel()
-            if name.endswith(PEAKED):
-                peak = values.float().max()
-                self._peaks[name + PEAK] = torch.maximum(self._peaks.get(name + PEAK, peak), peak)
+        names = tuple((name, values.numel()) for name, values in named.items())
+        # All at once, number by number: on a GPU every operation takes as long to begin as a hundred numbers to add.
+        numbers = torch.cat([values.flatten().float() for values in named.values()])
+        running = self._of.get(names)
+        if running is None:
+            self._of[names] = Running(numbers, numbers.clone())
+        else:
+            running.sums.add_(numbers)
+            torch.maximum(running.peaks, numbers, out=running.peaks)
+            running.times += 1
 
     def flush(self, world: World) -> dict[str, float]:
         """The means, or sums, over all processes since the last flush; waits for the device."""
-        if not self._sums:
+        if not self._of:
             return {}
-        sums = world.total(torch.stack(list(self._sums.values()))).tolist()
-        counts = world.total(torch.tensor(list(self._counts.values()))).tolist()
-        peaks = world.highest(torch.stack(list(self._peaks.values()))).tolist() if self._peaks else []
+        sums: dict[str, Tensor] = {}
+        counts: dict[str, int] = {}
+        peaks: dict[str, Tensor] = {}
+        for names, running in self._of.items():
+            sizes = [size for _, size in names]
+            parts = zip(names, torch.split(running.sums, sizes), torch.split(running.peaks, sizes), strict=True)
+            for (name, size), numbers, largest in parts:
+                sums[name] = sums[name] + numbers.sum() if name in sums else numbers.sum()
+                counts[name] = counts.get(name, 0) + size * running.times
+                if name.endswith(PEAKED):
+                    peak = largest.max()
+                    peaks[name + PEAK] = torch.maximum(peaks.get(name + PEAK, peak), peak)
+        totals = world.total(torch.stack(list(sums.values()))).tolist()
+        all_counts = world.total(torch.tensor(list(counts.values()))).tolist()
+        highest = world.highest(torch.stack(list(peaks.values()))).tolist() if peaks else []
         means = {
             name: total / (world.size if name.endswith(COUNTED) else count)
-            for name, total, count in zip(self._sums, sums, counts, strict=True)
+            for name, total, count in zip(sums, totals, all_counts, strict=True)
         }
-        found = means | dict(zip(self._peaks, peaks, strict=True))
+        found = means | dict(zip(peaks, highest, strict=True))
         self.forget()
         return found
 
     def forget(self) -> None:
         """Begin anew."""
-        self._sums.clear()
-        self._counts.clear()
-        self._peaks.clear()
+        self._of.clear()

@@ -1,4 +1,4 @@
-"""3x3 convolutions, alone or joined with resampling, and wide dense layers: each by the fastest method for its shape.
+"""Convolutions, alone or joined with resampling, and wide dense layers: each by the fastest method for its shape.
 
 Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
 both of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never
@@ -98,6 +98,16 @@ def product(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     return result if bias is None else result.add_(bias)
 
 
+def pointwise_kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    """[O, I, 1, 1]"""
+    kernel = x.new_empty(gradient.shape[1], x.shape[1], 1, 1)  # only its shape is looked at
+    asked = [False, True, False]
+    result: Tensor = torch.ops.aten.convolution_backward(
+        gradient, x, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, asked
+    )[1]
+    return result
+
+
 NATIVE = Method("native", joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
 DIRECT = Method("direct", joined, convolve, input_gradient, kernel_gradient)
 COLUMNS = Method("columns", joined, columns.convolve, columns.input_gradient, columns.kernel_gradient)
@@ -110,6 +120,13 @@ PRODUCT = Method(  # of a dense layer, x [N, I] and kernel [O, I]
     lambda x, kernel, bias, geometry: product(x, kernel, bias),
     lambda gradient, kernel, geometry: gradient @ kernel,
     lambda x, gradient, geometry: gradient.t() @ x,
+)
+POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
+    "pointwise",
+    lambda kernel, geometry, scale: kernel * scale,
+    lambda x, kernel, bias, geometry: F.conv2d(x, kernel, bias),
+    lambda gradient, kernel, geometry: F.conv_transpose2d(gradient, kernel),
+    lambda x, gradient, geometry: pointwise_kernel_gradient(x, gradient),
 )
 
 
@@ -146,6 +163,14 @@ def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None
     if method is NATIVE or min(kernel.shape) < WIDE or torch.compiler.is_compiling():
         return F.linear(x, kernel, bias)
     result: Tensor = Convolution.apply(x, kernel, bias, PRODUCT, Geometry.same)  # type: ignore[no-untyped-call]
+    return result
+
+
+def pointwise(x: Tensor, kernel: Tensor, bias: Tensor, method: Method | None) -> Tensor:
+    """[N, I, H, W] -> [N, O, H, W], every pixel by itself; `method`: the convolutions', where one is asked for."""
+    if method is NATIVE or torch.compiler.is_compiling():
+        return F.conv2d(x, kernel, bias)
+    result: Tensor = Convolution.apply(x, kernel, bias, POINTWISE, Geometry.same)  # type: ignore[no-untyped-call]
     return result
 
 

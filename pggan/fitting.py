@@ -54,19 +54,23 @@ def fit(
     free: int | None,
     division: Division = ALONE,
     flat_tensors: int = 0,
+    recorded: bool = False,
     every_phase: bool = False,
 ) -> tuple[str, MicroBatches]:
     """What steps need, in words, and the micro-batches of phases that need more than is free.
 
-    `flat_tensors`: copies of all gradients that are kept besides; `every_phase`: tell the need of each, not of the
+    `flat_tensors`: copies of all gradients that are kept besides; `recorded`: steps are recorded as CUDA graphs, each
+    of which keeps its memory as long as its resolution is trained; `every_phase`: tell the need of each, not of the
     largest alone, which takes half a minute for the paper's networks.
     Raises UserError when even the smallest micro-batch of a phase needs more.
     """
+    # A step that is not recorded yet, having another penalty due, needs memory besides those that are.
+    usable = USABLE / 2 if recorded and loss.interval > 1 else USABLE
     phases = [replace(phase, batch=division.largest_share(phase.batch)) for phase in schedule.phases]
     wholes = dict(zip(phases, schedule.phases, strict=True))
     sizes = {phase: activations(architecture, phase) for phase in phases}
     bound = BOUND * max(sizes.values()) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
-    if bound < SMALL and (free is None or bound < USABLE * free):
+    if bound < SMALL and (free is None or bound < usable * free):
         return f"less than {SMALL // 2**20} MiB", {}
     imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
     if free is not None:
@@ -82,7 +86,7 @@ def fit(
         fixed = division.pass_size(wholes[phase].batch) or compute.micro_batch
         size = min(fixed or phase.batch, phase.batch)
         need = imagined.peak_bytes(phase, loss, replace(compute, micro_batch=size))
-        while free is not None and need > USABLE * free:
+        while free is not None and need > usable * free:
             if size <= group or fixed is not None:
                 raise UserError(
                     f"A step at {phase.resolution}x{phase.resolution} needs {need / 2**30:.1f} GiB with {size} images "

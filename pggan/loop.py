@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from pggan.averages import Averages
@@ -24,6 +25,7 @@ from pggan.values import parse_grid
 
 # What a process can wish for; all of them do it at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
+FAKES_AT_ONCE = 8  # drawn for a picture: of 1024x1024, each takes hundreds of megabytes
 
 
 class Trainer:
@@ -229,11 +231,16 @@ class Trainer:
         latents = seed_latents(list(range(self.columns * self.rows)), average.architecture.latent_size).to(device)
         labels = None
         if average.architecture.labels:
-            classes = torch.arange(len(latents), device=device) % average.architecture.labels
-            labels = torch.nn.functional.one_hot(classes, average.architecture.labels).float()
+            numbers = torch.arange(len(latents), device=device) % average.architecture.labels
+            labels = torch.nn.functional.one_hot(numbers, average.architecture.labels).float()
         with torch.no_grad(), self.watchdog.slow():
-            images = average(latents, labels, phase.resolution, phase.alpha)
-        self.show("fakes", to_bytes(images), f"fakes-{self.state.images:09d}.png")
+            images = [
+                to_bytes(
+                    average(latents[part], None if labels is None else labels[part], phase.resolution, phase.alpha)
+                )
+                for part in torch.split(torch.arange(len(latents), device=device), FAKES_AT_ONCE)
+            ]
+        self.show("fakes", np.concatenate(images), f"fakes-{self.state.images:09d}.png")
 
     def show(self, tag: str, images: Pixels, file: str) -> None:
         picture = contact_sheet(images, self.columns, self.schedule.final_resolution)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from pggan.activation import activate, activate_and_normalize, pixel_norm, widened
 from pggan.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling
 from pggan.compute import Compute
-from pggan.convolution import Method, convolution, linear, method_for
+from pggan.convolution import Method, convolution, linear, method_for, pointwise
 from pggan.draws import generator_for
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
@@ -152,7 +152,7 @@ class ToOrFromRGB(Equalized):
     def forward(self, x: Tensor) -> Tensor:
         x, scale = self.balanced(x.to(self.dtype))
         kernel, bias = self.operands(scale)
-        return F.conv2d(x, kernel, bias)
+        return pointwise(x, kernel, bias, self.use.compute.method)
 
 
 class EqualizedConv(Equalized):
@@ -344,7 +344,7 @@ class Discriminator(nn.Module):
 def run_block(block: nn.Module, x: Tensor, recompute: bool) -> Tensor:
     """`block(x)`, keeping for the way back either all that is inside or, with `recompute`, `x` alone."""
     if recompute and torch.is_grad_enabled():
-        kept: Tensor = checkpoint(block, x, use_reentrant=False)
+        kept: Tensor = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # nothing is drawn in it
         return kept
     result: Tensor = block(x)
     return result

@@ -70,29 +70,38 @@ class RealStream:
         self._floats = FloatMaker(device)
         self._phase_at = phase_at
         self._share = share
+        self._known_rows: dict[int, slice | Tensor] = {}
 
     def batch(self, phase: Phase, draws: Draws) -> Reals:
         """The images shown next, at the resolution and alpha of `phase`; those of this stream's share.
 
         On a CPU their memory is used again by the next call.
         """
-        request, share = self._request(phase, draws.images), self._share(phase.batch)
+        request, rows = self._request(phase, draws.images), self._rows(phase.batch)
         stored = self._loader.get(request)  # [N, R, R, C]
         if self._phase_at is not None and not self._loader.fits(phase.resolution):
-            shown = draws.images + phase.batch
-            self._loader.read_ahead(self._request(self._phase_at(shown), shown))
-        flip = draws.uniform("mirror", phase.batch, 1, 1, 1)[share].flatten() < 0.5 if self.mirror else None
+            later = draws.images + phase.batch
+            self._loader.read_ahead(self._request(self._phase_at(later), later))
+        flip = draws.uniform("mirror", phase.batch, 1, 1, 1)[rows].flatten() < 0.5 if self.mirror else None
         images = self._floats.make(stored, flip)
         if phase.alpha < 1:
             images = fade(upsample(downsample(images)), images, phase.alpha)
         if self.labels is None:
             return Reals(images, None, None)
-        others = draws.integers("fake_labels", len(self.labels), phase.batch)[share]
-        return Reals(images, self._one_hot(torch.from_numpy(request.indices).to(self.device)), self._one_hot(others))
+        others = draws.integers("fake_labels", len(self.labels), phase.batch)[rows]
+        shown = torch.from_numpy(request.indices).to(self.device, non_blocking=True)
+        return Reals(images, self._one_hot(shown), self._one_hot(others))
 
     def _request(self, phase: Phase, images: int) -> Request:
         indices = indices_at(self.seed, images, phase.batch, self.pyramid.images)
         return Request(phase.resolution, indices[self._share(phase.batch)])
+
+    def _rows(self, batch: int) -> slice | Tensor:
+        """The positions of this stream's share; on the device, which would be waited for if they weren't."""
+        if batch not in self._known_rows:
+            share = self._share(batch)
+            self._known_rows[batch] = share if isinstance(share, slice) else torch.from_numpy(share).to(self.device)
+        return self._known_rows[batch]
 
     def _one_hot(self, indices: Tensor) -> Tensor:
         assert self.labels is not None, "called with labels only"

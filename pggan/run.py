@@ -112,7 +112,10 @@ def run(config: TrainConfig, world: World) -> int:
             notes={"config": setting.description, "data": setting.pyramid.fingerprint},
         )
         interruption.at_once = False
-        return trainer.train(interruption)
+        try:
+            return trainer.train(interruption)
+        finally:
+            stepper.forget()  # recordings hold on to the connections, which could not be closed
 
 
 # ---- finding and checking ----------------------------------------------------------------------------------
@@ -234,6 +237,10 @@ def stepper_for(
         return torch.from_numpy(division.rows(batch)).to(device)
 
     exchange = build_exchange(config.gradients, state, config.optimizer, world=world, division=division)
+    record = records(config.compute, device) and not compresses(config.gradients, world)
+    free = free_bytes(device, world.local_size)
+    if free is not None and device.type == "cuda":
+        free -= budget_bytes(config.data.device_budget_mib, device)  # images live there, too
     memory, micro_batches = fit(
         setting.architecture,
         setting.schedule,
@@ -241,9 +248,10 @@ def stepper_for(
         optimizer=config.optimizer,
         compute=compute,
         device=device,
-        free=world.lowest(free_bytes(device, world.local_size)),
+        free=world.lowest(free),
         division=division,
         flat_tensors=exchange.flat_tensors,
+        recorded=record,
         every_phase=setting.start.checkpoint is None,  # once per run, for people
     )
     if config.elastic:  # a pass is a shard
@@ -253,7 +261,7 @@ def stepper_for(
         state,
         loss,
         compute,
-        record=records(config.compute, device) and not compresses(config.gradients, world),
+        record=record,
         notice=print,
         micro_batches=micro_batches,
         rehearse=device.type == "cuda" and not config.elastic,

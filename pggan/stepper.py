@@ -1,5 +1,6 @@
 """How the training step is run: as it is, compiled, or as recordings of the device's work (CUDA graphs)."""
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -80,7 +81,7 @@ class Stepper:
         watched = self._replayed(stage, inputs, dials)
         if watched is None:
             if stage.fading and self.compute.compiled:  # else every alpha would be compiled anew
-                dials = dials._replace(alpha=torch.tensor(dials.alpha, device=inputs.latents_d.device))
+                dials = dials._replace(alpha=torch.full((), phase.alpha, device=inputs.latents_d.device))
             try:
                 watched = learn(self.state, stage, inputs, dials, passes=self.passes, exchange=self.exchange)
             except torch.OutOfMemoryError as error:
@@ -96,6 +97,7 @@ class Stepper:
 
     def _rehearsed(self, stage: Stage, inputs: Inputs, dials: Dials) -> Stage:
         """`stage`, in passes that fit into the memory: halved once, if that is needed anywhere."""
+        self._recordings.clear()  # they hold memory, which eager steps can't use
         copy = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in self.state.tensors().items()
@@ -124,12 +126,17 @@ class Stepper:
         except torch.OutOfMemoryError:
             return True
         finally:
-            for player in (self.state.g, self.state.d):
-                player.network.requires_grad_(True)
-                player.forget_gradient()
+            self._tidy()
             self.state.load_tensors(copy)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+    def _tidy(self) -> None:
+        """Clear away what a step that was broken off has left."""
+        for player in (self.state.g, self.state.d):
+            player.network.requires_grad_(True)
+            player.forget_gradient()
+        self.exchange.forget()
 
     def _too_large(self, stage: Stage) -> UserError:
         size = stage.compute.micro_batch or stage.batch
@@ -148,19 +155,28 @@ class Stepper:
         """The step as a recording, or None where there is none (yet)."""
         if not self.record or self._taken.get(stage, 0) < STEPS_BEFORE_RECORDING:
             return None
-        if stage not in self._recordings:
-            try:
-                self._recordings[stage] = Recording(
-                    lambda i, d: learn(self.state, stage, i, d, passes=self.passes, exchange=self.exchange),
-                    inputs,
-                    tensors_for(dials, stage, inputs.latents_d.device),
-                )
-            except RuntimeError as error:
-                self.record = False
-                self.forget()
-                self.notice(f"Goes on without CUDA graphs: {str(error).splitlines()[0]}")
-                return None
+        if stage not in self._recordings and not self._recorded(stage, inputs, dials):
+            return None
         return self._recordings[stage].replay(inputs, dials)
+
+    def _recorded(self, stage: Stage, inputs: Inputs, dials: Dials) -> bool:
+        """Record the step; whether that worked, in all processes."""
+        reason = ""
+        try:
+            self._recordings[stage] = Recording(
+                lambda i, d: learn(self.state, stage, i, d, passes=self.passes, exchange=self.exchange),
+                inputs,
+                tensors_for(dials, stage, inputs.latents_d.device),
+            )
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+        if not self.anywhere(bool(reason)):
+            return True
+        self.record = False
+        self.forget()
+        self._tidy()
+        self.notice(f"Goes on without CUDA graphs: {reason or 'another process could not record its step'}")
+        return False
 
 
 class Recording:
@@ -192,12 +208,24 @@ def tensors_for(dials: Dials, stage: Stage, device: torch.device) -> Dials:
 
 
 def capture_cuda(function: Callable[[], Any]) -> tuple[Replay, Any]:
-    """Record what `function` does on the device, without doing it."""
+    """Record what `function` does on the device, without doing it.
+
+    Raises RuntimeError if that can't be done, and UserError if CUDA is of no use after trying.
+    """
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        result = function()
+    gc.collect()  # or memory that is given back meanwhile would break the recording off
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result = function()
+    except RuntimeError as error:
+        if torch.cuda.current_stream() != stream:  # the end of the recording failed, too
+            raise UserError(
+                f"Recording a CUDA graph failed: {str(error).splitlines()[0]}",
+                "Give the command again with compute.cuda_graphs=off: it goes on from the last checkpoint.",
+            ) from error
+        raise
     return graph.replay, result
 
 

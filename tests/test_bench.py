@@ -191,6 +191,8 @@ def test_what_does_not_work_is_told_and_kept_for_its_stage(monkeypatch):
 class Recorder(Way):
     """Takes no step, but notes when it should, and how float32 numbers are multiplied then."""
 
+    layout = torch.contiguous_format
+
     def __init__(self, precision, told):
         super().__init__(precision, Compute(), CPU)
         self.told = told

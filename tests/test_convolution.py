@@ -17,6 +17,7 @@ from pggan.convolution import (
     for_images_alone,
     linear,
     method_for,
+    pointwise,
 )
 
 METHODS = {"native": NATIVE, "direct": DIRECT, "columns": COLUMNS, "winograd": WINOGRAD}
@@ -131,12 +132,18 @@ def dense_layer():
     return normal(3, 200), normal(150, 200, seed=1), normal(150, seed=2)
 
 
-def test_derivatives_of_dense_layers_are_those_of_pytorch():
-    direction, found = normal(3, 200, seed=4), []
+def pointwise_layer():
+    """Images [2, 3, 8, 8], a kernel [5, 3, 1, 1] and a bias [5]."""
+    return normal(2, 3, 8, 8), normal(5, 3, 1, 1, seed=1), normal(5, seed=2)
+
+
+@pytest.mark.parametrize(("layer", "function"), [(dense_layer, linear), (pointwise_layer, pointwise)])
+def test_derivatives_of_dense_and_pointwise_layers_are_those_of_pytorch(layer, function):
+    direction, found = normal(*layer()[0].shape, seed=4), []
     for method in (NATIVE, None):
-        x, kernel, bias = (t.requires_grad_() for t in dense_layer())
-        y = linear(x, kernel, bias, method)
-        assert ("ConvolutionBackward" in y.grad_fn.name()) == (method is None)
+        x, kernel, bias = (t.requires_grad_() for t in layer())
+        y = function(x, kernel, bias, method)
+        assert (y.grad_fn.name() == "ConvolutionBackward") == (method is None)
         first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
         slope = (first[0] * direction).sum() + first[1].square().sum() + first[2].square().sum()
         found.append([y, *first, *torch.autograd.grad(slope, (x, kernel, bias))])
@@ -144,11 +151,12 @@ def test_derivatives_of_dense_layers_are_those_of_pytorch():
         torch.testing.assert_close(result, expected, atol=1e-9, rtol=1e-9)
 
 
-def test_forward_derivatives_of_dense_layers_are_those_of_pytorch():
-    x, kernel, bias = dense_layer()
-    tangent = normal(3, 200, seed=5)
-    _, found = torch.func.jvp(lambda images: linear(images, kernel, bias, None), (x,), (tangent,))
-    torch.testing.assert_close(found, tangent @ kernel.t(), atol=1e-11, rtol=0)
+@pytest.mark.parametrize(("layer", "function"), [(dense_layer, linear), (pointwise_layer, pointwise)])
+def test_forward_derivatives_of_dense_and_pointwise_layers_are_those_of_pytorch(layer, function):
+    x, kernel, bias = layer()
+    tangent = normal(*x.shape, seed=5)
+    _, found = torch.func.jvp(lambda images: function(images, kernel, bias, None), (x,), (tangent,))
+    torch.testing.assert_close(found, function(tangent, kernel, torch.zeros_like(bias), NATIVE), atol=1e-11, rtol=0)
 
 
 def test_gradients_of_dense_layers_come_in_the_layout_of_the_kernel():

@@ -4,9 +4,12 @@ import dataclasses
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import pggan.step
 import pggan.stepper
 from pggan.compute import Compute
+from pggan.convolution import DIRECT
 from pggan.draws import Draws
 from pggan.errors import UserError
 from pggan.fitting import fit
@@ -14,7 +17,8 @@ from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.schedule import Phase, Schedule
 from pggan.state import new_state, state_sha256
-from pggan.stepper import STEPS_BEFORE_RECORDING, Recording, Stepper
+from pggan.step import learn, set_up
+from pggan.stepper import STEPS_BEFORE_RECORDING, Recording, Stepper, tensors_for
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -30,9 +34,10 @@ SCHEDULE = Schedule(
 )
 
 
-def run(loss=WGAN_GP, compute=Compute(), images=240, before_step=None, **options):  # noqa: B008
+def run(loss=WGAN_GP, compute=Compute(), images=240, before_step=None, first=0, **options):  # noqa: B008
     """The state after a short run through two levels and a fade, and what was noticed."""
     state, notices = new_state(ARCHITECTURE, ADAM, 0, CPU), []
+    state.images = first
     stepper = Stepper(state, loss, compute, **{"record": False, "notice": notices.append, **options})
     while state.images < images:
         phase = SCHEDULE.at(state.images)
@@ -99,6 +104,138 @@ def test_without_recordings_training_goes_on_and_says_so_once(monkeypatch):
     state, notices = run(record=True)
     assert digest(state) == digest(plain)
     assert notices == ["Goes on without CUDA graphs: operation not permitted when stream is capturing"]
+
+
+def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch):
+    """What was recorded has not been done, so the gradients that it seems to have made are garbage."""
+    update, told = pggan.step.update, []
+
+    def breaks(function):
+        def broken(player, *_):
+            for weight in player.network.weights:
+                if weight.grad is not None:
+                    weight.grad.fill_(7.0)
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr(pggan.step, "update", broken)
+        try:
+            function()
+        finally:
+            monkeypatch.setattr(pggan.step, "update", update)
+
+    monkeypatch.setattr(pggan.stepper, "capture_cuda", breaks)
+    plain, _ = run()
+    state, notices = run(record=True, anywhere=lambda here: told.append(here) or here)
+    assert digest(state) == digest(plain)
+    assert len(notices) == 1
+    assert told == [True]
+
+
+def test_all_processes_do_without_recordings_when_one_can_not_record(recordings):
+    plain, _ = run()
+    state, notices = run(record=True, anywhere=lambda _: True)
+    assert digest(state) == digest(plain)
+    assert notices == ["Goes on without CUDA graphs: another process could not record its step"]
+    assert len(recordings) == 1
+
+
+def test_no_recording_outlives_the_memory_it_works_on(monkeypatch):
+    """A rehearsal loads the state anew: moments move, and what was recorded before would go on with the old ones."""
+    steppers, checked = [], []
+
+    def addresses():
+        tensors = steppers[-1].state.tensors()
+        return {f"{part}/{name}": tensor.data_ptr() for part in tensors for name, tensor in tensors[part].items()}
+
+    def capture(function):
+        recorded, watched = addresses(), {}
+
+        def replay():
+            assert addresses() == recorded
+            checked.append(True)
+            watched.update(function())
+
+        return replay, watched
+
+    monkeypatch.setattr(pggan.stepper, "capture_cuda", capture)
+    # From the second update on: by the time of the first penalty, steps without one have been recorded.
+    loss = Logistic(gamma=1.0, interval=8)
+    run(loss, record=True, rehearse=True, first=8, images=160, before_step=steppers.append)
+    assert len(checked) > 6
+
+
+class Operations(TorchDispatchMode):
+    """Notes what a device would have to be waited for, and the largest kernel that anything is convolved with."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "lift_fresh")
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.largest_kernel = [], 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name = function._schema.name.removeprefix("aten::")
+        if name in self.WAITS:
+            self.waits.append(name)
+        if name == "convolution":
+            self.largest_kernel = max(self.largest_kernel, *arguments[1].shape[2:])
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize(
+    ("loss", "compute"),
+    [
+        (WGAN_GP, Compute()),
+        (WGAN_GP, Compute(dtype=torch.bfloat16, micro_batch=4)),
+        (WGAN_GP, Compute(tangent=True)),
+        (Logistic(gamma=1.0, interval=1), Compute(recompute=True)),
+    ],
+)
+def test_a_recorded_step_reads_nothing_back_and_convolves_with_no_feature_maps(loss, compute):
+    compute = dataclasses.replace(compute, method=DIRECT)  # as on a GPU
+    state = new_state(ARCHITECTURE, ADAM, 0, CPU)
+    phase = Phase(0, 16, True, 0.5, 0, 10**6, 8, 0.001, 0.001, 0)
+    reals = Reals(torch.rand(8, 3, 16, 16), None, None)
+    stage, inputs, dials = set_up(state, phase, reals, loss, Draws(0, 0, CPU), decay=0.9, compute=compute)
+    dials = tensors_for(dials, stage, CPU)
+    learn(state, stage, inputs, dials)
+    with Operations() as seen:
+        learn(state, stage, inputs, dials)
+    assert seen.waits == []
+    assert seen.largest_kernel == 4  # joined with resampling
+
+
+class NoGraph:
+    """Stands in for torch.cuda.graph: what is done inside fails; so may leaving, and the stream is not put back."""
+
+    streams = ("before", "recording")
+
+    def __init__(self, *_, **__):
+        NoGraph.now = self.streams[1]
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        NoGraph.now = "before" if self.leaves else "recording"
+
+
+@pytest.mark.parametrize(("leaves", "error"), [(True, RuntimeError), (False, UserError)])
+def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
+    NoGraph.now, NoGraph.leaves = "before", leaves
+    for name, stand_in in {
+        "synchronize": lambda: None,
+        "CUDAGraph": object,
+        "graph": NoGraph,
+        "current_stream": lambda: NoGraph.now,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def fails():
+        raise RuntimeError("capture invalidated")
+
+    with pytest.raises(error, match="capture invalidated"):
+        pggan.stepper.capture_cuda(fails)
 
 
 def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
@@ -206,6 +343,23 @@ def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
     text, sizes = fitted(int(0.8 * whole))
     assert sizes[16, 16] in (8, 4)
     assert f"16x16 in passes of {sizes[16, 16]}" in text
+
+
+@pytest.mark.fault(28)
+def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
+    def sizes(loss, need, recorded):
+        schedule = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16})
+        given = {"optimizer": ADAM, "compute": Compute(), "device": CPU, "free": int(need / 0.6)}
+        return fit(ARCHITECTURE, schedule, loss, recorded=recorded, **given)[1]
+
+    from pggan.cost import Imagined
+
+    phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
+    every, lazy = Logistic(gamma=1.0, interval=1), Logistic(gamma=1.0, interval=4)
+    need = Imagined(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, every, Compute())
+    assert not sizes(every, need, recorded=True)
+    assert not sizes(lazy, need, recorded=False)
+    assert (16, 16) in sizes(lazy, need, recorded=True)
 
 
 @pytest.mark.fault(28)

@@ -149,6 +149,7 @@ class Runner:
         start = time.perf_counter()
         with record_function("data"):
             images = to_float(mirrored(self.stored, torch.arange(len(self.stored), device=self.world.device) % 2 == 0))
+            finish(self.world.device)
         data = time.perf_counter() - start
         draws = Draws(0, self.stepper.state.images, self.world.device)
         self.stepper.step(self.phase, Reals(images, None, None), draws, DECAY)

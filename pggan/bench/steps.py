@@ -84,6 +84,7 @@ class Steps:
     def _timed(self, way: Way, phase: Phase, images: torch.Tensor, number: int) -> float:
         set_float32(self.device, way.precision)
         interval = self.loss.interval
+        images = images.contiguous(memory_format=way.layout)
         self._wait()
         with way.memory.counted():
             start = time.perf_counter()

@@ -47,6 +47,7 @@ class Way(ABC):
     """One way of taking steps; all of them get the same images and random numbers."""
 
     warmup = 0  # steps that it needs before it is as fast as it gets
+    layout: torch.memory_format  # of the images it is given
 
     def __init__(self, precision: Precision, compute: Compute, device: torch.device) -> None:
         self.precision = precision
@@ -65,6 +66,8 @@ class Way(ABC):
 
 class TrainersWay(Way):
     """The trainer's own step; `notice` is told when it can't be taken as asked for."""
+
+    layout = torch.channels_last
 
     def __init__(
         self,
@@ -103,6 +106,8 @@ class TrainersWay(Way):
 
 class TextbookWay(Way):
     """The textbook's step, in plain float32."""
+
+    layout = torch.contiguous_format
 
     def __init__(self, architecture: Architecture, loss: Loss, device: torch.device) -> None:
         super().__init__(Precision.fp32, Compute(), device)

@@ -63,7 +63,7 @@ class ComputeConfig:
                 "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
                 "Take compute.penalty=tangent or auto.",
             )
-        if self.compile and self.convolution in (ConvolutionMethod.columns, ConvolutionMethod.winograd):
+        if self.compile and self.convolution not in (ConvolutionMethod.auto, ConvolutionMethod.native):
             raise UserError(
                 f"compute.compile=true can't be had with compute.convolution={self.convolution.value}.",
                 "Take compute.convolution=auto: a compiled pass uses PyTorch's own.",

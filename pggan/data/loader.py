@@ -4,7 +4,7 @@ N images asked for, R resolution, C channels.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,13 @@ def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
     return CPU_BUDGET_BYTES
 
 
+def on_this_device(device: torch.device) -> dict[str, Any]:
+    """What makes a pool's threads use the CUDA device of this one: they begin with the first."""
+    if device.type != "cuda":
+        return {}
+    return {"initializer": torch.cuda.set_device, "initargs": (torch.cuda.current_device(),)}
+
+
 class Loader:
     """Images of a pyramid as uint8 [N, R, R, C] on `device`.  What it gives depends on the request alone."""
 
@@ -66,7 +73,7 @@ class Loader:
         self._bytes = {resolution: pyramid.level_bytes(resolution) for resolution in pyramid.resolutions}
         self._resident: tuple[int, Tensor] | None = None
         # Threads end with this object, or with the process.
-        self._ahead_reader = ThreadPoolExecutor(1, "read-ahead")
+        self._ahead_reader = ThreadPoolExecutor(1, "read-ahead", **on_this_device(device))
         self._readers = ThreadPoolExecutor(READERS, "read")
         self._ahead: tuple[Request, Future[Loaded]] | None = None
         # Two in turn, kept because new memory costs more than reading into it: one is read into while the images of the

@@ -41,6 +41,10 @@ class Exchange:
         before = self._losses.get(id(player))
         self._losses[id(player)] = loss if before is None else before + loss
 
+    def forget(self) -> None:
+        """Called after a step that was broken off."""
+        self._losses.clear()
+
     def send(self, player: Player, batch: int) -> Arrival:
         """Begin to add up the gradients of all processes, each of which is a share of the mean over the batch."""
         loss = self._losses.pop(id(player))

@@ -97,6 +97,11 @@ class Sharded(Exchange):
         player.forget_gradient()
         self._flats[id(player)] = flat  # any of them: it gets the sum in the end
 
+    def forget(self) -> None:
+        super().forget()
+        self._sums.clear()
+        self._flats.clear()
+
     def send(self, player: Player, batch: int) -> Arrival:
         flat, sums = self._flats.pop(id(player)), self._sums.pop(id(player))
         count, world = self.division.shards(batch), self.world

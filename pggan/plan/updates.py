@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pggan.architecture import Architecture
 from pggan.averages import Averages
@@ -103,6 +105,11 @@ def shared_updates(
     passes = {
         (phase.resolution, phase.batch): division.pass_size(phase.batch) for phase in config.schedule.build().phases
     }
+
+    @lru_cache
+    def rows(batch: int) -> Tensor:
+        return torch.from_numpy(division.rows(batch)).to(world.device)
+
     stepper = Stepper(
         state,
         loss,
@@ -111,7 +118,7 @@ def shared_updates(
         notice=notice,
         micro_batches={key: size for key, size in passes.items() if size is not None},
         exchange=exchange,
-        rows=lambda batch: torch.from_numpy(division.rows(batch)).to(world.device),
+        rows=rows,
     )
     stream = stream_of(config, pyramid, world.device, division.rows)
     return Updates(state, stepper, stream, loss, world=world, record=record)
