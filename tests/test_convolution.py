@@ -140,10 +140,10 @@ def pointwise_layer():
 @pytest.mark.parametrize(("layer", "function"), [(dense_layer, linear), (pointwise_layer, pointwise)])
 def test_derivatives_of_dense_and_pointwise_layers_are_those_of_pytorch(layer, function):
     direction, found = normal(*layer()[0].shape, seed=4), []
-    for method in (NATIVE, None):
+    for method in (NATIVE, DIRECT):
         x, kernel, bias = (t.requires_grad_() for t in layer())
         y = function(x, kernel, bias, method)
-        assert (y.grad_fn.name() == "ConvolutionBackward") == (method is None)
+        assert (y.grad_fn.name() == "ConvolutionBackward") == (method is DIRECT)
         first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
         slope = (first[0] * direction).sum() + first[1].square().sum() + first[2].square().sum()
         found.append([y, *first, *torch.autograd.grad(slope, (x, kernel, bias))])
@@ -155,7 +155,7 @@ def test_derivatives_of_dense_and_pointwise_layers_are_those_of_pytorch(layer, f
 def test_forward_derivatives_of_dense_and_pointwise_layers_are_those_of_pytorch(layer, function):
     x, kernel, bias = layer()
     tangent = normal(*x.shape, seed=5)
-    _, found = torch.func.jvp(lambda images: function(images, kernel, bias, None), (x,), (tangent,))
+    _, found = torch.func.jvp(lambda images: function(images, kernel, bias, DIRECT), (x,), (tangent,))
     torch.testing.assert_close(found, function(tangent, kernel, torch.zeros_like(bias), NATIVE), atol=1e-11, rtol=0)
 
 
