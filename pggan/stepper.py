@@ -231,6 +231,6 @@ def capture_cuda(function: Callable[[], Any]) -> tuple[Replay, Any]:
 
 def compiled_passes() -> Passes:
     """The forward passes of D and G, each one graph per stage, kept on disk by torch for later runs."""
-    torch._dynamo.config.recompile_limit = 64  # 9 levels, fading or not, with and without a lazy penalty
+    torch._dynamo.config.recompile_limit = 256  # levels, fading or not, penalised or not, precisions
     compiled = partial(torch.compile, fullgraph=True, dynamic=False)
     return Passes(compiled(make_fakes), compiled(look_at_images), compiled(look_at_fakes))
