@@ -2,7 +2,7 @@
 
 import sys
 
-from pggan.cli import main
+from pggan.cli import leave, main
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    leave(main(["train", *sys.argv[1:]]))

@@ -1,7 +1,5 @@
 """`python -m pggan VERB key=value …`."""
 
-import sys
+from pggan.cli import console
 
-from pggan.cli import main
-
-sys.exit(main())
+console()

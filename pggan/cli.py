@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.hydra_changes import refuse_callbacks, tolerate_lazy_help
@@ -151,6 +151,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     return guarded(lambda: run_command(arguments))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with `code`."""
+    if "RANK" in os.environ:  # one of several: torch's threads may crash it when others are already gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def console() -> NoReturn:
+    """The command `pggan`."""
+    leave(main())
 
 
 def run_command(arguments: list[str]) -> int:

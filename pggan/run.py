@@ -38,7 +38,7 @@ from pggan.preflight import disk_need, require_disk
 from pggan.reals import RealStream
 from pggan.report import Report, Silence
 from pggan.resuming import Start, check_changes, check_networks, find_start, transfer
-from pggan.run_dir import choose_run_dir, create_run_dir, describe, write_config
+from pggan.run_dir import choose_run_dir, code_in_use, create_run_dir, describe, write_config
 from pggan.run_lock import claimed
 from pggan.saving import Saver, refused_by_disk
 from pggan.schedule import Schedule
@@ -96,6 +96,8 @@ def run(config: TrainConfig, world: World) -> int:
         )
         saver = stack.enter_context(Saver(run_dir, config.checkpoint.keep))
         introduce(report, state, setting, config, {"Disk": disk, "Memory": memory})
+        if world.size == 1 and config.gradients["name"] != "dense":
+            remarks.append(f"One process sends no gradients: gradients={config.gradients['name']} has nothing to do.")
         for remark in [*remarks, *idle_cores(config, division, world, available_cores())]:
             report.line(remark)
         report.begin(state.images)
@@ -174,11 +176,7 @@ def facts(description: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be the same in all processes, by name."""
     versions = description["versions"]
     keys = {key: value for key, value in _flat(description) if not key.startswith("versions.") and key not in OWN_KEYS}
-    return {
-        "code": versions["code"] or versions["pggan"],
-        "torch": versions["torch"],
-        **keys,
-    }
+    return {"code": code_in_use(), "torch": versions["torch"], **keys}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
@@ -80,6 +81,14 @@ def versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[library] = None
     return found
+
+
+def code_in_use() -> str:
+    """The commit or version, and a digest of the sources, which may differ where neither of these does."""
+    digest, here = sha256(), Path(__file__).parent
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)}\0".encode() + path.read_bytes())
+    return f"{_commit() or __version__} with files {digest.hexdigest()[:12]}"
 
 
 def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -188,6 +188,8 @@ def update(
     norm = player.gradient_norm()
     player.step(learning_rate, torch.isfinite(norm + total))
     about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
+    if player.scale is not None:
+        about["loss_scale"] = player.scale.clone()  # of the next step
     return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}
 
 

@@ -75,6 +75,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
     ("overrides", "hint"),
     [
         ("stages=[4,12]", "powers of two"),
+        ("stages=[]", "for example [4,8,16]"),
         ("batch=6", "groups"),
         ("steps=0", "at least 1"),
         ("loss.interval=0", "at least 1"),

@@ -1,6 +1,7 @@
 """`pggan bench scaling`: figures that follow from the times, and a trace of a step of two processes."""
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -48,6 +49,9 @@ def test_two_processes_are_compared_with_one_and_leave_a_trace(tmp_path, capfd):
     [
         ("processes=[]", "numbers of processes"),
         ("stages=[12]", "powers of two"),
+        ("stages=[]", "for example [16,32]"),
+        (f"trace={__file__}", "can't be a folder"),
+        (f"out={Path(__file__).parent}", "Name a file"),
         ("gradients.name=sparse", "dense"),
         ("devices=tpu", "auto, cpu or cuda"),
         ("batch=6", "does not divide"),

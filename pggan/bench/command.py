@@ -1,6 +1,7 @@
 """`pggan bench`: throughput of the training step per resolution, on random images, nothing else in the loop."""
 
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pggan.values import table as per_level
 def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print what came out."""
     device, loss = choose_device(config.device), build_loss(config.loss)
+    require_places(config.out)
     set_up(device, Precision(config.precisions[0]))
     if config.data.path is not None:
         return run_data(config, device, loss, ImagePyramid(Path(config.data.path)))
@@ -95,11 +97,25 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
 
 
+def require_places(out: str | None, trace: str | None = None) -> None:
+    """Raise UserError unless what comes out can be written there, before anything is measured."""
+    folders = {"out": None if out is None else Path(out).parent, "trace": None if trace is None else Path(trace)}
+    for key, folder in folders.items():
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{key}: {folder} can't be a folder: {error.strerror}.", "Name another place.") from error
+        if folder is not None and not os.access(folder, os.W_OK):
+            raise UserError(f"{key}: nothing can be written to {folder}.", "Name another place.")
+    if out is not None and Path(out).is_dir():
+        raise UserError(f"out={out} is a folder.", "Name a file, for example out=result.json.")
+
+
 def show(result: dict[str, Any], config: BenchConfig | ScalingConfig, *tables: Table) -> None:
     """Print the result as tables or as JSON, and write it to `out`."""
     text = json.dumps(result, indent=1)
     if config.out is not None:
-        Path(config.out).parent.mkdir(parents=True, exist_ok=True)
         with whole_file(Path(config.out)) as temporary:
             temporary.write_text(text)
     if config.json:

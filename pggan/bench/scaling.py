@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pggan.bench.command import hardware, show
+from pggan.bench.command import hardware, require_places, show
 from pggan.bench.steps import phase_of
 from pggan.bench.ways import ADAM, DECAY
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, ScalingConfig, Switch
@@ -58,6 +58,7 @@ def run(config: ScalingConfig) -> int:
         return take_part(place, partial(device_of, place, config.devices), config.workers, partial(measure, config))
     build_loss(config.loss)
     check_batches(config)
+    require_places(config.out, config.trace)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
@@ -209,7 +210,7 @@ def measure(config: ScalingConfig, world: World) -> int:
                     parts[size].append(runners[size].parts())
         world.wait_for_all()
         if config.trace is not None and (largest := max(config.processes)) in runners:
-            Path(config.trace).mkdir(parents=True, exist_ok=True)
+            Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
             runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{world.rank}.json")
         if world.is_first:
             rows += rows_of(stage, batch, seconds, parts)

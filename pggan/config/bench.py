@@ -68,6 +68,7 @@ class BenchConfig:
         self._require_some("convolutions", self.convolutions, (method.value for method in ConvolutionMethod))
         self._require_some("penalties", self.penalties, (path.value for path in PenaltyPath))
         stages = self.stages if isinstance(self.stages, list) else [self.stages]
+        require(bool(stages), "stages", self.stages, "resolutions, for example [4,8,16]")
         for stage in stages:
             valid = isinstance(stage, int) and stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
             require(valid, "stages", self.stages, "resolutions: powers of two from 4, for example [4,8,16]")

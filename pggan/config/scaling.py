@@ -39,6 +39,7 @@ class ScalingConfig:
         counts = bool(self.processes) and all(count >= 1 for count in self.processes)
         require(counts, "processes", self.processes, "numbers of processes, for example [1,2]")
         require(self.devices in ("auto", "cpu", "cuda"), "devices", self.devices, "auto, cpu or cuda")
+        require(bool(self.stages), "stages", self.stages, "resolutions, for example [16,32]")
         dgc_options(self.gradients, elastic=self.elastic)
         for stage in self.stages:
             valid = stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)

@@ -196,11 +196,13 @@ class World:
         """Raise UserError, naming the process and the fact, unless `facts` are the same everywhere."""
         everyone = [json.loads(said) for said in self.gather(json.dumps(facts))]
         with self.together():
+            first = everyone[0]
             for rank, theirs in enumerate(everyone):
-                for name, value in everyone[0].items():
-                    if theirs[name] != value:
+                for name in {**first, **theirs}:  # tables may have other keys
+                    here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
+                    if here != there:
                         raise UserError(
-                            f"Process {rank} has another {name} than process 0: {theirs[name]} instead of {value}.",
+                            f"Process {rank} has another {name} than process 0: {there} instead of {here}.",
                             "Give all processes the same code, configuration and data.",
                         )
 

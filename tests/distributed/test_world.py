@@ -45,6 +45,14 @@ def together(world):
         world.require_same({"seed": 0, "torch": "2.13" if world.rank < 2 else "2.12"})
     except (UserError, EndedElsewhere) as error:
         found["different"] = f"{type(error).__name__}: {error}"
+    try:  # tables with other keys
+        world.require_same({"batch.4": 8} if world.rank < 2 else {"batch.4": 8, "batch.8": 16})
+    except (UserError, EndedElsewhere) as error:
+        found["more"] = f"{type(error).__name__}: {error}"
+    try:
+        world.require_same({"batch": 8} if world.is_first else {"batch.4": 8})
+    except (UserError, EndedElsewhere) as error:
+        found["other"] = f"{type(error).__name__}: {error}"
     world.require_same({"seed": 0})
     return found
 
@@ -136,6 +144,8 @@ def test_an_error_of_one_is_told_by_that_one_and_ends_all(visits):
 def test_what_differs_between_processes_is_named(visits):
     assert "Process 2 has another torch than process 0: 2.12 instead of 2.13" in visits[0][0]["different"]
     assert sum(found["different"].startswith("UserError") for found in visits[0]) == 1
+    assert "Process 2 has another batch.8 than process 0: 16 instead of nothing" in visits[0][0]["more"]
+    assert "Process 1 has another batch than process 0: nothing instead of 8" in visits[0][0]["other"]
 
 
 def test_a_wish_of_one_reaches_all_at_the_same_step_one_later(visits):
