@@ -6,6 +6,16 @@ Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; width
 from dataclasses import dataclass
 from enum import Enum
 
+# More than any network that could be trained: to ask for more is a slip, and a header that does is no checkpoint.
+MOST = {
+    "resolution": 2**14,
+    "channels": 2**8,
+    "labels": 2**20,
+    "latent_size": 2**16,
+    "fmap_base": 2**24,
+    "fmap_max": 2**16,
+    "stddev_group": 2**16,
+}
 SMALLEST_RESOLUTION = 4
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pggan.architecture import SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
 from pggan.errors import UserError
 from pggan.files import file_sha256, is_plain, parse_json, read_json
 from pggan.networks import Discriminator, Generator, count_parameters
@@ -31,19 +31,9 @@ STATE_FILE = "state.json"
 GENERATOR_FILE = "generator.safetensors"
 HEADER_KEY = "pggan"
 CHECKSUM = "sha256"  # of everything else in state.json
+BEFORE_ALL = -1  # the index of the phase before the first update
 PARTS = ("generator", "discriminator", "average", "optimizer_g", "optimizer_d")
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
-
-# More than any network that could be trained: a header that asks for more is no checkpoint.
-MOST = {
-    "resolution": 2**14,
-    "channels": 2**8,
-    "labels": 2**20,
-    "latent_size": 2**16,
-    "fmap_base": 2**24,
-    "fmap_max": 2**16,
-    "stddev_group": 2**16,
-}
 
 Parts = dict[str, dict[str, Tensor]]
 
@@ -114,7 +104,8 @@ def _check_header(directory: Path, header: dict[str, Any]) -> None:
     if version > 1 and header[CHECKSUM] != checksum_of(header):
         raise ValueError("its content has changed: the checksum is another one")
     _check_stage(header)
-    require_count("phase_index", header["phase_index"])
+    if header["phase_index"] != BEFORE_ALL or header["images"] != 0:
+        require_count("phase_index", header["phase_index"])
     if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
         raise ValueError("'state_sha256' or 'config' is of the wrong type")
     _check_list(header["files"])

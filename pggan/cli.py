@@ -30,6 +30,8 @@ QUIET = [
     "hydra/job_logging=none",
 ]
 
+HYDRA_FLAGS = ("--config-dir", "--config-path", "--config-name", "--cfg", "--package")  # those with a value
+
 # Jobs that ran out of time are queued again, as often as it takes: training goes on where it stopped.
 QUEUED = "hydra/launcher=submitit_"
 QUEUE_AGAIN = {f"{QUEUED}slurm": ["hydra.launcher.max_num_timeout=1000"]}
@@ -206,7 +208,7 @@ def run_verb(verb: Verb, arguments: list[str]) -> int:
         print(help_text(verb, arguments), flush=True)
         return 0
     for argument in arguments:
-        if argument.startswith("--") and "=" in argument:
+        if argument.startswith("--") and "=" in argument and argument.split("=")[0] not in HYDRA_FLAGS:
             raise UserError(f"'{argument}' is not how keys are given.", f"Leave out the dashes: {argument.lstrip('-')}")
     if any(argument.startswith("-") for argument in arguments):
         return run_with_hydra_flags(verb, arguments)
@@ -258,11 +260,12 @@ def _indented(text: str) -> str:
 # ---- composing -------------------------------------------------------------------------------------------
 
 
-def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """The values of command `name` under `overrides`, interpolations resolved.
+def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
+    """The values of command `name` under `overrides`, interpolations resolved; `folder` has more files to choose from.
 
     Raises UserError that names the override at fault.
     """
+    more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -272,7 +275,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
     with initialize_config_dir(str(VERBS[name].config_file.parent), version_base="1.3", job_name="pggan"):
         try:
-            composed = hydra_compose(VERBS[name].stem, open_tables(overrides))
+            composed = hydra_compose(VERBS[name].stem, [*open_tables(overrides), *more])
             return own_values(composed)
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
@@ -284,10 +287,14 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
         except MissingConfigException as error:
             group, _, choice = (error.missing_cfg_file or "").rpartition("/")
             raise UserError(f"There is no {group}={choice}.", nearest(choice, error.options or [])) from error
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             groups = VERBS[name].groups
-            chosen = [override for override in overrides if override.partition("=")[0] in groups]
-            keys = OmegaConf.to_container(hydra_compose(VERBS[name].stem, chosen), resolve=False)
+            for chosen in ([one for one in overrides if one.partition("=")[0] in groups], []):
+                try:
+                    keys = OmegaConf.to_container(hydra_compose(VERBS[name].stem, [*chosen, *more]), resolve=False)
+                    break
+                except (HydraException, OmegaConfBaseException, ValueError):
+                    continue  # what is chosen can't be composed either
             raise explanation(overrides, {*_flat(keys), *groups}, error) from error
 
 
@@ -333,6 +340,9 @@ def explanation(overrides: list[str], known: set[str], error: Exception) -> User
 
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
+        if isinstance(error, ValueError) and key and (CONFIGS / key).is_dir() and not isinstance(override.value(), str):
+            choices = sorted(file.stem for file in (CONFIGS / key).glob("*.yaml"))
+            return UserError(f"There is no {override.input_line}.", nearest(str(override.value()), choices))
         parent, _, last = key.rpartition(".")
         if parent in known and last.isdecimal():
             return UserError(
@@ -341,7 +351,7 @@ def explanation(overrides: list[str], known: set[str], error: Exception) -> User
             )
         if key not in known:
             return UserError(f"There is no key '{key}'.", nearest(key, known))
-    return UserError(str(error).splitlines()[0], "See --help for the keys and their values.")
+    return UserError(" ".join(str(error).split("\n")[:2]), "See --help for the keys and their values.")
 
 
 def _flat(values: Any, prefix: str = "") -> list[str]:
@@ -365,7 +375,7 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
-        compose(verb.name, overrides)  # a typo gets our own answer
+        compose(verb.name, overrides, config_folder(flags))  # a typo gets our own answer
     again = settings_of_jobs(verb, overrides)
 
     def task(composed: "DictConfig") -> None:
@@ -382,6 +392,16 @@ def run_with_hydra_flags(verb: Verb, arguments: list[str]) -> int:
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
+
+
+def config_folder(flags: list[str]) -> str | None:
+    """What `--config-dir` or `-cd` names."""
+    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+        if flag in ("--config-dir", "-cd"):
+            return following
+        if flag.startswith("--config-dir="):
+            return flag.removeprefix("--config-dir=")
+    return None
 
 
 def settings_of_jobs(verb: Verb, overrides: list[str]) -> list[str]:

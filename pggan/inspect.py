@@ -9,10 +9,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import device
 
-from pggan.checkpoint import Checkpoint, architecture_from, newest_checkpoint, open_checkpoint
+from pggan.checkpoint import (
+    Checkpoint,
+    architecture_from,
+    architecture_to_plain,
+    load_generator,
+    newest_checkpoint,
+    open_checkpoint,
+)
 from pggan.config import InspectConfig
 from pggan.data.pyramid import ImagePyramid
 from pggan.errors import UserError
+from pggan.files import file_sha256
 from pggan.networks import Discriminator, Generator, count_parameters
 from pggan.pictures import Pixels, check_output, enlarge, grid, save_png
 
@@ -25,7 +33,10 @@ def run(config: InspectConfig) -> int:
     """Print what `run=` or `data=` holds."""
     if (config.run is None) == (config.data is None):
         raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
-    facts = facts_of_run(Path(config.run)) if config.run is not None else facts_of_data(config)
+    if config.run is None:
+        facts = facts_of_data(config)
+    else:
+        facts = facts_of_generator(config.run) if Path(config.run).is_file() else facts_of_run(Path(config.run))
     if config.json:
         print(json.dumps(facts, indent=1))
         return 0
@@ -60,13 +71,26 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     }
 
 
+def facts_of_generator(path: str) -> dict[str, Any]:
+    """What the file of one generator holds."""
+    generator = load_generator(path, device("cpu"))
+    return {
+        "images": generator.images,
+        "resolution": generator.resolution,
+        "alpha": generator.alpha,
+        "parameters": {"generator": count_parameters(generator.network)},
+        "file_sha256": file_sha256(Path(path)),
+        "architecture": architecture_to_plain(generator.network.architecture),
+    }
+
+
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     """What a pyramid holds; writes its contact sheet and compares checksums where that is asked for."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.verify:
         pyramid.verify()
     if config.sheet is not None:
-        save_png(contact_sheet(pyramid), check_output(config.sheet, (".png",)))
+        save_png(contact_sheet(pyramid), check_output(config.sheet, (".png",), "sheet"))
     names, labels = pyramid.class_names, pyramid.labels
     counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {

@@ -1,5 +1,7 @@
 """`pggan interpolate`: what lies between latents, as a strip, a grid or an animation."""
 
+from pathlib import Path
+
 import numpy as np
 from torch import Tensor
 
@@ -17,11 +19,11 @@ def run(config: InterpolateConfig) -> int:
     An animation with a grid shows that many paths at once, each through its own seeds; a picture with a grid breaks
     its frames into rows.
     """
-    out = check_output(config.out, (".png", *ANIMATED))
     seeds = parse_seeds(config.seeds)
-    animated = out.suffix.lower() in ANIMATED
+    animated = Path(config.out).suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
     generator, stage = open_generator(config)
+    out = check_output(config.out, (".png", *ANIMATED))
     size = generator.network.architecture.latent_size
     count = columns * rows if animated else 1
     drawn = [

@@ -13,7 +13,8 @@ from pggan.files import whole_file
 
 Pixels = npt.NDArray[np.uint8]
 
-ANIMATED = (".webp", ".gif")
+LARGEST_SIDE = {".webp": 16_383, ".gif": 65_535}  # pixels, of animations by their ending
+ANIMATED = tuple(LARGEST_SIDE)
 
 SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 
@@ -60,6 +61,13 @@ def save_png(picture: Pixels, path: Path) -> None:
 
 def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:
     """Write an endless animation of pictures [H, W, C], losslessly, as .webp or .gif."""
+    most = LARGEST_SIDE[path.suffix.lower()]
+    if max(frames[0].shape[:2]) > most:
+        height, width = frames[0].shape[:2]
+        raise UserError(
+            f"{path}: frames of {width}x{height} pixels are more than the {most} that such a file can have.",
+            "Take a smaller zoom, grid or resolution.",
+        )
     first, *others = [to_pil(frame) for frame in frames]
     options = {
         "save_all": True,
@@ -68,16 +76,27 @@ def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> Non
         "loop": 0,
     }
     with whole_file(path) as temporary:
-        if path.suffix == ".webp":
+        if path.suffix.lower() == ".webp":
             first.save(temporary, format="WEBP", lossless=True, **options)
         else:
             first.save(temporary, format="GIF", **options)
 
 
-def check_output(out: str, kinds: tuple[str, ...]) -> Path:
-    """`out` as a path that can be written; raises UserError for another ending or a missing directory."""
+def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
+    """`out`, from `key`, as a path that can be written, its directory made.
+
+    Raises UserError for another ending, or for a directory that can't be.
+    """
     path = Path(out)
     if path.suffix.lower() not in kinds:
-        raise UserError(f"out={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+        raise UserError(f"{key}={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
+    make_folder(path.parent, key)
     return path
+
+
+def make_folder(path: Path, key: str) -> None:
+    """Make the directory `path`, for `key`; raises UserError when that can't be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{key}: {path} can't be a directory: {error.strerror}.", "Name another place.") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from pggan.config import SampleConfig
 from pggan.errors import UserError
 from pggan.latents import seed_latents
-from pggan.pictures import check_output, enlarge, grid, save_png
+from pggan.pictures import check_output, enlarge, grid, make_folder, save_png
 from pggan.rendering import open_generator, render
 from pggan.values import parse_grid, parse_seeds
 
@@ -20,12 +20,13 @@ def run(config: SampleConfig) -> int:
     generator, stage = open_generator(config)
     one_file = bool(Path(config.out).suffix)
     out = check_output(config.out, (".png",)) if one_file else Path(config.out)
+    if not one_file:
+        make_folder(out, "out")
     latents = seed_latents(seeds, generator.network.architecture.latent_size)
     images = enlarge(render(generator, latents, stage), config.zoom)
     if one_file:
         save_png(grid(images, columns), out)
     else:
-        out.mkdir(parents=True, exist_ok=True)
         for seed, image in zip(seeds, images, strict=True):
             save_png(image, out / f"seed-{seed}.png")
     print(f"{out}: {len(seeds)} images at {stage.resolution}x{stage.resolution}, alpha {stage.alpha:g}")

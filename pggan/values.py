@@ -9,6 +9,7 @@ from pggan.errors import UserError
 from pggan.schedule import Table, table_at
 from pggan.schema import require
 
+MOST_TILES = 10_000
 PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
 
@@ -17,6 +18,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     columns, _, rows = grid.partition("x")
     if not (columns.isdecimal() and rows.isdecimal() and int(columns) > 0 and int(rows) > 0):
         raise UserError(f"{key}={grid} is not a grid.", "Write columns x rows, for example 8x4.")
+    require(int(columns) * int(rows) <= MOST_TILES, key, grid, f"a grid of at most {MOST_TILES} images")
     return int(columns), int(rows)
 
 
@@ -29,6 +31,8 @@ def parse_seeds(seeds: object) -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise UserError(f"seeds={seeds} can't be read: '{part}'.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
         found.extend(range(int(first), int(last or first) + 1))
+    if not found:
+        raise UserError("There are no seeds.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
     return found
 
 

@@ -87,6 +87,40 @@ def test_a_typo_in_a_yaml_file_is_refused(tmp_path, monkeypatch, capsys):
     assert "'model.fmap_maximum'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", [("--config-dir", "{}"), ("-cd", "{}"), ("--config-dir={}",)])
+def test_experiments_can_lie_in_a_folder_of_ones_own(flag, tiny_overrides, tmp_path, capsys):
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\ndefaults:\n  - override /loss: logistic\nloss:\n  gamma: 7.0\n")
+    words = [word.format(tmp_path / "own") for word in flag]
+
+    def run(*more):
+        command = [sys.executable, "train.py", *words, *tiny_overrides, *more]
+        return subprocess.run(command, cwd=cli.CONFIGS.parent, capture_output=True, text=True, check=False)
+
+    assert run("experiment=mine", "schedule.total_images=8", f"run_dir={tmp_path / 'run'}").returncode == 0
+    assert "gamma: 7.0" in (tmp_path / "run" / "config.yaml").read_text()
+    if flag[0] == "-cd":
+        for mistake, hint in {"experiment=mime": "'mine'", "experiment=mine loss.gama=1": "'loss.gamma'"}.items():
+            refused = run(*mistake.split())
+            assert refused.returncode == 2
+            assert hint in refused.stderr
+            assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["defaults: [override /lss: logistic]", "defaults: [/loss: logistic]", "- a", "checkpoint: [1, 2]"]
+)
+def test_an_experiment_that_can_not_be_composed_is_refused(text, tmp_path, monkeypatch, capsys):
+    import shutil
+
+    shutil.copytree(cli.CONFIGS, tmp_path / "configs")
+    (tmp_path / "configs" / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    monkeypatch.setattr(cli, "CONFIGS", tmp_path / "configs")
+    assert main(["train", "experiment=mine"]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

@@ -45,11 +45,12 @@ def test_a_png_holds_the_pixels(tmp_path, channels, mode):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-@pytest.mark.parametrize("name", ["a.webp", "a.gif"])
+@pytest.mark.parametrize("name", ["a.webp", "a.gif", "a.WEBP", "a.GIF"])
 def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, name):
     frames = [np.full((8, 8, 3), value, np.uint8) for value in (0, 100, 200)]
     save_frames(frames, tmp_path / name, 20)
     with Image.open(tmp_path / name) as opened:
+        assert opened.format == name[2:].upper()
         assert opened.n_frames == 3
         assert opened.info["loop"] == 0
         for number, frame in enumerate(frames):

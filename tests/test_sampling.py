@@ -157,6 +157,10 @@ def test_one_seed_is_enough_for_a_walk_only(run_dir, tmp_path, capsys):
     ("arguments", "hint"),
     [
         (["seeds=x"], "seeds="),
+        (["seeds=[]"], "no seeds"),
+        (["truncation=nan"], "truncation=nan"),
+        ([f"out={__file__}/a.png"], "can't be a directory"),
+        ([f"out={__file__}/faces"], "can't be a directory"),
         (["grid=2x2"], "no room"),
         (["resolution=64"], "4, 8, 16"),
         (["out=a.jpg"], ".png"),
@@ -168,6 +172,31 @@ def test_slips_are_refused_with_advice(run_dir, arguments, hint, capsys, tmp_pat
     assert main(["sample", f"run={run_dir}", "devices=cpu", *arguments]) == 2
     assert hint in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["run=nowhere"], "no generator"),
+        (["path=walk", "smoothness=inf"], "below infinity"),
+        (["zoom=1100", "frames=2"], "the 16383 that such a file can have"),
+    ],
+)
+def test_slips_of_interpolations_are_refused_and_leave_nothing(run_dir, arguments, hint, capsys, tmp_path):
+    out = tmp_path / "new" / "a.webp"
+    words = [f"run={run_dir}", "seeds=[1,5]", f"out={out}", "devices=cpu", *arguments]
+    assert main(["interpolate", *words]) == 2
+    assert hint in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.webp"))
+    assert out.parent.exists() == ("zoom=1100" in arguments)
+
+
+def test_inspect_prints_what_the_file_of_a_generator_holds(run_dir, capsys):
+    assert main(["inspect", f"run={run_dir / 'generator.safetensors'}", "json=true"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["resolution"], facts["alpha"]) == (96, 16, 31 / 32)
+    assert facts["parameters"]["generator"] > 0
+    assert facts["architecture"]["resolution"] == 16
 
 
 def test_inspect_prints_what_a_run_and_a_data_set_hold(run_dir, labelled_data, capsys):

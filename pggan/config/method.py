@@ -5,6 +5,7 @@ from enum import Enum
 from math import inf
 
 from pggan.architecture import (
+    MOST,
     SMALLEST_RESOLUTION,
     Architecture,
     Resampling,
@@ -31,7 +32,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for key in ("fmap_base", "fmap_max", "stddev_group", "latent_size"):
             value = getattr(self, key)
-            require(value is None or value >= 1, f"model.{key}", value, "at least 1")
+            require(value is None or 1 <= value <= MOST[key], f"model.{key}", value, f"at least 1, at most {MOST[key]}")
+        require(0 <= self.fmap_decay < inf, "model.fmap_decay", self.fmap_decay, "from 0 up to below infinity")
 
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
@@ -106,7 +108,11 @@ class ScheduleConfig:
         require(self.decay_images >= 0, "schedule.decay_images", self.decay_images, "at least 0")
         if self.total_images is not None:
             require(self.total_images >= 1, "schedule.total_images", self.total_images, "at least 1, or null")
-        self.build()
+        if self.build().total == 0:
+            raise UserError(
+                "schedule.stable_images and schedule.fade_images are 0 for every resolution.",
+                "Give at least one of them images to show.",
+            )
 
     def build(self) -> Schedule:
         """The schedule; raises UserError for an entry that can't be used."""
@@ -157,6 +163,6 @@ class AverageConfig:
                 "Set one to null: 'average.half_life_images=null average.decay_per_step=0.999' is the paper's.",
             )
         half_life, ramp_up, decay = self.half_life_images, self.ramp_up, self.decay_per_step
-        require(half_life is None or half_life > 0, "average.half_life_images", half_life, "above 0, or null")
-        require(ramp_up is None or ramp_up > 0, "average.ramp_up", ramp_up, "above 0, or null")
+        require(half_life is None or 0 < half_life < inf, "average.half_life_images", half_life, "above 0, or null")
+        require(ramp_up is None or 0 < ramp_up < inf, "average.ramp_up", ramp_up, "above 0, or null")
         require(decay is None or 0 <= decay < 1, "average.decay_per_step", decay, "from 0 up to below 1, or null")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf, isfinite
 from typing import Any
 
 from pggan.schema import require
@@ -33,6 +34,7 @@ class DrawConfig:
 
     def __post_init__(self) -> None:
         require(self.zoom >= 1, "zoom", self.zoom, "at least 1")
+        require(isfinite(self.truncation), "truncation", self.truncation, "a number, 1 for none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class InterpolateConfig(DrawConfig):
         super().__post_init__()
         require(self.frames >= 2, "frames", self.frames, "at least 2")
         require(self.fps >= 1, "fps", self.fps, "at least 1")
-        require(self.smoothness >= 0, "smoothness", self.smoothness, "at least 0")
+        require(0 <= self.smoothness < inf, "smoothness", self.smoothness, "at least 0, below infinity")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ def class_of_each(wanted: str, source: str, entries: Sequence[Entry]) -> dict[st
     if len(classes) < len(entries):
         raise UserError(
             f"{len(entries) - len(classes)} images are directly in {source}, so they have no class.",
-            "Move each into a sub-folder named after its class, or prepare without labels.",
+            "Move each into a sub-folder named after its class, or take labels=false.",
         )
     return classes
 

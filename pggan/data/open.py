@@ -1,5 +1,6 @@
 """From the `data` keys to an open pyramid, making it first where that is needed."""
 
+import re
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,7 @@ from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.errors import UserError
 
 FEWEST_IMAGES = 2
+KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
 
 def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyramid:
@@ -56,6 +58,13 @@ def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
     return ImagePyramid(cached)
 
 
+def in_keys_of_training(text: str) -> str:
+    """What is said of the keys of `pggan prepare`, for those who train."""
+    for key, own in KEYS.items():
+        text = re.sub(rf"(?<![\w.]){key}", own, text)
+    return text
+
+
 def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
     """The pyramid of images that are not prepared, named after what they are so that a change is noticed."""
     source = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True))
@@ -67,9 +76,12 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
     if not cached.exists():
         if files:
             print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
-        options = Options(
-            max_resolution=resolution, channels=config.channels, crop=config.crop.value, labels=config.labels
-        )
         before = sorted(path for path in cache.glob("*") if path.name.startswith(f"{name}-"))
-        prepare(source, cached, options, workers=default_workers(), reuse=before)
+        try:
+            options = Options(
+                max_resolution=resolution, channels=config.channels, crop=config.crop.value, labels=config.labels
+            )
+            prepare(source, cached, options, workers=default_workers(), reuse=before)
+        except UserError as error:
+            raise UserError(*(in_keys_of_training(text) for text in (error.problem, error.remedy))) from error
     return ImagePyramid(cached)

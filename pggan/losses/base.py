@@ -5,8 +5,9 @@ are also the keys of `configs/loss/<name>.yaml`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from math import inf
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -115,6 +116,10 @@ class Loss(ABC):
 
     def __post_init__(self) -> None:
         require(self.interval >= 1, "loss.interval", self.interval, "at least 1")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float):
+                require(0 <= value < inf, f"loss.{field.name}", value, "from 0 up to below infinity")
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:

@@ -51,6 +51,17 @@ def test_a_prepared_pyramid_is_opened_where_it_is(toy_data, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "resolution", "key"),
+    [("data.verify=true", 64, "schedule.final_resolution=64"), ("data.channels=2", 16, "data.channels=1")],
+)
+def test_what_can_not_be_prepared_is_told_in_keys_of_training(photos, tmp_path, override, resolution, key):
+    with pytest.raises(UserError) as refused:
+        open_data(data_config(tmp_path, f"data.path={photos}", override), resolution)
+    assert key in str(refused.value)
+    assert "max_resolution" not in str(refused.value)
+
+
 def test_sub_folders_are_classes(photos, tmp_path):
     pyramid = open_data(data_config(tmp_path, f"data.path={photos}", "data.labels=true"), 16)
     assert pyramid.class_names == ["a", "b"]

@@ -30,6 +30,9 @@ MISTAKES = {
     "experiment=dmo loss.gamma=1": "There is no experiment=dmo",
     "commands=sample": "There is no key 'commands'",
     "loss=[logistic": "can't be read",
+    "loss=null": "Valid names: logistic",
+    "schedule=8": "Valid names: official_1gpu",
+    "experiment=demo,orl": "Ambiguous value",
     "resume=maybe": "Give a run directory",
     # types
     "seed=one": "Integer",
@@ -62,6 +65,13 @@ MISTAKES = {
     "monitor.grid=8": "for example 8x4",
     "monitor.tick_images=0": "at least 1",
     "model.fmap_max=0": "at least 1",
+    "model.latent_size=99999999999": "at most 65536",
+    "model.fmap_decay=nan": "below infinity",
+    "loss.penalty_weight=nan": "below infinity",
+    "loss=logistic loss.gamma=-1": "from 0 up",
+    "average.half_life_images=inf": "above 0, or null",
+    "schedule.stable_images=0 schedule.fade_images=0": "images to show",
+    "monitor.grid=100000x100000": "at most 10000 images",
     # what is not there, or can't be
     "data.path=no/such/folder": "no/such/folder",
     "data.path={empty}": "no images",

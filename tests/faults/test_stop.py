@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan import launch, run, saving
+from pggan import launch, loop, run, saving
 from pggan.checkpoint import checkpoints_of, open_checkpoint
 from pggan.cli import main
 from pggan.errors import EXIT_INTERRUPTED
@@ -101,6 +101,25 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
     assert not (tmp_path / "run").exists()
     assert "Stopped at once" in capsys.readouterr().err
+
+
+@pytest.mark.fault(12)
+def test_a_signal_before_the_first_update_is_no_end_either(tiny_config, tmp_path, monkeypatch):
+    """While the first pictures are drawn, say, which can take long."""
+    show_reals = loop.Trainer.show_reals
+
+    def stop(trainer, *given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return show_reals(trainer, *given)
+
+    config = tiny_config(f"run_dir={tmp_path / 'stopped'}")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "show_reals", stop)
+        assert launch.run(config) == EXIT_INTERRUPTED
+    assert launch.run(config) == 0
+    assert launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}")) == 0
+    stopped, whole = (facts_of_run(tmp_path / name) for name in ("stopped", "whole"))
+    assert stopped["state_sha256"] == whole["state_sha256"]
 
 
 @pytest.mark.fault(12)
