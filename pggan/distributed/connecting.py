@@ -50,12 +50,18 @@ def _quiet() -> Iterator[None]:
 
 def who_answers(address: str) -> str:
     """What keeps a connection to `address`, HOST:PORT, from coming to its end, in words."""
+    with _quiet():  # torch may still be trying
+        return "something else answers there" if listens(address) else "nobody answers there"
+
+
+def listens(address: str) -> bool:
+    """Whether `address`, HOST:PORT, takes connections."""
     host, _, port = address.rpartition(":")
     try:
-        with _quiet(), socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS):  # torch may still be trying
-            return "something else answers there"
-    except OSError:
-        return "nobody answers there"
+        with socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def reason(error: BaseException | None) -> str:

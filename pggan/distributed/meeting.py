@@ -14,10 +14,11 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from pggan.config import WorkersConfig
-from pggan.distributed.connecting import reason, who_answers, within
+from pggan.distributed.connecting import listens, reason, who_answers, within
 from pggan.errors import UserError
 
 RETRY_SECONDS = 1.0
+STRANGER_SECONDS = 30.0  # for the answer of a port that takes connections
 MEETING_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
 STRANGER = "Ping failed"  # what torch says when something else answers
 SLOW = "has timed out"  # … when nobody does, or nothing that it understands
@@ -34,7 +35,9 @@ def meeting_point(workers: WorkersConfig) -> RendezvousHandler:
     while True:
         left = end - time.monotonic()
         try:
-            return within(left, lambda: _reached(workers, run_id))
+            # A store that is there answers at once; something else that listens there may never.
+            answered = workers.rendezvous is not None and listens(workers.rendezvous)
+            return within(min(left, STRANGER_SECONDS) if answered else left, lambda: _reached(workers, run_id))
         except TimeoutError as error:
             raise not_met(workers, problem or error) from error
         except (RendezvousConnectionError, OSError) as error:
