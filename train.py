@@ -2,7 +2,7 @@
 
 import sys
 
-from pggan.cli import leave, main
+from pggan.cli.main import leave, main
 
 if __name__ == "__main__":
     leave(main(["train", *sys.argv[1:]]))

@@ -4,7 +4,7 @@ Trains the demo's networks as two processes would, in one: each half of every ba
 gives a gradient of its own, and what becomes of the two is the METHOD:
 
 dense      Adam of their mean
-dgc        the messages of two `pggan.distributed.compression.Compressor`s
+dgc        the messages of two `pggan.training.gradients.compression.Compressor`s
 gradients  top-k of gradients with error feedback, then Adam of what was received: the obvious way, for comparison
 sign       all signs of Adam's updates and their mean size, with error feedback: one bit per parameter
 
@@ -28,25 +28,25 @@ from torch import Tensor
 
 from benchmarks.efficientnet_lite0 import load_extractor
 from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
-from pggan.checkpoint import LoadedGenerator
-from pggan.cli import compose
-from pggan.compute import Compute
+from pggan.checkpoints.read import LoadedGenerator
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.data.pyramid import ImagePyramid
-from pggan.distributed.compression import Compressor, WarmUp, layout, mean_of
-from pggan.draws import Draws
-from pggan.latents import seed_latents
-from pggan.loop import average_decay
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.core.validation import validated
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.reals import RealStream
 from pggan.losses import build_loss
 from pggan.losses.base import Terms
-from pggan.networks import prepared
-from pggan.pictures import contact_sheet, save_png
-from pggan.reals import RealStream
-from pggan.rendering import choose_stage, render
-from pggan.schedule import Phase
-from pggan.schema import validated
-from pggan.state import Player, State, follow, new_state
-from pggan.step import frozen, look_at_fakes, look_at_images, make_fakes, micro_batches, set_up
+from pggan.networks.networks import prepared
+from pggan.networks.numerics import Compute
+from pggan.run.loop import average_decay
+from pggan.sampling.images import contact_sheet, save_png
+from pggan.sampling.latents import seed_latents
+from pggan.sampling.render import choose_stage, render
+from pggan.training.gradients.compression import Compressor, WarmUp, layout, mean_of
+from pggan.training.state import Player, State, follow, new_state
+from pggan.training.step import frozen, look_at_fakes, look_at_images, make_fakes, micro_batches, set_up
 
 PROCESSES = 2
 CPU = torch.device("cpu")
@@ -180,7 +180,7 @@ class Training:
             self.state.phase_index = phase.index
 
     def step(self, phase: Phase) -> None:
-        """`pggan.step.learn`, with the gradients of the parts kept apart."""
+        """`pggan.training.step.learn`, with the gradients of the parts kept apart."""
         state, compute = self.state, Compute()
         draws = Draws(self.config.seed, state.images, CPU)
         decay = average_decay(self.config.average, state.images, phase.batch)

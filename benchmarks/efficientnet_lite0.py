@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pggan.errors import UserError
+from pggan.core.errors import UserError
 
 # Per stage: expansion, kernel, stride of its first block, output channels, blocks.
 STAGES = (

@@ -29,18 +29,18 @@ import torch
 
 from benchmarks.reporting import report
 from pggan.bench.command import hardware
-from pggan.bench.ways import TrainersWay
-from pggan.cli import compose
+from pggan.bench.variants import TrainersWay
+from pggan.checkpoints.interval import images_between, seconds_between
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.data.writer import PyramidWriter
-from pggan.device import choose_compute, choose_device, records, set_up
-from pggan.draws import Draws
-from pggan.launch import run
+from pggan.core.rng import Draws
+from pggan.core.validation import validated
+from pggan.data.format.writer import PyramidWriter
+from pggan.distributed.devices import choose_compute, choose_device, records, set_up
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.pace import images_between, seconds_between
-from pggan.run_dir import versions
-from pggan.schema import validated
+from pggan.run.launch import run
+from pggan.run.run_dir import versions
 
 NEVER = 10**9  # images
 IMAGES = 64

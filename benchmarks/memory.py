@@ -16,15 +16,15 @@ import torch
 
 from benchmarks.reporting import report
 from pggan.bench.steps import phase_of
-from pggan.bench.ways import TextbookWay, TrainersWay, Way
-from pggan.cli import compose
-from pggan.compute import Compute
+from pggan.bench.variants import TextbookWay, TrainersWay, Way
+from pggan.cli.main import compose
 from pggan.config import BenchConfig, Precision
-from pggan.device import set_up
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.validation import validated
+from pggan.distributed.devices import set_up
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.schema import validated
+from pggan.networks.numerics import Compute
 
 CPU = torch.device("cpu")
 STEPS = 3  # the first makes the moments

@@ -25,22 +25,22 @@ os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line does
 import torch
 
 from benchmarks.elastic import CPU, architecture_of
-from pggan.averages import Averages
 from pggan.bench.steps import phase_of
-from pggan.bench.ways import ADAM, DECAY
-from pggan.cli import compose
-from pggan.compute import Compute
+from pggan.bench.variants import ADAM, DECAY
+from pggan.cli.main import compose
 from pggan.config import Precision, TrainConfig
-from pggan.device import choose_compute, set_up
-from pggan.distributed.exchange import Dense, Exchange
-from pggan.distributed.world import World, launched
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.core.validation import validated
+from pggan.distributed.devices import choose_compute, set_up
+from pggan.distributed.process_group import World, launched
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
-from pggan.schedule import Phase
-from pggan.schema import validated
-from pggan.state import new_state
-from pggan.stepper import Stepper
+from pggan.networks.numerics import Compute
+from pggan.run.metrics import Averages
+from pggan.training.gradients.reducer import Dense, Exchange
+from pggan.training.state import new_state
+from pggan.training.step_runner import Stepper
 
 
 class Way:

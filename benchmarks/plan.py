@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from pggan.cli import compose
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.data.writer import PyramidWriter
-from pggan.schema import validated
+from pggan.core.validation import validated
+from pggan.data.format.writer import PyramidWriter
 
 IMAGES = 4096
 
@@ -48,7 +48,7 @@ class Commands:
         code = "import sys, time\n"
         if self.cpu_time:  # the plan takes time by the same clock, in the run that it starts too
             code += "import os\ntime.perf_counter = lambda: sum(os.times()[:4])\n"
-        code += "from pggan.cli import main\nsys.exit(main(sys.argv[1:]))"
+        code += "from pggan.cli.main import main\nsys.exit(main(sys.argv[1:]))"
         start = self._now()
         command = [sys.executable, "-c", code, *arguments]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 - our own

@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from benchmarks.reporting import report
-from pggan.run_dir import versions
+from pggan.run.run_dir import versions
 
 SIDE = 1024
 LOWEST = 4

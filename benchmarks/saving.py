@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from pggan.cli import compose
+from pggan.checkpoints.write import take_snapshot, write_checkpoint
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.device import choose_device
-from pggan.saving import take_snapshot, write_checkpoint
-from pggan.schema import validated
-from pggan.state import State, new_state
+from pggan.core.validation import validated
+from pggan.distributed.devices import choose_device
+from pggan.training.state import State, new_state
 
 
 def full_state(config: TrainConfig, device: torch.device) -> State:

@@ -33,15 +33,15 @@ import numpy as np
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import pggan.board  # noqa: F401 - imported here once instead of in every child
-from pggan import launch
-from pggan.checkpoint import checkpoints_of, newest_checkpoint, open_checkpoint
-from pggan.cli import compose
+import pggan.run.tensorboard  # noqa: F401 - imported here once instead of in every child
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.checkpoints.write import Saver
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.data.writer import PyramidWriter
-from pggan.saving import Saver
-from pggan.schema import validated
-from pggan.stepper import Stepper
+from pggan.core.validation import validated
+from pggan.data.format.writer import PyramidWriter
+from pggan.run import launch
+from pggan.training.step_runner import Stepper
 
 BATCH = 8
 TOTAL = 96

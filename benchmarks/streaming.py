@@ -25,7 +25,7 @@ from PIL import Image
 
 from benchmarks.prepare import children, own_memory
 from benchmarks.reporting import report
-from pggan.run_dir import versions
+from pggan.run.run_dir import versions
 
 POINTS = 50  # of the course of memory that are kept
 FILES_PER_FOLDER = 1000

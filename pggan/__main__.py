@@ -1,5 +1,5 @@
 """`python -m pggan VERB key=value …`."""
 
-from pggan.cli import console
+from pggan.cli.main import console
 
 console()

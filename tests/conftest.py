@@ -11,11 +11,11 @@ import pytest
 # Before torch is imported: results depend on the number of threads, and for networks this small one is fastest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from pggan.cli import compose
+from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import PyramidWriter
-from pggan.schema import validated
+from pggan.core.validation import validated
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.format.writer import PyramidWriter
 
 
 def write_pyramid(

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from pggan.architecture import Architecture, Resampling
 from pggan.config import OptimizerConfig
+from pggan.core.architecture import Architecture, Resampling
 from pggan.losses.base import Reference
 from pggan.losses.wgan_gp import WganGp
 

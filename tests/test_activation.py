@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.activation import activate_and_normalize, pixel_norm
+from pggan.networks.activation import activate_and_normalize, pixel_norm
 
 
 def normal(*shape, dtype=torch.float64):

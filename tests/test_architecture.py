@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.architecture import Resampling, is_power_of_two, resolutions_between
+from pggan.core.architecture import Resampling, is_power_of_two, resolutions_between
 from tests import definitions
 
 PAPER = definitions.variant(resampling=Resampling.unfused)  # its Table 2

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.bench.data import drop_from_memory
-from pggan.bench.rates import Rates
+from pggan.bench.loading import drop_from_memory
 from pggan.bench.steps import Steps, phase_of
-from pggan.bench.ways import Memory, TrainersWay, Way
-from pggan.cli import compose, main
-from pggan.compute import Compute
+from pggan.bench.variants import Memory, TrainersWay, Way
+from pggan.cli.main import compose, main
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
-from pggan.data.pyramid import ImagePyramid
-from pggan.device import set_float32
-from pggan.schema import validated
+from pggan.core.validation import validated
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.devices import set_float32
+from pggan.networks.numerics import Compute
+from pggan.training.cost.device_rates import Rates
 from tests.definitions import WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -93,7 +93,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
     ],
 )
 def test_bench_refuses_what_cannot_work(overrides, hint, capsys, monkeypatch):
-    monkeypatch.setattr("pggan.bench.ways.new_state", None)  # calling it would fail otherwise than below
+    monkeypatch.setattr("pggan.bench.variants.new_state", None)  # calling it would fail otherwise than below
     assert main(["bench", *overrides.split()]) == 2
     assert hint in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_steps_that_are_recorded_are_timed_after_their_recording(monkeypatch):
         done.append("recorded")
         return lambda: done.append("replayed"), function()
 
-    monkeypatch.setattr("pggan.stepper.capture_cuda", capture)
+    monkeypatch.setattr("pggan.training.step_runner.capture_cuda", capture)
     seconds = small_steps(WGAN_GP, recorded_way([])).measure(phase_of(8, 4), steps=2, warmup=0)
     assert done == ["recorded", "replayed", "replayed", "replayed"]  # the first replay is not timed
     assert list(seconds) == ["0"]
@@ -178,7 +178,7 @@ def test_what_does_not_work_is_told_and_kept_for_its_stage(monkeypatch):
     def refuse(function):
         raise RuntimeError("no such thing\nsecond line")
 
-    monkeypatch.setattr("pggan.stepper.capture_cuda", refuse)
+    monkeypatch.setattr("pggan.training.step_runner.capture_cuda", refuse)
     notices = []
     way = recorded_way(notices)
     steps = small_steps(WGAN_GP, way)

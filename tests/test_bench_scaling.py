@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pggan.bench.scaling import PARTS, rows_of, scaling_table
-from pggan.cli import main
+from pggan.cli.main import main
 
 TINY = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
 

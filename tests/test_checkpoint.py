@@ -9,8 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from pggan import launch
-from pggan.checkpoint import (
+from pggan.checkpoints.read import (
     PARTS,
     Broken,
     checkpoints_of,
@@ -19,10 +18,11 @@ from pggan.checkpoint import (
     newest_checkpoint,
     open_checkpoint,
 )
-from pggan.errors import UserError
-from pggan.files import sweep
-from pggan.inspect import facts_of_run
-from pggan.saving import NotFinite, Snapshot, prune, write_checkpoint
+from pggan.checkpoints.write import NotFinite, Snapshot, prune, write_checkpoint
+from pggan.core.atomic_io import sweep
+from pggan.core.errors import UserError
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
 
 CPU = torch.device("cpu")
 
@@ -30,9 +30,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, toy_data):
     """A finished run with two checkpoints."""
-    from pggan.cli import compose
+    from pggan.cli.main import compose
     from pggan.config import TrainConfig
-    from pggan.schema import validated
+    from pggan.core.validation import validated
 
     run_dir = tmp_path_factory.mktemp("run")
     overrides = [
@@ -129,7 +129,7 @@ def test_a_failed_save_keeps_what_was_there(run_dir, monkeypatch):
     def full_disk(*arguments, **options):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("pggan.saving.save_file", full_disk)
+    monkeypatch.setattr("pggan.checkpoints.write.save_file", full_disk)
     with pytest.raises(OSError, match="No space") as caught:
         write_checkpoint(run_dir, snapshot)
     assert caught.value.errno == 28
@@ -178,7 +178,7 @@ def test_the_hash_is_that_of_the_files(run_dir):
     """Recomputed from the safetensors alone, as anyone could."""
     from safetensors.torch import load_file
 
-    from pggan.state import state_sha256
+    from pggan.training.state import state_sha256
 
     header = json.loads((newest(run_dir) / "state.json").read_text())
     names = ("generator", "discriminator", "average", "optimizer_g", "optimizer_d", "guards")

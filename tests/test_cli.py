@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan import cli
-from pggan.cli import VERBS, main
+from pggan.cli import main as cli
+from pggan.cli.main import VERBS, main
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,7 +46,7 @@ def test_help_follows_the_chosen_groups(capsys):
 def test_help_and_typos_need_no_torch():
     for arguments in (["--help"], ["modle.latent_size=5"]):
         code = (
-            "import sys; from pggan.cli import main; main(['train', *sys.argv[1:]]); sys.exit('torch' in sys.modules)"
+            "import sys; from pggan.cli.main import main; main(['train', *sys.argv[1:]]); sys.exit('torch' in sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, check=True, capture_output=True)
 

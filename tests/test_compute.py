@@ -6,15 +6,15 @@ import math
 import pytest
 import torch
 
-from pggan.compute import Compute
-from pggan.convolution import COLUMNS, DIRECT, NATIVE, WINOGRAD
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
-from pggan.schedule import Phase
-from pggan.state import FIRST_SCALE, SCALE_INTERVAL, new_state
-from pggan.step import train_step
+from pggan.networks.convolution import COLUMNS, DIRECT, NATIVE, WINOGRAD
+from pggan.networks.numerics import Compute
+from pggan.training.state import FIRST_SCALE, SCALE_INTERVAL, new_state
+from pggan.training.step import train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_every_way_of_calculating_gives_the_same_step(loss, compute):
 
 
 def test_recomputing_keeps_less():
-    from pggan.meter import Meter
+    from pggan.training.cost.op_counter import Meter
 
     peaks = []
     for recompute in (False, True):

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pggan import config, values
-from pggan.cli import CONFIGS, VERBS, compose
+from pggan import config
+from pggan.cli.main import CONFIGS, VERBS, compose
 from pggan.config import TrainConfig
-from pggan.errors import UserError
-from pggan.schema import validated
+from pggan.config import notation as values
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
 
 GROUPS = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name != "commands"]
 CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONFIGS / group).glob("*.yaml"))]

@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.architecture import Geometry
-from pggan.compute import Compute
-from pggan.convolution import (
+from pggan.core.architecture import Geometry
+from pggan.networks.convolution import (
     COLUMNS,
     DIRECT,
     NATIVE,
@@ -19,6 +18,7 @@ from pggan.convolution import (
     method_for,
     pointwise,
 )
+from pggan.networks.numerics import Compute
 
 METHODS = {"native": NATIVE, "direct": DIRECT, "columns": COLUMNS, "winograd": WINOGRAD}
 
@@ -78,7 +78,7 @@ def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
     x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
     made, results = WINOGRAD.prepared(kernel, Geometry.same, 1.0), []
     for chunk in (1, 2000, 2**21):
-        monkeypatch.setattr("pggan.winograd.CHUNK", chunk)
+        monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
         results.append(
             (
                 WINOGRAD.convolve(x, made, None, Geometry.same),

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from pggan.bench.steps import phase_of
-from pggan.compute import Compute
-from pggan.cost import Imagined
-from pggan.draws import Draws
+from pggan.core.rng import Draws
 from pggan.losses.base import Reals
-from pggan.meter import Meter
-from pggan.state import new_state
-from pggan.step import train_step
+from pggan.networks.numerics import Compute
+from pggan.training.cost.fake_step import Imagined
+from pggan.training.cost.op_counter import Meter
+from pggan.training.state import new_state
+from pggan.training.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")

@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.architecture import Resampling
 from pggan.bench.steps import phase_of
-from pggan.compute import Compute
-from pggan.convolution import NATIVE
-from pggan.draws import Draws
+from pggan.core.architecture import Resampling
+from pggan.core.rng import Draws
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
-from pggan.plan.counting import Counter, halfway
-from pggan.state import new_state
-from pggan.step import train_step
+from pggan.networks.convolution import NATIVE
+from pggan.networks.numerics import Compute
+from pggan.training.cost.flops import Counter, halfway
+from pggan.training.state import new_state
+from pggan.training.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")

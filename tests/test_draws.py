@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pggan.draws import Draws, counter_seed, generator_for
+from pggan.core.rng import Draws, counter_seed, generator_for
 
 CPU = torch.device("cpu")
 NUMBERS = 4096

@@ -5,9 +5,9 @@ import json
 import numpy as np
 from PIL import Image
 
-from pggan.cli import main
-from pggan.data.pyramid import ImagePyramid
-from pggan.inspect import SHEET_COLUMNS, SHEET_IMAGES, contact_sheet
+from pggan.cli.main import main
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, contact_sheet
 
 
 def test_it_counts_levels_bytes_and_classes(labelled_data, capsys):

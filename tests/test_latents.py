@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.latents import lerp, seed_latent, seed_latents, slerp, visit, walk
+from pggan.sampling.latents import lerp, seed_latent, seed_latents, slerp, visit, walk
 
 SIZE = 64
 

@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pggan import launch
-from pggan.checkpoint import load_generator, newest_checkpoint
-from pggan.device import choose_device
-from pggan.distributed.part import division_of
-from pggan.distributed.world import World
-from pggan.errors import UserError
-from pggan.inspect import facts_of_run
-from pggan.run import idle_cores
+from pggan.checkpoints.read import load_generator, newest_checkpoint
+from pggan.core.errors import UserError
+from pggan.distributed.devices import choose_device
+from pggan.distributed.membership import division_of
+from pggan.distributed.process_group import World
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
+from pggan.run.run import idle_cores
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:

@@ -11,8 +11,9 @@ import torch
 from omegaconf import OmegaConf
 
 import pggan.losses
-from pggan.draws import Draws
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
 from pggan.losses import LOSSES, build_loss, loss_class
 from pggan.losses.base import (
     Examination,
@@ -27,8 +28,7 @@ from pggan.losses.base import (
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks import Discriminator, initialize
-from pggan.schedule import Phase
+from pggan.networks.networks import Discriminator, initialize
 from tests.definitions import variant
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "loss"

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.architecture import Geometry, Resampling
-from pggan.draws import Draws
-from pggan.networks import (
+from pggan.core.architecture import Geometry, Resampling
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.data.stream.reals import RealStream
+from pggan.networks.networks import (
     Discriminator,
     DiscriminatorBlock,
     EqualizedConv,
@@ -27,8 +29,6 @@ from pggan.networks import (
     pixel_norm,
     upsample,
 )
-from pggan.reals import RealStream
-from pggan.schedule import Phase
 from tests.definitions import PAPER, variant
 
 # A few maps per level, of different numbers at 4, 8 and 16 so that mixed-up widths show.

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from pggan.checkpoints.interval import Pace, images_between
 from pggan.config import CheckpointConfig
-from pggan.pace import Pace, images_between
 
 
 def checkpoints(images: int, minutes: float | None = None) -> CheckpointConfig:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.errors import UserError
-from pggan.pictures import check_output, enlarge, grid, save_frames, save_png, to_bytes
+from pggan.core.errors import UserError
+from pggan.sampling.images import check_output, enlarge, grid, save_frames, save_png, to_bytes
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
@@ -16,7 +16,7 @@ def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clippe
 
 
 def test_bytes_survive_the_way_to_numbers_and_back():
-    from pggan.data.floats import to_float
+    from pggan.data.stream.to_float import to_float
 
     every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1)
     assert np.array_equal(to_bytes(to_float(every)), every.numpy())

@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan.cli import compose, main
-from pggan.compute import Compute
+from pggan.cli.main import compose, main
 from pggan.config import PlanConfig, TrainConfig
-from pggan.cost import Imagined
-from pggan.distributed.world import Place, World
+from pggan.core.validation import validated
+from pggan.distributed.process_group import Place, World
 from pggan.losses import build_loss
+from pggan.networks.numerics import Compute
 from pggan.plan import calibration as plan_calibration
 from pggan.plan import command as plan_command
 from pggan.plan.command import image_facts
-from pggan.plan.counting import halfway
+from pggan.plan.overhead import checkpoint_count
 from pggan.plan.phases import phase_costs
 from pggan.plan.power import watts_of
-from pggan.plan.rest import checkpoint_count
 from pggan.plan.starting import shortened
 from pggan.plan.tables import Unit, duration
-from pggan.schema import validated
+from pggan.training.cost.fake_step import Imagined
+from pggan.training.cost.flops import halfway
 
 TINY = [
     "schedule.final_resolution=8",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan import cli
+from pggan.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

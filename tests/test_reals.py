@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from pggan.bench.steps import phase_of
-from pggan.data.floats import FloatMaker, mirrored
-from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
-from pggan.data.pyramid import ImagePyramid
-from pggan.draws import Draws
-from pggan.reals import RealStream, epoch_order, indices_at
-from pggan.schedule import Schedule
+from pggan.core.rng import Draws
+from pggan.core.schedule import Schedule
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
+from pggan.data.stream.reals import RealStream, epoch_order, indices_at
+from pggan.data.stream.to_float import FloatMaker, mirrored
 
 CPU = torch.device("cpu")
 SCHEDULE = Schedule(
@@ -212,7 +212,7 @@ def test_two_buffers_take_turns(pyramid):
 
 
 def test_large_batches_are_read_in_parts_without_a_gap(make_pyramid, tmp_path, monkeypatch):
-    monkeypatch.setattr("pggan.data.loader.LEAST_BYTES_PER_READER", 1000)
+    monkeypatch.setattr("pggan.data.stream.loader.LEAST_BYTES_PER_READER", 1000)
     pyramid = make_pyramid(tmp_path / "set", images=20)
     indices = np.random.default_rng(0).permutation(20)[:17]
     found = Loader(pyramid, CPU, budget=0).get(Request(16, indices)).numpy()

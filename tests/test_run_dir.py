@@ -2,7 +2,7 @@
 
 import shutil
 
-from pggan import run_dir
+from pggan.run import run_dir
 
 
 def test_other_sources_are_other_code_though_commit_and_version_are_the_same(monkeypatch, tmp_path):

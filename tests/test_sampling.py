@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan import launch
-from pggan.checkpoint import load_generator
-from pggan.cli import compose, main
+from pggan.checkpoints.read import load_generator
+from pggan.cli.main import compose, main
 from pggan.config import TrainConfig
-from pggan.errors import UserError
-from pggan.latents import seed_latents
-from pggan.rendering import choose_stage, render
-from pggan.schema import validated
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.run import launch
+from pggan.sampling.latents import seed_latents
+from pggan.sampling.render import choose_stage, render
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pggan.cli import compose
+from pggan.cli.main import compose
 from pggan.config import ScheduleConfig, TrainConfig
-from pggan.errors import UserError
-from pggan.schedule import Schedule, table_at
-from pggan.schema import validated
+from pggan.core.errors import UserError
+from pggan.core.schedule import Schedule, table_at
+from pggan.core.validation import validated
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

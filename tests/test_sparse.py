@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pggan.distributed.compressed import InUse
-from pggan.sparse import SparseSteps
-from pggan.state import new_state
+from pggan.training.gradients.dgc import InUse
+from pggan.training.gradients.sparse_optimizer import SparseSteps
+from pggan.training.state import new_state
 from tests.definitions import ADAM, variant
 
 CPU = torch.device("cpu")

@@ -6,12 +6,12 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pggan.compute import Compute
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
 from pggan.losses.base import Reals
-from pggan.schedule import Phase
-from pggan.state import new_state, state_sha256
-from pggan.step import train_step
+from pggan.networks.numerics import Compute
+from pggan.training.state import new_state, state_sha256
+from pggan.training.step import train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")

@@ -10,17 +10,17 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 
-from pggan.compute import Compute
 from pggan.config import AverageConfig
-from pggan.draws import Draws
-from pggan.loop import average_decay
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.schedule import Phase
-from pggan.state import follow, new_state
-from pggan.step import frozen, train_step
+from pggan.networks.numerics import Compute
+from pggan.run.loop import average_decay
+from pggan.training.state import follow, new_state
+from pggan.training.step import frozen, train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")

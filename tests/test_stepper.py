@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import pggan.step
-import pggan.stepper
-from pggan.compute import Compute
-from pggan.convolution import DIRECT
-from pggan.draws import Draws
-from pggan.errors import UserError
-from pggan.fitting import fit
+import pggan.training.step
+import pggan.training.step_runner
+from pggan.core.errors import UserError
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase, Schedule
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
-from pggan.schedule import Phase, Schedule
-from pggan.state import new_state, state_sha256
-from pggan.step import learn, set_up
-from pggan.stepper import STEPS_BEFORE_RECORDING, Recording, Stepper, tensors_for
+from pggan.networks.convolution import DIRECT
+from pggan.networks.numerics import Compute
+from pggan.training.cost.memory_fit import fit
+from pggan.training.state import new_state, state_sha256
+from pggan.training.step import learn, set_up
+from pggan.training.step_runner import STEPS_BEFORE_RECORDING, Recording, Stepper, tensors_for
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def recordings(monkeypatch):
         made.append(replay)
         return replay, watched
 
-    monkeypatch.setattr(pggan.stepper, "capture_cuda", capture)
+    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", capture)
     return made
 
 
@@ -99,7 +99,7 @@ def test_without_recordings_training_goes_on_and_says_so_once(monkeypatch):
     def fails(function):
         raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
 
-    monkeypatch.setattr(pggan.stepper, "capture_cuda", fails)
+    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", fails)
     plain, _ = run()
     state, notices = run(record=True)
     assert digest(state) == digest(plain)
@@ -108,7 +108,7 @@ def test_without_recordings_training_goes_on_and_says_so_once(monkeypatch):
 
 def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch):
     """What was recorded has not been done, so the gradients that it seems to have made are garbage."""
-    update, told = pggan.step.update, []
+    update, told = pggan.training.step.update, []
 
     def breaks(function):
         def broken(player, *_):
@@ -117,13 +117,13 @@ def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch)
                     weight.grad.fill_(7.0)
             raise RuntimeError("operation not permitted when stream is capturing")
 
-        monkeypatch.setattr(pggan.step, "update", broken)
+        monkeypatch.setattr(pggan.training.step, "update", broken)
         try:
             function()
         finally:
-            monkeypatch.setattr(pggan.step, "update", update)
+            monkeypatch.setattr(pggan.training.step, "update", update)
 
-    monkeypatch.setattr(pggan.stepper, "capture_cuda", breaks)
+    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", breaks)
     plain, _ = run()
     state, notices = run(record=True, anywhere=lambda here: told.append(here) or here)
     assert digest(state) == digest(plain)
@@ -157,7 +157,7 @@ def test_no_recording_outlives_the_memory_it_works_on(monkeypatch):
 
         return replay, watched
 
-    monkeypatch.setattr(pggan.stepper, "capture_cuda", capture)
+    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", capture)
     # From the second update on: by the time of the first penalty, steps without one have been recorded.
     loss = Logistic(gamma=1.0, interval=8)
     run(loss, record=True, rehearse=True, first=8, images=160, before_step=steppers.append)
@@ -235,12 +235,12 @@ def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
         raise RuntimeError("capture invalidated")
 
     with pytest.raises(error, match="capture invalidated"):
-        pggan.stepper.capture_cuda(fails)
+        pggan.training.step_runner.capture_cuda(fails)
 
 
 def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
     inputs, seen = {"x": torch.ones(2)}, []
-    from pggan.step import Dials, Inputs
+    from pggan.training.step import Dials, Inputs
 
     given = Inputs(Reals(torch.ones(1, 3, 4, 4), None, None), torch.ones(1, 2), torch.ones(1, 2), None)
     dials = Dials(1.0, torch.tensor(0.1), torch.tensor(0.2), torch.tensor(0.9))
@@ -256,7 +256,7 @@ def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
 @pytest.mark.fault(28)
 def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(monkeypatch):
     plain, _ = run(compute=Compute())
-    learn, calls = pggan.stepper.learn, []
+    learn, calls = pggan.training.step_runner.learn, []
 
     def scarce(state, stage, inputs, dials, **how):
         calls.append((stage.resolution, stage.compute.micro_batch))
@@ -265,7 +265,7 @@ def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(m
             raise torch.OutOfMemoryError("CUDA out of memory")
         return watched
 
-    monkeypatch.setattr(pggan.stepper, "learn", scarce)
+    monkeypatch.setattr(pggan.training.step_runner, "learn", scarce)
     state, notices = run(rehearse=True)
     assert notices == ["Out of memory at 8x8 with 8 images per pass: goes on with 4, which gives the same updates."]
     assert {size for resolution, size in calls if resolution == 8} == {None, 4}
@@ -278,7 +278,7 @@ def test_out_of_memory_again_ends_the_run(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pggan.stepper, "learn", full)
+    monkeypatch.setattr(pggan.training.step_runner, "learn", full)
     with pytest.raises(UserError, match="Out of memory at 4x4 with at most 4 images per pass"):
         run(rehearse=True)
 
@@ -308,16 +308,16 @@ def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
     text, sizes = fitted(2**34)
     assert not sizes
     assert text == "less than 512 MiB"
-    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    monkeypatch.setattr("pggan.training.cost.memory_fit.SMALL", 0)
     text, sizes = fitted(2**34)
     assert not sizes
     assert text.endswith("at 16x16 of 16.0 GiB free")
 
 
 def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
-    from pggan.cost import Imagined
+    from pggan.training.cost.fake_step import Imagined
 
-    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    monkeypatch.setattr("pggan.training.cost.memory_fit.SMALL", 0)
     looked_at = []
 
     def peak_bytes(self, phase, loss, compute):
@@ -336,7 +336,7 @@ def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
 
 @pytest.mark.fault(28)
 def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
-    from pggan.cost import Imagined
+    from pggan.training.cost.fake_step import Imagined
 
     phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
     whole = Imagined(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, WGAN_GP, Compute())
@@ -352,7 +352,7 @@ def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
         given = {"optimizer": ADAM, "compute": Compute(), "device": CPU, "free": int(need / 0.6)}
         return fit(ARCHITECTURE, schedule, loss, recorded=recorded, **given)[1]
 
-    from pggan.cost import Imagined
+    from pggan.training.cost.fake_step import Imagined
 
     phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
     every, lazy = Logistic(gamma=1.0, interval=1), Logistic(gamma=1.0, interval=4)
@@ -365,9 +365,9 @@ def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
 @pytest.mark.fault(28)
 def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(monkeypatch):
     """Here everything needs as much as its images, whatever the level."""
-    from pggan.cost import Imagined
+    from pggan.training.cost.fake_step import Imagined
 
-    monkeypatch.setattr("pggan.fitting.SMALL", 0)
+    monkeypatch.setattr("pggan.training.cost.memory_fit.SMALL", 0)
     monkeypatch.setattr(
         Imagined, "peak_bytes", lambda self, phase, loss, compute: (compute.micro_batch or phase.batch) * 2**30
     )

@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from pggan.architecture import Resampling
-from pggan.compute import Compute
-from pggan.draws import Draws
+from pggan.bench.reference_step import Textbook
+from pggan.core.architecture import Resampling
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
 from pggan.losses.base import Reals, Reference
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.schedule import Phase
-from pggan.state import new_state
-from pggan.step import train_step
-from pggan.textbook import Textbook
+from pggan.networks.numerics import Compute
+from pggan.training.state import new_state
+from pggan.training.step import train_step
 from tests.definitions import ADAM, variant
 
 CPU = torch.device("cpu")

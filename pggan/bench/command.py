@@ -10,20 +10,20 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pggan.bench.data import decoding_table, loading_table, measure_decoding, measure_loading
+from pggan.bench.loading import decoding_table, loading_table, measure_decoding, measure_loading
 from pggan.bench.steps import Steps, phase_of, projected_hours, stage_table
 from pggan.config import BenchConfig, Precision, ScalingConfig
-from pggan.data.loader import budget_bytes
-from pggan.data.pyramid import ImagePyramid
-from pggan.device import choose_device, set_up
-from pggan.errors import UserError
-from pggan.files import whole_file
+from pggan.config.notation import table as per_level
+from pggan.core.atomic_io import whole_file
+from pggan.core.errors import UserError
+from pggan.core.schedule import Table as BatchTable
+from pggan.core.schedule import table_at
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.loader import budget_bytes
+from pggan.distributed.devices import choose_device, set_up
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
-from pggan.run_dir import versions
-from pggan.schedule import Table as BatchTable
-from pggan.schedule import table_at
-from pggan.values import table as per_level
+from pggan.run.run_dir import versions
 
 
 def run(config: BenchConfig) -> int:

@@ -17,26 +17,26 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pggan.bench.command import hardware, require_places, show
 from pggan.bench.steps import phase_of
-from pggan.bench.ways import ADAM, DECAY
+from pggan.bench.variants import ADAM, DECAY
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, ScalingConfig, Switch
-from pggan.data.floats import mirrored, to_float
-from pggan.device import choose_compute, choose_device, count_devices, device_of, set_up
+from pggan.config.notation import table as per_level
+from pggan.core.errors import UserError
+from pggan.core.rng import Draws
+from pggan.core.schedule import table_at
+from pggan.data.stream.to_float import mirrored, to_float
 from pggan.distributed.agent import run_workers
-from pggan.distributed.division import Division
-from pggan.distributed.exchange import Arrival, Exchange
-from pggan.distributed.gradients import build_exchange, compresses
-from pggan.distributed.part import take_part
-from pggan.distributed.world import World, launched
-from pggan.draws import Draws
-from pggan.errors import UserError
+from pggan.distributed.devices import choose_compute, choose_device, count_devices, device_of, set_up
+from pggan.distributed.membership import take_part
+from pggan.distributed.process_group import World, launched
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
 from pggan.plan.tables import new_table, three_digits
-from pggan.run_dir import plain, versions
-from pggan.schedule import table_at
-from pggan.state import Player, new_state
-from pggan.stepper import Stepper
-from pggan.values import table as per_level
+from pggan.run.run_dir import plain, versions
+from pggan.training.gradients.batch_partition import Division
+from pggan.training.gradients.build import build_exchange, compresses
+from pggan.training.gradients.reducer import Arrival, Exchange
+from pggan.training.state import Player, new_state
+from pggan.training.step_runner import Stepper
 
 AS_TRAINED = ComputeConfig(
     convolution=ConvolutionMethod.auto,

@@ -11,16 +11,16 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from pggan.bench.rates import Rates, measured_rates
-from pggan.bench.ways import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
+from pggan.bench.reference_step import Textbook
+from pggan.bench.variants import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
 from pggan.config import BenchConfig
-from pggan.cost import Imagined
-from pggan.device import set_float32
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase, Schedule
+from pggan.distributed.devices import set_float32
 from pggan.losses.base import Loss, Reals
-from pggan.meter import Meter
-from pggan.schedule import Phase, Schedule
-from pggan.textbook import Textbook
+from pggan.training.cost.device_rates import Rates, measured_rates
+from pggan.training.cost.fake_step import Imagined
+from pggan.training.cost.op_counter import Meter
 
 
 def phase_of(resolution: int, batch: int) -> Phase:

@@ -4,15 +4,15 @@ Values live in `configs/*.yaml`, each with a comment; the files here say which k
 """
 
 from pggan.config.bench import BenchConfig
+from pggan.config.bench_scaling import ScalingConfig
+from pggan.config.commands import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
+from pggan.config.distributed import WorkersConfig
 from pggan.config.gradients import DgcConfig, dgc_options
-from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.model import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from pggan.config.plan import PlanConfig
-from pggan.config.scaling import ScalingConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig
-from pggan.config.verbs import DrawConfig, InspectConfig, InterpolateConfig, InterpolationPath, SampleConfig
-from pggan.config.workers import WorkersConfig
 
 __all__ = [
     "PHASES",

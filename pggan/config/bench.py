@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pggan.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
-from pggan.config.method import ModelConfig, ScheduleConfig
-from pggan.errors import UserError
-from pggan.schedule import table_at
-from pggan.schema import require
-from pggan.values import PerLevel, table
+from pggan.config.model import ModelConfig, ScheduleConfig
+from pggan.config.notation import PerLevel, table
+from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.errors import UserError
+from pggan.core.schedule import table_at
+from pggan.core.validation import require
 
 BENCH_MODES = ("eager", "compiled", "graph", "compiled_graph")
 

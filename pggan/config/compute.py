@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.errors import UserError
-from pggan.schema import require
+from pggan.core.errors import UserError
+from pggan.core.validation import require
 
 
 class Precision(Enum):

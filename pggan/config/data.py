@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pggan.schema import require
+from pggan.core.validation import require
 
 
 class Crop(Enum):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from pggan.errors import UserError, nearest
-from pggan.schema import require, validated
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import require, validated
 
 GRADIENTS = ("dense", "bf16", "dgc")
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 
 from pggan.config.train import TrainConfig
-from pggan.errors import UserError, nearest
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import require
 from pggan.plan.links import LINKS
-from pggan.schema import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ from typing import Any
 
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
+from pggan.config.distributed import WorkersConfig
 from pggan.config.gradients import dgc_options
-from pggan.config.method import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
-from pggan.config.workers import WorkersConfig
-from pggan.errors import UserError
+from pggan.config.model import AverageConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from pggan.config.notation import parse_grid
+from pggan.core.errors import UserError
+from pggan.core.schedule import Schedule
+from pggan.core.validation import require
 from pggan.losses import require_loss
-from pggan.schedule import Schedule
-from pggan.schema import require
-from pggan.values import parse_grid
 
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 

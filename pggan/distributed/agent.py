@@ -19,10 +19,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import WorkersConfig
-from pggan.distributed.contact import watching
-from pggan.distributed.meeting import MEETING_ERRORS, meeting_point, not_met
-from pggan.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
-from pggan.interruption import handling
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
+from pggan.core.signals import handling
+from pggan.distributed.agent_timeout import watching
+from pggan.distributed.rendezvous import MEETING_ERRORS, meeting_point, not_met
 
 TASK_VARIABLE = "PGGAN_TASK"  # what a worker is to do, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # the process that started it
@@ -163,7 +163,7 @@ def run_workers(
             role="train",
             local_world_size=count,
             entrypoint=sys.executable,
-            args=("-m", "pggan.distributed.worker"),
+            args=("-m", "pggan.cli.worker"),
             rdzv_handler=meeting,
             max_restarts=workers.restarts,
             monitor_interval=0.1,

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from pggan.distributed.world import World
-from pggan.errors import EXIT_LEFT
+from pggan.core.errors import EXIT_LEFT
+from pggan.distributed.process_group import World
 
 BEAT_SECONDS = 1.0
 SLOW_FACTOR = 20  # what takes long now and then (a checkpoint, a new phase) may take this many times the patience

@@ -4,8 +4,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from pggan.errors import UserError, nearest
-from pggan.schema import validated
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import validated
 
 if TYPE_CHECKING:  # importing a loss imports torch, which composing a configuration must not do
     from pggan.losses.base import Loss

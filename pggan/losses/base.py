@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.activation import widened
-from pggan.convolution import for_images_alone
-from pggan.schedule import Phase
-from pggan.schema import require
+from pggan.core.schedule import Phase
+from pggan.core.validation import require
+from pggan.networks.activation import widened
+from pggan.networks.convolution import for_images_alone
 
 
 class Critic(Protocol):

@@ -8,21 +8,21 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pggan.architecture import Architecture
-from pggan.compute import Compute
 from pggan.config import PlanConfig
-from pggan.data.pyramid import ImagePyramid
-from pggan.distributed.gradients import build_exchange, compresses
-from pggan.distributed.part import division_of
-from pggan.distributed.world import World
-from pggan.errors import UserError
-from pggan.fitting import USABLE, free_bytes
+from pggan.core.architecture import Architecture
+from pggan.core.errors import UserError
+from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.membership import division_of
+from pggan.distributed.process_group import World
 from pggan.losses.base import Loss
-from pggan.plan.counting import halfway
+from pggan.networks.numerics import Compute
 from pggan.plan.phases import PhaseCost
 from pggan.plan.updates import Updates, lone_updates, shared_updates
-from pggan.schedule import Phase
-from pggan.state import new_state
+from pggan.training.cost.flops import halfway
+from pggan.training.cost.memory_fit import USABLE, free_bytes
+from pggan.training.gradients.build import build_exchange, compresses
+from pggan.training.state import new_state
 
 MEASURED, EXTRAPOLATED, ASSUMED = "measured", "extrapolated", "assumed"
 ROUNDS = 3  # of all phases in turn: what else the machine does for a while does not fall on one of them

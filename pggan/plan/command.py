@@ -13,31 +13,39 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from pggan.architecture import Architecture
 from pggan.bench.command import hardware
-from pggan.bench.rates import measured_rates
-from pggan.compute import Compute
 from pggan.config import DataConfig, PlanConfig
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.device import choose_compute, choose_device, count_devices, device_of, records, set_up, threads_of_each
+from pggan.core.architecture import Architecture
+from pggan.core.errors import UserError
+from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import run_workers
-from pggan.distributed.part import division_of, take_part
-from pggan.distributed.world import World, launched
-from pggan.errors import UserError
-from pggan.fitting import free_bytes
+from pggan.distributed.devices import (
+    choose_compute,
+    choose_device,
+    count_devices,
+    device_of,
+    records,
+    set_up,
+    threads_of_each,
+)
+from pggan.distributed.membership import division_of, take_part
+from pggan.distributed.process_group import World, launched
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
-from pggan.networks import Discriminator, Generator, count_parameters
+from pggan.networks.networks import Discriminator, Generator, count_parameters
+from pggan.networks.numerics import Compute
 from pggan.plan.calibration import ASSUMED, EXTRAPOLATED, Calibration, Timing
 from pggan.plan.links import LINKS, Exchange
+from pggan.plan.overhead import Chores, Rest
 from pggan.plan.phases import PhaseCost, phase_costs
 from pggan.plan.power import watts_of
-from pggan.plan.rest import Chores, Rest
 from pggan.plan.scaling import Load, Network, Scaling, dominated_from, scaled
 from pggan.plan.starting import seconds_of_starting
 from pggan.plan.tables import tables
 from pggan.plan.updates import noise
-from pggan.run_dir import plain, versions
+from pggan.run.run_dir import plain, versions
+from pggan.training.cost.device_rates import measured_rates
+from pggan.training.cost.memory_fit import free_bytes
 
 NOTHING = Rest(0.0, 0.0, 0.0, 0.0)
 LEAST_IMAGES = 16  # of noise, to load from

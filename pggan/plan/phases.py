@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pggan.architecture import Architecture
-from pggan.compute import Compute
 from pggan.config import OptimizerConfig
-from pggan.cost import Imagined
-from pggan.distributed.division import ALONE, Division
+from pggan.core.architecture import Architecture
+from pggan.core.schedule import Phase, Schedule
 from pggan.losses.base import Loss
-from pggan.plan.counting import Count, Counter, halfway
-from pggan.schedule import Phase, Schedule
+from pggan.networks.numerics import Compute
+from pggan.training.cost.fake_step import Imagined
+from pggan.training.cost.flops import Count, Counter, halfway
+from pggan.training.gradients.batch_partition import ALONE, Division
 
 
 @dataclass(frozen=True)

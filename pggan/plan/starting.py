@@ -11,10 +11,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pggan.config import PlanConfig, TrainConfig
+from pggan.core.errors import UserError
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
-from pggan.distributed.world import RANK_VARIABLES, World
-from pggan.errors import UserError
-from pggan.run_dir import plain
+from pggan.distributed.process_group import RANK_VARIABLES, World
+from pggan.run.run_dir import plain
 
 
 def seconds_of_starting(config: PlanConfig, data: Path, folder: Path, world: World) -> float:
@@ -27,7 +27,7 @@ def seconds_of_starting(config: PlanConfig, data: Path, folder: Path, world: Wor
     variables = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
     variables |= {TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create(task)), PARENT_VARIABLE: str(os.getpid())}
     start = time.perf_counter()
-    command = [sys.executable, "-m", "pggan.distributed.worker"]
+    command = [sys.executable, "-m", "pggan.cli.worker"]
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     seconds = time.perf_counter() - start
     if ended.returncode:

@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.architecture import Architecture
-from pggan.averages import Averages
-from pggan.compute import Compute
 from pggan.config import PlanConfig
-from pggan.data.loader import budget_bytes
-from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import PyramidWriter
-from pggan.device import records
-from pggan.distributed.division import Division
-from pggan.distributed.exchange import Exchange
-from pggan.distributed.gradients import compresses
-from pggan.distributed.world import World
-from pggan.draws import Draws
+from pggan.core.architecture import Architecture
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.format.writer import PyramidWriter
+from pggan.data.stream.loader import budget_bytes
+from pggan.data.stream.reals import Indices, RealStream, whole_batch
+from pggan.distributed.devices import records
+from pggan.distributed.process_group import World
 from pggan.losses.base import Loss
-from pggan.reals import Indices, RealStream, whole_batch
-from pggan.schedule import Phase
-from pggan.state import State
-from pggan.stepper import STEPS_BEFORE_RECORDING, Stepper
+from pggan.networks.numerics import Compute
+from pggan.run.metrics import Averages
+from pggan.training.gradients.batch_partition import Division
+from pggan.training.gradients.build import compresses
+from pggan.training.gradients.reducer import Exchange
+from pggan.training.state import State
+from pggan.training.step_runner import STEPS_BEFORE_RECORDING, Stepper
 
 DECAY = 0.999
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from pggan.data.avatars import BACKGROUNDS, avatar_styles, render_avatars
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.sources.avatars import BACKGROUNDS, avatar_styles, render_avatars
 
 pytest.importorskip("dicebear")
 pytest.importorskip("dicebear_styles")

@@ -14,12 +14,12 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from pggan.cli import main
-from pggan.data.parallel import Workers
-from pggan.data.planning import Options
-from pggan.data.prepare import check, prepare
-from pggan.data.sources import open_source
-from pggan.errors import UserError
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import check, prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.prepare.worker_pool import Workers
+from pggan.data.sources.folders import open_source
 
 
 def photo(seed=0, side=64):
@@ -196,10 +196,10 @@ def test_check_names_images_too_small_or_without_landmarks(tmp_path):
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from pggan.data.doctor import examine
-from pggan.data.images import Target, load_image
-from pggan.data.parallel import Workers
-from pggan.data.sources import open_source
+from pggan.data.prepare.checks import examine
+from pggan.data.sources.image_file import Target, load_image
+from pggan.data.prepare.worker_pool import Workers
+from pggan.data.sources.folders import open_source
 
 def largest():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

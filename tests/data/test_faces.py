@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from pggan.data.faces import Landmarks, align_face, face_side, face_square, landmarks_from, read_landmarks
-from pggan.data.images import BadImage, Target, load_image
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources.face_crop import Landmarks, align_face, face_side, face_square, landmarks_from, read_landmarks
+from pggan.data.sources.image_file import BadImage, Target, load_image
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
 UPRIGHT = Landmarks((80.0, 100.0), (120.0, 100.0), (85.0, 150.0), (115.0, 150.0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.data.images import BadImage, Target, load_image, read_header
+from pggan.data.sources.image_file import BadImage, Target, load_image, read_header
 
 
 def noise(height, width, channels=3, seed=0):

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.data import named
-from pggan.data.images import Target, load_image
-from pggan.data.named import NamedSet, find_named, is_named, load_torchvision, open_named
-from pggan.data.planning import Options
-from pggan.data.prepare import open_sources, prepare
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import open_sources, prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources import torchvision_sets as named
+from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources.torchvision_sets import NamedSet, find_named, is_named, load_torchvision, open_named
 
 HERE = NamedSet(Path(), "train", download=False)
 
@@ -202,5 +202,5 @@ def test_lsun_without_lmdb_names_the_extra(monkeypatch):
 
 
 def test_nothing_imports_torchvision_unless_asked():
-    code = "import sys, pggan.data.open, pggan.launch; sys.exit('torchvision' in sys.modules)"
+    code = "import sys, pggan.data.stream.open, pggan.run.launch; sys.exit('torchvision' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

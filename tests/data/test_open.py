@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli import compose, main
+from pggan.cli.main import compose, main
 from pggan.config import TrainConfig
-from pggan.data import build as building
-from pggan.data.open import open_data
-from pggan.errors import UserError
-from pggan.schema import validated
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.data.prepare import build as building
+from pggan.data.stream.open import open_data
 
 
 @pytest.fixture

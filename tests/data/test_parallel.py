@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pggan.data.parallel import Workers
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.prepare.worker_pool import Workers
 
 KILLED_PARENT = """
 import os, sys, time
 from pathlib import Path
-from pggan.data.parallel import Workers
+from pggan.data.prepare.worker_pool import Workers
 
 def work(number):
     Path(sys.argv[1], str(os.getpid())).touch()

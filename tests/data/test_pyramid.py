@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.data.levels import block_sums, rounded_mean
-from pggan.data.pyramid import ImagePyramid, pyramid_bytes, require_free_space
-from pggan.data.writer import PyramidWriter
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.format.levels import block_sums, rounded_mean
+from pggan.data.format.pyramid import ImagePyramid, pyramid_bytes, require_free_space
+from pggan.data.format.writer import PyramidWriter
 
 
 def random_images(count, resolution=16, channels=3, seed=0):
@@ -274,7 +274,7 @@ KILLED_WRITER = """
 import os, sys
 import numpy as np
 from pathlib import Path
-from pggan.data.writer import PyramidWriter
+from pggan.data.format.writer import PyramidWriter
 with PyramidWriter(Path(sys.argv[1]), 16, 3, {}, shard_bytes=1) as writer:
     writer.add(np.zeros((16, 16, 3), np.uint8))
     os._exit(9)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.data import build as building
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
-from pggan.data.pyramid import ImagePyramid
-from pggan.data.shards import Layout
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.format.layout import Layout
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.prepare import build as building
+from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def test_doing_it_again_opens_no_file_and_changes_nothing(photos, tmp_path, deco
     prepare(photos, tmp_path / "set", Options())
     before = contents(tmp_path / "set")
     decoded.clear()
-    monkeypatch.setattr("pggan.data.doctor.read_header", None)
+    monkeypatch.setattr("pggan.data.prepare.checks.read_header", None)
     prepare(photos, tmp_path / "set", Options())
     assert decoded == []
     assert contents(tmp_path / "set") == before
@@ -267,9 +267,9 @@ def test_two_preparations_of_one_dataset_do_not_meet(photos, tmp_path, monkeypat
 KILLED = """
 import sys
 from pathlib import Path
-from pggan.data import build
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
+from pggan.data.prepare import build
+from pggan.data.prepare.planning import Options
+from pggan.data.prepare.command import prepare
 
 build.COMMIT_SECONDS = 0.02
 if __name__ == "__main__":

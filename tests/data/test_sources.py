@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.data.images import Target, load_image
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
-from pggan.data.sources import JoinedSource, open_source
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources.folders import JoinedSource, open_source
+from pggan.data.sources.image_file import Target, load_image
 
 
 def noise(seed, side=16, channels=3):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pggan import launch
-from pggan.checkpoint import newest_checkpoint
-from pggan.distributed.compressed import Compressed
-from pggan.distributed.compression import WarmUp
-from pggan.distributed.world import Place, World
-from pggan.state import new_state
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.distributed.process_group import Place, World
+from pggan.run import launch
+from pggan.training.gradients.compression import WarmUp
+from pggan.training.gradients.dgc import Compressed
+from pggan.training.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pggan.distributed.division import Division
-from pggan.errors import UserError
-from pggan.step import micro_batches
+from pggan.core.errors import UserError
+from pggan.training.gradients.batch_partition import Division
+from pggan.training.step import micro_batches
 
 
 class Rows:

@@ -5,21 +5,21 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.compute import Compute
-from pggan.distributed.compressed import Compressed
-from pggan.distributed.division import Division
-from pggan.distributed.exchange import Dense, Exchange, Flat, Half
-from pggan.distributed.gradients import build_exchange
-from pggan.distributed.shards import Sharded
-from pggan.distributed.world import Place, World, launched
-from pggan.draws import Draws
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import Place, World, launched
 from pggan.losses.base import Reals, Reference
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.schedule import Phase
-from pggan.state import new_state
-from pggan.step import learn, set_up
+from pggan.networks.numerics import Compute
+from pggan.training.gradients.batch_partition import Division
+from pggan.training.gradients.build import build_exchange
+from pggan.training.gradients.dgc import Compressed
+from pggan.training.gradients.elastic import Sharded
+from pggan.training.gradients.reducer import Dense, Exchange, Flat, Half
+from pggan.training.state import new_state
+from pggan.training.step import learn, set_up
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 

@@ -6,8 +6,9 @@ import time
 import pytest
 
 from pggan.config import WorkersConfig
-from pggan.distributed import connecting, meeting
-from pggan.errors import UserError
+from pggan.core.errors import UserError
+from pggan.distributed import connect as connecting
+from pggan.distributed import rendezvous as meeting
 
 
 def test_a_port_of_something_else_is_not_waited_for_as_long_as_machines_are(monkeypatch):

@@ -6,12 +6,12 @@ import os
 import pytest
 import torch
 
-from pggan.distributed import memory
-from pggan.distributed.exchange import Dense
-from pggan.distributed.memory import SharedMemory, reserve, see_the_same_memory, shared_rows
-from pggan.distributed.world import Place, World, launched
-from pggan.errors import UserError
-from pggan.state import new_state
+from pggan.core.errors import UserError
+from pggan.distributed.process_group import Place, World, launched
+from pggan.training.gradients import shared_memory as memory
+from pggan.training.gradients.reducer import Dense
+from pggan.training.gradients.shared_memory import SharedMemory, reserve, see_the_same_memory, shared_rows
+from pggan.training.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 

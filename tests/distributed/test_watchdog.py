@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
+from pggan.core.errors import EXIT_LEFT
+from pggan.distributed.process_group import Place, World
 from pggan.distributed.watchdog import BEAT_SECONDS, SLOW_FACTOR, Beat, Pulse, Watchdog
-from pggan.distributed.world import Place, World
-from pggan.errors import EXIT_LEFT
 
 PATIENCE = 45.0
 

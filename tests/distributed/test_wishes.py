@@ -2,8 +2,8 @@
 
 import torch
 
-import pggan.distributed.world
-from pggan.distributed.world import Place, World
+import pggan.distributed.process_group
+from pggan.distributed.process_group import Place, World
 
 CPU = torch.device("cpu")
 
@@ -26,6 +26,6 @@ def test_a_wish_is_heard_one_call_later_and_once_though_it_is_still_there(monkey
         wishes |= next(theirs)
         return Done()
 
-    monkeypatch.setattr(pggan.distributed.world.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(pggan.distributed.process_group.dist, "all_reduce", all_reduce)
     world = World(Place(0, 2, 0, 2), CPU, object(), None)
     assert [world.agreed(wishes) for wishes in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan import launch, loop, run
-from pggan.averages import Averages
-from pggan.cli import guarded
+from pggan.cli.main import guarded
+from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
+from pggan.distributed.process_group import EndedElsewhere, PeerLost, World, launched
 from pggan.distributed.watchdog import Watchdog
-from pggan.distributed.world import EndedElsewhere, PeerLost, World, launched
-from pggan.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
-from pggan.stepper import Stepper
+from pggan.run import launch, loop, run
+from pggan.run.metrics import Averages
+from pggan.training.step_runner import Stepper
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan import launch
-from pggan.stepper import Stepper
+from pggan.run import launch
+from pggan.training.step_runner import Stepper
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan import launch
-from pggan.checkpoint import load_generator, newest_checkpoint
-from pggan.errors import EXIT_INTERRUPTED, UserError
-from pggan.inspect import facts_of_run
+from pggan.checkpoints.read import load_generator, newest_checkpoint
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
 
 
 @pytest.fixture

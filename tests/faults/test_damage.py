@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pggan import launch
-from pggan.checkpoint import Broken, checkpoints_of, newest_checkpoint, open_checkpoint
-from pggan.errors import UserError
-from pggan.inspect import facts_of_run
+from pggan.checkpoints.read import Broken, checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.core.errors import UserError
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
 
 FILES = ("average", "discriminator", "generator", "optimizer_d", "optimizer_g")
 
@@ -91,8 +91,8 @@ def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, 
     """Files that are whole, and an optimizer state for parameters that don't exist."""
     from safetensors.torch import load_file, save_file
 
-    from pggan.checkpoint import checksum_of
-    from pggan.files import file_sha256
+    from pggan.checkpoints.read import checksum_of
+    from pggan.core.atomic_io import file_sha256
 
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     path = newest(run_dir) / "optimizer_g.safetensors"

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pggan import checkpoint, files, launch, preflight, run
-from pggan.cli import main
-from pggan.errors import UserError
-from pggan.files import directory_bytes
-from pggan.inspect import facts_of_run
-from pggan.preflight import DiskNeed, require_disk
+from pggan.checkpoints import read as checkpoint
+from pggan.cli.main import main
+from pggan.core import atomic_io as files
+from pggan.core.atomic_io import directory_bytes
+from pggan.core.errors import UserError
+from pggan.run import disk_space as preflight
+from pggan.run import launch, run
+from pggan.run.disk_space import DiskNeed, require_disk
+from pggan.run.inspect import facts_of_run
 
 
 @pytest.fixture
@@ -145,8 +148,8 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
     launch.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
     for name in ("fsync", "rename", "replace"):
         watch(name)
-    from pggan.checkpoint import newest_checkpoint
-    from pggan.saving import Snapshot, write_checkpoint
+    from pggan.checkpoints.read import newest_checkpoint
+    from pggan.checkpoints.write import Snapshot, write_checkpoint
 
     saved, _ = newest_checkpoint(tmp_path)
     parts = {part: saved.load(part) for part in checkpoint.PARTS}

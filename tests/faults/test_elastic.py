@@ -6,13 +6,13 @@ from hashlib import sha256
 
 import pytest
 
-from pggan import launch
-from pggan.checkpoint import checkpoints_of, open_checkpoint
-from pggan.distributed.division import Division
-from pggan.errors import EXIT_INTERRUPTED, UserError
-from pggan.inspect import facts_of_run
-from pggan.loop import Trainer
-from pggan.stepper import Stepper
+from pggan.checkpoints.read import checkpoints_of, open_checkpoint
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
+from pggan.run.loop import Trainer
+from pggan.training.gradients.batch_partition import Division
+from pggan.training.step_runner import Stepper
 from tests.faults.test_stop import COMBINATIONS, LOSSES, POINTS
 from tests.processes import free_ports, in_processes, meet_at, values_of
 

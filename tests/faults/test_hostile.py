@@ -17,11 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pggan import cli, launch
-from pggan.checkpoint import Broken, checkpoints_of, checksum_of, load_generator, open_checkpoint
-from pggan.cli import main
-from pggan.errors import UserError
-from pggan.files import file_sha256
+from pggan.checkpoints.read import Broken, checkpoints_of, checksum_of, load_generator, open_checkpoint
+from pggan.cli import main as cli
+from pggan.cli.main import main
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
+from pggan.run import launch
 
 CPU = torch.device("cpu")
 

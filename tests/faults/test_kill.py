@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pggan import launch, saving
-from pggan.checkpoint import checkpoints_of
-from pggan.saving import write_checkpoint
+from pggan.checkpoints import write as saving
+from pggan.checkpoints.read import checkpoints_of
+from pggan.checkpoints.write import write_checkpoint
+from pggan.run import launch
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,12 +11,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from benchmarks.ranks import Victim, settings_of
 from benchmarks.soak import remains, write_data
-from pggan.checkpoint import checkpoints_of, newest_checkpoint
-from pggan.cli import compose, main
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+from pggan.cli.main import compose, main
 from pggan.config import TrainConfig
-from pggan.inspect import facts_of_run
-from pggan.launch import run
-from pggan.schema import validated
+from pggan.core.validation import validated
+from pggan.run.inspect import facts_of_run
+from pggan.run.launch import run
 from tests.processes import in_processes, values_of
 
 pytestmark = [

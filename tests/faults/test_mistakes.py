@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli import main
+from pggan.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,7 +137,7 @@ def test_a_real_process_refuses_within_three_seconds_beyond_its_imports(tmp_path
         assert "Traceback" not in result.stderr
         return time.monotonic() - began
 
-    imports = seconds("-c", "import pggan.cli, pggan.config, hydra, pggan.launch", code=0)
+    imports = seconds("-c", "import pggan.cli.main, pggan.config, hydra, pggan.run.launch", code=0)
     assert seconds("train.py", f"run_dir={tmp_path / 'run'}", mistake, code=2) < imports + 3
     assert list(tmp_path.iterdir()) == []
 

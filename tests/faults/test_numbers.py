@@ -10,13 +10,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pggan import launch, loop, saving
-from pggan.checkpoint import checkpoints_of, newest_checkpoint
-from pggan.cli import main
-from pggan.errors import UserError
-from pggan.inspect import facts_of_run
-from pggan.saving import require_finite
-from pggan.stepper import Stepper
+from pggan.checkpoints import write as saving
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+from pggan.checkpoints.write import require_finite
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+from pggan.run import launch, loop
+from pggan.run.inspect import facts_of_run
+from pggan.training.step_runner import Stepper
 from tests.processes import in_processes, values_of
 
 PLAYERS = {"G": "g", "D": "d"}

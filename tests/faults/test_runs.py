@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pggan import launch
-from pggan.cli import main
-from pggan.errors import UserError
-from pggan.inspect import facts_of_run
-from pggan.run_lock import claimed
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+from pggan.run import launch
+from pggan.run.inspect import facts_of_run
+from pggan.run.lock import claimed
 
 ROOT = Path(__file__).parents[2]
 TICKS = [32, 64, 96, 128, 160]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pggan import launch, loop, run, saving
-from pggan.checkpoint import checkpoints_of, open_checkpoint
-from pggan.cli import main
-from pggan.errors import EXIT_INTERRUPTED
-from pggan.inspect import facts_of_run
-from pggan.interruption import SIGNALS, Interruption
-from pggan.saving import write_checkpoint
+from pggan.checkpoints import write as saving
+from pggan.checkpoints.read import checkpoints_of, open_checkpoint
+from pggan.checkpoints.write import write_checkpoint
+from pggan.cli.main import main
+from pggan.core.errors import EXIT_INTERRUPTED
+from pggan.core.signals import SIGNALS, Interruption
+from pggan.run import launch, loop, run
+from pggan.run.inspect import facts_of_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,8 +152,8 @@ def test_a_second_interrupt_stops_at_once():
 def test_two_interrupts_while_saving_leave_at_once_and_the_checkpoint_before_whole(tiny_overrides, tmp_path):
     program = """
 import sys, time
-from pggan import saving
-from pggan.cli import main
+from pggan.checkpoints import write as saving
+from pggan.cli.main import main
 write = saving.write_checkpoint
 def slow(run_dir, snapshot):
     if snapshot.images > 64:

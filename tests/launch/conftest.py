@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.inspect import facts_of_run
+from pggan.run.inspect import facts_of_run
 from tests.launch.cable import Machine
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
     from a process that has imported everything, so that this takes a second.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.launch", "pggan.config", "hydra"])
+    context.set_forkserver_preload(["pggan.run.launch", "pggan.config", "hydra"])
 
     def run(
         *overrides: list[str],

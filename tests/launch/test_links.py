@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli import main
-from pggan.inspect import facts_of_run
+from pggan.cli.main import main
+from pggan.run.inspect import facts_of_run
 from tests.launch.cable import Cable
 from tests.launch.conftest import wait_for
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli import main
-from pggan.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
+from pggan.cli.main import main
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 60  # seconds
@@ -170,7 +170,7 @@ def test_a_signal_while_a_machine_looks_for_the_others(settings, run_dir, port, 
         os.kill(os.getpid(), number)
         looking.wait(LIMIT)
 
-    monkeypatch.setattr("pggan.distributed.meeting._reached", look)
+    monkeypatch.setattr("pggan.distributed.rendezvous._reached", look)
     before = signal.getsignal(number)
     nodes = ["devices=cpu:1", "workers.nodes=2", f"workers.rendezvous=127.0.0.1:{port}"]
     assert main(["train", *settings, *nodes]) == EXIT_INTERRUPTED

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli import main
-from pggan.inspect import facts_of_run
-from pggan.interruption import Interruption
+from pggan.cli.main import main
+from pggan.core.signals import Interruption
+from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
 
 @pytest.mark.parametrize(("given", "words"), [([], "Add run_dir="), (["run_dir=${seed}"], "pggan[slurm]")])
 def test_what_jobs_of_a_launcher_need(capsys, monkeypatch, tiny_overrides, given, words):
-    monkeypatch.setattr("pggan.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("pggan.cli.main.find_spec", lambda name: None)
     launcher = ["--multirun", "hydra/launcher=submitit_slurm"]
     assert main(["train", *launcher, *tiny_overrides, "seed=1,2", *given]) == 2
     assert words in capsys.readouterr().err

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.checkpoint import newest_checkpoint
-from pggan.inspect import facts_of_run
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.run.inspect import facts_of_run
 
 ROOT = Path(__file__).parents[2]
 TRAIN = (sys.executable, str(ROOT / "train.py"))

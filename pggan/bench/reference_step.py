@@ -1,0 +1,133 @@
+"""The training step as it is usually written: plain float32, one call after the other.  A yardstick, not a trainer.
+
+The same networks, losses and random numbers as `pggan.training.step`, in the fewest words: upsampling, convolution and pooling
+one by one, separate passes of D for reals, fakes and mixed images, every weight scaled at every use, PyTorch's own
+derivatives throughout.  `pggan bench against=true` measures it beside the real step, and tests compare their results.
+N batch, C channels, R resolution, Z latent size.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pggan.config import OptimizerConfig
+from pggan.core.architecture import Architecture, Resampling, resolutions_between
+from pggan.core.rng import Draws
+from pggan.core.schedule import Phase
+from pggan.losses.base import Loss, Points, Reals
+from pggan.networks.networks import Discriminator, Generator, initialize, minibatch_stddev
+
+Weights = Mapping[str, Tensor]  # by the names of the real networks
+
+
+class Textbook:
+    """Both players and the averaged generator."""
+
+    def __init__(self, architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> None:
+        self.architecture = replace(architecture, resampling=Resampling.unfused)
+        with torch.device(device):
+            generator, discriminator = Generator(architecture), Discriminator(architecture)
+        initialize(generator, seed, "generator")
+        initialize(discriminator, seed, "discriminator")
+        self.g, self.d = (
+            dict(generator.named_parameters()),
+            dict(discriminator.named_parameters()),
+        )
+        self.average = deepcopy(self.g)
+        self.adam_g, self.adam_d = (
+            torch.optim.Adam(
+                list(weights.values()), betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon, foreach=True
+            )
+            for weights in (self.g, self.d)
+        )
+
+    def step(self, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float) -> None:
+        """Update D, then G, then the averaged G."""
+        count, size, resolution = len(reals.images), self.architecture.latent_size, phase.resolution
+        with torch.no_grad():
+            fakes = self.generate(draws.normal("d_latents", count, size), resolution)
+        real_images = reals.images.clone().requires_grad_()
+        fake_images = fakes.clone().requires_grad_()
+        mixed = torch.lerp(reals.images, fakes, draws.uniform("mix", count, 1, 1, 1)).requires_grad_()
+        real_scores, fake_scores = self.judge(real_images, resolution), self.judge(fake_images, resolution)
+        terms = loss.d_terms(real_scores, fake_scores)
+        for penalty in loss.penalties():
+            if penalty.due(phase, draws.images):
+                if penalty.at is Points.mixed:
+                    points, scores = mixed, self.judge(mixed, resolution)
+                else:
+                    at_reals = penalty.at is Points.reals
+                    points, scores = (real_images, real_scores) if at_reals else (fake_images, fake_scores)
+                (gradient,) = torch.autograd.grad(scores.sum(), points, create_graph=True)
+                terms[penalty.name] = penalty.of(gradient, phase.missing_levels)
+        self.update(self.adam_d, terms, phase.learning_rate_d)
+
+        for weight in self.d.values():
+            weight.requires_grad_(False)
+        fakes = self.generate(draws.normal("g_latents", count, size), resolution)
+        also = self.judge(reals.images, resolution) if loss.needs_reals_for_g else None
+        self.update(self.adam_g, loss.g_terms(also, self.judge(fakes, resolution)), phase.learning_rate_g)
+        for weight in self.d.values():
+            weight.requires_grad_(True)
+
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), list(self.g.values()), 1 - decay)
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        moments = [
+            value for adam in (self.adam_g, self.adam_d) for found in adam.state.values() for value in found.values()
+        ]
+        return [*self.g.values(), *self.d.values(), *self.average.values(), *moments]
+
+    def update(self, adam: torch.optim.Adam, terms: dict[str, Tensor], learning_rate: float) -> None:
+        adam.zero_grad()
+        torch.stack([term.mean() for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
+        for group in adam.param_groups:
+            group["lr"] = learning_rate
+        adam.step()
+
+    def generate(self, latents: Tensor, resolution: int) -> Tensor:
+        """[N, Z] -> [N, C, R, R]"""
+        w = self.g
+        x = normalized(latents) @ scaled(w["stem.dense.weight"], gain=sqrt(2) / 4).t()
+        x = x.reshape(len(latents), -1, 4, 4) + w["stem.dense.bias"][:, None, None]
+        x = normalized(F.leaky_relu(x, 0.2))
+        x = normalized(F.leaky_relu(convolved(x, w, "stem.conv"), 0.2))
+        for level in resolutions_between(8, resolution):
+            x = F.interpolate(x, scale_factor=2, mode="nearest")
+            x = normalized(F.leaky_relu(convolved(x, w, f"blocks.{level}.up_conv"), 0.2))
+            x = normalized(F.leaky_relu(convolved(x, w, f"blocks.{level}.conv"), 0.2))
+        return convolved(x, w, f"to_rgb.{resolution}", gain=1.0)
+
+    def judge(self, images: Tensor, resolution: int) -> Tensor:
+        """[N, C, R, R] -> [N]"""
+        w = self.d
+        x = F.leaky_relu(convolved(images, w, f"from_rgb.{resolution}"), 0.2)
+        for level in reversed(resolutions_between(8, resolution)):
+            x = F.leaky_relu(convolved(x, w, f"blocks.{level}.conv"), 0.2)
+            x = F.leaky_relu(convolved(x, w, f"blocks.{level}.down_conv"), 0.2)
+            x = F.avg_pool2d(x, 2)
+        deviation = minibatch_stddev(x, self.architecture.stddev_group)[:, None, None, None]
+        x = torch.cat([x, deviation.expand(-1, 1, 4, 4)], 1)
+        x = F.leaky_relu(convolved(x, w, "head.conv"), 0.2).flatten(1)
+        x = F.leaky_relu(F.linear(x, scaled(w["head.dense.weight"]), w["head.dense.bias"]), 0.2)
+        return F.linear(x, scaled(w["head.score.weight"], gain=1.0), w["head.score.bias"])[:, 0]
+
+
+def normalized(x: Tensor) -> Tensor:
+    return x / torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + 1e-8)
+
+
+def scaled(weight: Tensor, gain: float = sqrt(2)) -> Tensor:
+    return weight * (gain / sqrt(weight[0].numel()))
+
+
+def convolved(x: Tensor, weights: Weights, name: str, gain: float = sqrt(2)) -> Tensor:
+    weight = weights[f"{name}.weight"]
+    return F.conv2d(x, scaled(weight, gain), weights[f"{name}.bias"], padding=weight.shape[-1] // 2)

@@ -1,0 +1,233 @@
+"""Checkpoints written: a copy of the state goes onto the disk, whole or not at all, while training goes on."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pggan.checkpoints.read import (
+    CHECKSUM,
+    GENERATOR_FILE,
+    HEADER_KEY,
+    MOST_STATE_BYTES,
+    STATE_FILE,
+    VERSION,
+    Parts,
+    architecture_to_plain,
+    checkpoints_of,
+    checksum_of,
+)
+from pggan.core.architecture import Architecture
+from pggan.core.atomic_io import existing_parent, file_sha256, read_json, remove_directory, whole_directory, whole_file
+from pggan.core.errors import UserError
+from pggan.core.schedule import Phase
+from pggan.training.state import State, state_sha256
+
+
+class NotFinite(Exception):
+    """A state with a number that is NaN or infinite: nothing that training could go on from."""
+
+    def __init__(self, what: str, images: int | None = None) -> None:
+        """Args: images: those of the state, where that is not the one in training."""
+        super().__init__(what)
+        self.images = images
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state at one moment, copied to host memory, and what else its checkpoint is to say."""
+
+    parts: Parts
+    images: int
+    phase_index: int
+    architecture: Architecture
+    stage: dict[str, Any]
+    notes: dict[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        """What its tensors take on disk, the generator that is stored a second time included."""
+        tensors = [tensor for part in (*self.parts.values(), self.parts["average"]) for tensor in part.values()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+
+def take_snapshot(
+    state: State, phase: Phase, notes: dict[str, Any], *, memory: Snapshot | None = None, more: Parts | None = None
+) -> Snapshot:
+    """Copy `state` as it is now; training may go on while the copy is being written.
+
+    `phase`: that of the last image shown.  `notes`: plain values for state.json, the configuration for one.
+    `more`: parts that belong to the state besides.
+    `memory`: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
+    """
+    old = {} if memory is None else memory.parts
+    parts = {
+        part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
+        for part, tensors in (state.tensors() | (more or {})).items()
+    }
+    if any(tensor.is_cuda for tensors in state.tensors().values() for tensor in tensors.values()):
+        torch.cuda.synchronize()  # once for all copies
+    stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
+    return Snapshot(parts, state.images, state.phase_index, state.average.architecture, stage, notes)
+
+
+def _host_copy(tensor: Tensor, memory: Tensor | None) -> Tensor:
+    if memory is None or (memory.shape, memory.dtype) != (tensor.shape, tensor.dtype):
+        memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return memory.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
+    """Write `snapshot` and its generator into `run_dir`.
+
+    The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
+    Raises NotFinite when there is a number that is not finite, and OSError; then all is as it was before.
+    """
+    require_finite(snapshot.parts, snapshot.images)
+    about = {
+        "version": VERSION,
+        "images": snapshot.images,
+        **snapshot.stage,
+        "architecture": architecture_to_plain(snapshot.architecture),
+    }
+    metadata = {HEADER_KEY: json.dumps(about)}
+    header = {
+        **about,
+        "phase_index": snapshot.phase_index,
+        "state_sha256": state_sha256(snapshot.parts, snapshot.images, snapshot.phase_index),
+        **snapshot.notes,
+    }
+    with _system_errors(), whole_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
+        for part, tensors in snapshot.parts.items():
+            save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
+        # A copy, because the safetensors library would leave its own temporary file behind if it was killed here.
+        with whole_file(run_dir / GENERATOR_FILE) as temporary:
+            shutil.copyfile(directory / "average.safetensors", temporary)
+        header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
+        header[CHECKSUM] = checksum_of(header)
+        (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
+
+
+def require_finite(parts: Parts, images: int | None = None) -> None:
+    """Raise NotFinite, naming the tensor, unless every number in `parts`, of a state at `images`, is finite."""
+    for part, tensors in parts.items():
+        for name, tensor in tensors.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise NotFinite(f"{part}/{name}", images)
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turn the safetensors library's own error for what the system refused back into an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), str(error)) from error
+
+
+def prune(run_dir: Path, newest: int, keep: int) -> None:
+    """Drop all checkpoints but the `keep` newest and the milestones.
+
+    Those beyond `newest` images, which was just written, are leftovers that this run had to pass over: they go too.
+    """
+    ordinary = []
+    for directory in checkpoints_of(run_dir):
+        if int(directory.name) > newest:
+            remove_directory(directory)
+        elif not _is_milestone(directory):
+            ordinary.append(directory)
+    for directory in ordinary[:-keep]:
+        remove_directory(directory)
+
+
+def _is_milestone(directory: Path) -> bool:
+    try:
+        return bool(read_json(directory / STATE_FILE, MOST_STATE_BYTES).get("milestone"))
+    except (OSError, ValueError):
+        return False
+
+
+class Saver:
+    """Writes one snapshot at a time, in the order given.
+
+    What goes wrong in the background is raised by the next `save` or `wait`: UserError when the disk refuses, NotFinite
+    when the snapshot is not worth keeping.
+    """
+
+    def __init__(self, run_dir: Path, keep: int) -> None:
+        self.run_dir = run_dir
+        self.keep = keep
+        self._thread: Thread | None = None
+        self._error: Exception | None = None
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish what has begun, unless Ctrl-C says at once; what goes wrong then matters less than `error`."""
+        if kind is None:
+            self.wait()
+        elif issubclass(kind, Exception):
+            with suppress(Exception):
+                self.wait()
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Start writing `snapshot`, when the one before is durable."""
+        self.wait()
+        # A daemon: a second Ctrl-C leaves at once, and what is half-written then is swept at the next start.
+        self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot is on its way to the disk."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when everything given to `save` is durable; raises what went wrong, once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            write_checkpoint(self.run_dir, snapshot)
+            prune(self.run_dir, snapshot.images, self.keep)
+        except OSError as error:
+            self._error = refused_by_disk(self.run_dir, error, snapshot.bytes)
+            self._error.__cause__ = error
+        except Exception as error:  # any other error belongs to the main thread just as well
+            self._error = error
+
+
+def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
+    """What to say when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
+    missing = needed - shutil.disk_usage(existing_parent(run_dir)).free
+    inodes = os.statvfs(existing_parent(run_dir))
+    full = " There is no room for more files." * (inodes.f_files > 0 and inodes.f_favail == 0)
+    short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
+    return UserError(
+        f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
+        "Training has stopped; the last checkpoint is whole. Make room there, or get permission, and give the same "
+        "command again.",
+    )

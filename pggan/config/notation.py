@@ -1,0 +1,61 @@
+"""Values with a notation of their own: tables per resolution, grids, lists of seeds.  No torch here."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.errors import UserError
+from pggan.core.schedule import Table, table_at
+from pggan.core.validation import require
+
+MOST_TILES = 10_000
+PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
+
+
+def parse_grid(grid: str, key: str) -> tuple[int, int]:
+    """Columns and rows of a grid written as '8x4'."""
+    columns, _, rows = grid.partition("x")
+    if not (columns.isdecimal() and rows.isdecimal() and int(columns) > 0 and int(rows) > 0):
+        raise UserError(f"{key}={grid} is not a grid.", "Write columns x rows, for example 8x4.")
+    require(int(columns) * int(rows) <= MOST_TILES, key, grid, f"a grid of at most {MOST_TILES} images")
+    return int(columns), int(rows)
+
+
+def parse_seeds(seeds: object) -> list[int]:
+    """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
+    parts = seeds if isinstance(seeds, list) else str(seeds).split(",")
+    found: list[int] = []
+    for part in map(str, parts):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UserError(f"seeds={seeds} can't be read: '{part}'.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
+        found.extend(range(int(first), int(last or first) + 1))
+    if not found:
+        raise UserError("There are no seeds.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
+    return found
+
+
+def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> Table:
+    """The per-level `value` of `key` as a table that covers every resolution from `first` up.
+
+    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
+    """
+    entries = dict(value) if isinstance(value, Mapping) else {SMALLEST_RESOLUTION: value}
+    for resolution, entry in entries.items():
+        if not isinstance(resolution, int) or not is_power_of_two(resolution):
+            raise UserError(
+                f"{key} has an entry for '{resolution}', which is not a resolution.",
+                f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes).",
+            )
+        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
+        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
+        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
+    try:
+        table_at(entries, first)
+    except KeyError:
+        raise UserError(
+            f"{key} has no entry for {first}x{first}.",
+            "Add one: an entry holds from its resolution up to the next one listed.",
+        ) from None
+    return entries

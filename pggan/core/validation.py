@@ -1,0 +1,52 @@
+"""Plain values to dataclasses, with errors that name the key."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pggan.core.errors import UserError, nearest
+
+Conf = TypeVar("Conf")
+
+
+def require(holds: bool, key: str, value: object, wanted: str) -> None:
+    """Raise UserError unless `holds`: `key` is `value`, and should be as `wanted` says."""
+    if not holds:
+        raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
+
+
+def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
+    """`values` as an instance of the dataclass `schema`, nested dataclasses included.
+
+    Raises UserError that names the first key that is unknown, missing or of the wrong type; `prefix` leads its name.
+    """
+    types = {field.name: field.type for field in fields(schema)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in types:
+            known = [f"{prefix}{name}" for name in types]
+            raise UserError(f"There is no key '{prefix}{key}'.", nearest(f"{prefix}{key}", known))
+    typed = OmegaConf.structured(schema)
+    OmegaConf.set_readonly(typed, False)
+    arguments: dict[str, Any] = {}
+    for name, kind in types.items():
+        value = values.get(name, "???")
+        if isinstance(kind, type) and is_dataclass(kind):
+            arguments[name] = validated(kind, value if isinstance(value, Mapping) else {}, f"{prefix}{name}.")
+        elif value == "???":
+            raise UserError(f"'{prefix}{name}' needs a value.", f"Add {prefix}{name}=… to the command.")
+        else:
+            arguments[name] = _converted(typed, name, value, prefix)
+    return schema(**arguments)
+
+
+def _converted(typed: Any, name: str, value: object, prefix: str) -> object:
+    """`value` as field `name` of `typed` wants it."""
+    try:
+        typed[name] = value
+        return OmegaConf.to_container(typed[name]) if OmegaConf.is_config(typed[name]) else typed[name]
+    except OmegaConfBaseException as error:
+        reason = str(error.msg or error).splitlines()[0].rstrip(".")
+        raise UserError(f"{prefix}{name}={value} does not work: {reason}.", "See --help for what it may be.") from error

@@ -1,0 +1,172 @@
+"""Images at every resolution from 4x4 up, as raw bytes mapped into memory: the one data format of training.
+
+A dataset is a directory (N images, R side in pixels, C channels):
+
+    index.json          what there is, with a checksum for every file; published last
+    r0032-00000.bin     uint8 [N, R, R, C] of level R = 32, first shard
+    labels.bin          int64 little endian [N], only when there are classes
+
+A pixel of level r is floor(m + 1/2), where m is the mean of its (R/r) x (R/r) block in the top-level image.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
+from pggan.data.format.index import StoredFile, levels_up_to, parse_index
+from pggan.data.format.levels import Images
+
+INDEX_FILE = "index.json"
+PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
+
+
+def pyramid_bytes(images: int, resolution: int, channels: int) -> int:
+    """What all levels of so many images take."""
+    return images * channels * sum(level * level for level in levels_up_to(resolution))
+
+
+def require_free_space(destination: Path, needed: int) -> None:
+    """Raise a UserError, with the megabytes missing, unless so many bytes fit beside `destination`."""
+    existing = next(parent for parent in destination.absolute().parents if parent.exists())
+    missing = needed - shutil.disk_usage(existing).free
+    if missing > 0:
+        raise UserError(
+            f"{destination} needs {needed / 1e6:,.0f} MB; the disk is {missing / 1e6:,.0f} MB short.",
+            "Free some space, choose another disk, or lower the resolution.",
+        )
+
+
+def require_new(destination: Path) -> None:
+    """Raise a UserError if there is anything at `destination`."""
+    if os.path.lexists(destination):
+        raise UserError(f"{destination} exists already.", "Choose another name, or remove it first.")
+
+
+class ImagePyramid:
+    """A dataset opened for reading: `read` gives any images at any level.
+
+    Opening compares the size of every file with the index; `verify` compares the checksums too.
+    `labels` is int64 [N], or None without classes.  `fingerprint` differs when any byte does.
+    Raises UserError when the directory holds no dataset, a newer one, or a damaged one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        content = _index_content(self.path)
+        try:
+            index = parse_index(content)
+        except ValueError as error:
+            raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
+        self._index = index
+        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self.images = index.images
+        self.channels = index.channels
+        self.resolution = index.resolution
+        self.resolutions = levels_up_to(index.resolution)
+        self.class_names = index.labels
+        self.source = index.source
+        for stored in index.files:
+            self._check_size(stored)
+        self.labels = self._read_labels(index.labels_file) if index.labels_file else None
+        self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
+
+    def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
+        """The images at `indices`, an integer array [n] in 0..images-1, in that order: [n, r, r, C].
+
+        They are written to `out`, if given.  Raises UserError when the dataset has no such level.
+        """
+        if resolution not in self.resolutions:
+            raise UserError(
+                f"{self.path} has no level {resolution}; it goes from 4 to {self.resolution}.",
+                "Lower the final resolution, or prepare the dataset again with a larger max_resolution.",
+            )
+        if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
+            raise IndexError(f"image indices must lie in 0..{self.images - 1}")
+        shards, starts = self._shards(resolution)
+        images = np.empty((len(indices), *shards[0].shape[1:]), np.uint8) if out is None else out
+        if len(shards) == 1:
+            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # checked above; this mode is faster
+        shard_of = np.searchsorted(starts, indices, side="right") - 1
+        for number in np.unique(shard_of):
+            chosen = shard_of == number
+            images[chosen] = shards[number][indices[chosen] - starts[number]]
+        return images
+
+    def level_bytes(self, resolution: int) -> int:
+        """Bytes on disk of one level."""
+        return sum(shard.bytes for shard in self._index.levels[resolution])
+
+    def shard_paths(self, resolution: int) -> list[Path]:
+        """The files of one level, in order."""
+        return [self.path / shard.file for shard in self._index.levels[resolution]]
+
+    def verify(self, resolutions: Iterable[int] | None = None) -> None:
+        """Read every file of these levels (all if None) and the labels, and compare their checksums.
+
+        Raises UserError that names the first whose checksum is not the index's.
+        """
+        wanted = set(self.resolutions if resolutions is None else resolutions)
+        files = [shard for level, shards in self._index.levels.items() if level in wanted for shard in shards]
+        files += [self._index.labels_file] if self._index.labels_file else []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets other threads run
+            digests = pool.map(file_sha256, (self.path / stored.file for stored in files))
+            for stored, digest in zip(files, digests, strict=True):
+                if digest != stored.sha256:
+                    raise UserError(
+                        f"{self.path / stored.file} was changed or damaged: its checksum differs from the index.",
+                        PREPARE_AGAIN,
+                    )
+
+    def _check_size(self, stored: StoredFile) -> None:
+        path = self.path / stored.file
+        # A link is refused even if it leads to a file of the right size: a dataset from elsewhere must not
+        # reach out of its own directory.
+        if path.is_symlink() or not path.is_file():
+            raise UserError(f"{path} is missing, or not a plain file.", PREPARE_AGAIN)
+        size = path.stat().st_size
+        if size != stored.bytes:
+            raise UserError(
+                f"{path} has {size} bytes where {stored.bytes} are expected.",
+                "The dataset was not copied completely: copy it again, or prepare it again.",
+            )
+
+    def _read_labels(self, stored: StoredFile) -> NDArray[np.int64]:
+        labels = np.fromfile(self.path / stored.file, dtype="<i8").astype(np.int64)
+        classes = len(self.class_names or [])
+        if labels.min() < 0 or labels.max() >= classes:
+            problem = f"{self.path / stored.file} holds a label outside 0..{classes - 1}."
+            raise UserError(problem, PREPARE_AGAIN)
+        return labels
+
+    def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
+        """The shards of a level, and the number of the first image in each."""
+        # Mapped on first use, because a run uses one level at a time and every map holds a file open.
+        if resolution not in self._mapped:
+            shape = (resolution, resolution, self.channels)
+            stored = self._index.levels[resolution]
+            maps = [
+                np.memmap(self.path / shard.file, np.uint8, mode="r", shape=(shard.images, *shape)).view(np.ndarray)
+                for shard in stored
+            ]
+            starts = np.cumsum([0, *(shard.images for shard in stored[:-1])], dtype=np.int64)
+            self._mapped[resolution] = maps, starts
+        return self._mapped[resolution]
+
+
+def _index_content(directory: Path) -> bytes:
+    try:
+        return (directory / INDEX_FILE).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{directory} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror}).",
+            f"Prepare one with `pggan prepare source=FOLDER dest={directory}`.",
+        ) from error

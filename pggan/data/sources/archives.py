@@ -1,0 +1,196 @@
+"""Images in zip and tar archives, read in place and never unpacked: nothing in them can be written anywhere."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple, cast
+
+from pggan.core.errors import UserError
+from pggan.data.sources.image_file import Loaded
+from pggan.data.sources.npy import MAGIC
+from pggan.data.sources.source import Entry, first_folder, is_image_name
+
+COMPRESSED_TARS = {
+    ".gz": gzip.open,
+    ".tgz": gzip.open,
+    ".bz2": bz2.open,
+    ".tbz2": bz2.open,
+    ".xz": lzma.open,
+    ".txz": lzma.open,
+}
+ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
+LARGEST_MEMBER_BYTES = 64_000_000  # of an archive
+LARGEST_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
+SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", MAGIC)
+LARGEST_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
+
+
+class ZipMember(NamedTuple):
+    """The file number `number` of a zip archive."""
+
+    archive: Path
+    number: int
+    path: Path
+
+    def open(self) -> BinaryIO:
+        """Its content, unpacked while it is read."""
+        archive, members = _opened_zip(self.archive, self.archive.stat().st_mtime_ns)
+        return cast(BinaryIO, archive.open(members[self.number]))
+
+
+@lru_cache(maxsize=4)  # once per process, and again when it was changed
+def _opened_zip(path: Path, changed: int) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
+    archive = zipfile.ZipFile(path)
+    return archive, archive.infolist()
+
+
+class ZipSource:
+    """The image files in a zip archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description: dict[str, object] = {"kind": "zip", "name": path.name}
+
+    def entries(self) -> list[Entry]:
+        """All image files, sorted by name.  Raises UserError for what is no zip archive."""
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                members = archive.infolist()
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise _unreadable(self.path, error) from error
+        found = [
+            Entry(
+                member.filename,
+                f"{member.file_size}-{member.CRC}",
+                member.file_size,
+                ZipMember(self.path, index, self.path / member.filename.lstrip("/")),
+                _member_problem(member.filename, member.file_size, LARGEST_MEMBER_BYTES)
+                or ("encrypted" if member.flag_bits & 1 else None),
+                first_folder(member.filename),
+            )
+            for index, member in enumerate(members)
+            if not member.is_dir() and is_image_name(member.filename)
+        ]
+        return _unique(found)
+
+    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries as they are."""
+        return iter(entries)
+
+
+class TarMember(NamedTuple):
+    """`size` bytes at `offset` of a tar archive that is not compressed."""
+
+    archive: Path
+    offset: int
+    size: int
+    path: Path
+
+    def open(self) -> BinaryIO:
+        """Its content."""
+        with self.archive.open("rb") as archive:
+            archive.seek(self.offset)
+            return io.BytesIO(archive.read(self.size))
+
+
+class TarSource:
+    """The image files in a tar archive, compressed or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description: dict[str, object] = {"kind": "tar", "name": path.name}
+        self._unpack = COMPRESSED_TARS.get(path.suffix.lower())
+
+    def entries(self) -> list[Entry]:
+        """All image files, sorted by name.  Raises UserError for what is no tar archive, or a damaged one."""
+        largest = LARGEST_PACKED_BYTES if self._unpack else LARGEST_MEMBER_BYTES
+        status = self.path.stat()
+        found = []
+        for member, _ in self._members():
+            if member.isdir() or not is_image_name(member.name):
+                continue
+            problem = _member_problem(member.name, member.size, largest)
+            stamp = f"{member.size}-{member.mtime}-{member.offset_data}-{status.st_size}-{status.st_mtime_ns}"
+            name = self.path / member.name.lstrip("/")
+            file = TarMember(self.path, member.offset_data, member.size, name)
+            found.append(
+                Entry(
+                    member.name,
+                    stamp,
+                    member.size,
+                    file,
+                    problem or (None if member.isreg() else "not a regular file"),
+                    first_folder(member.name),
+                )
+            )
+        return _unique(found)
+
+    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries with their content, where the archive is compressed; in the order of the archive."""
+        if self._unpack is None:
+            yield from entries
+            return
+        wanted = {cast(TarMember, entry.file).offset: entry for entry in entries}
+        for member, archive in self._members():
+            entry = wanted.get(member.offset_data)
+            if entry is not None and entry.problem is None and member.isreg():
+                content = archive.extractfile(member)
+                assert content is not None, "a regular file"
+                start = content.read(len(MAGIC))
+                # Megabytes of zeros under an image's name are not worth unpacking.
+                rest = content.read() if start.startswith(SIGNATURES) else b""
+                yield entry._replace(file=Loaded(entry.file.path, start + rest))
+            elif entry is not None:
+                yield entry
+
+    def _members(self) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
+        try:
+            with (
+                cast(BinaryIO, (self._unpack or open)(self.path, "rb")) as file,  # type: ignore[operator]
+                tarfile.open(fileobj=_LimitedReads(file), mode="r:") as archive,
+            ):
+                while (member := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined]  # or millions of them would stay in memory
+                    yield member, archive
+        except (OSError, tarfile.TarError, EOFError, lzma.LZMAError, ValueError) as error:
+            raise _unreadable(self.path, error) from error
+
+
+class _LimitedReads(io.RawIOBase):
+    """A file that refuses to be read in large pieces: a header can announce a name of gigabytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= LARGEST_READ_BYTES:
+            raise ValueError(f"a header or file of {size:,} bytes")
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _member_problem(name: str, size: int, largest: int) -> str | None:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        return "a name that leads out of the archive"
+    return f"larger than {largest // 10**6} MB" if size > largest else None
+
+
+def _unique(entries: list[Entry]) -> list[Entry]:
+    """Entries sorted by name; of several with one name the last one counts, as when an archive is unpacked."""
+    by_name = {entry.name: entry for entry in entries}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} can't be read: {error}.", "The archive is damaged or of another kind: get it again.")

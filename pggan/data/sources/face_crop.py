@@ -1,0 +1,177 @@
+"""Faces cut out upright and to the same size by the positions of eyes and mouth, as FFHQ was made.
+
+Source: the geometry of FFHQ (Karras et al. 2019, appendix A; CelebA-HQ's in Karras et al. 2018, appendix C).
+"""
+
+import json
+import re
+from math import floor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+from pggan.core.errors import UserError
+from pggan.data.format.levels import Images, block_mean
+
+LARGEST_SIDES = 4  # of the photograph's longer side: what a face's square may have
+SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged
+Point = NDArray[np.float64]
+
+
+class Landmarks(NamedTuple):
+    """Middle of the left and the right eye, left and right corner of the mouth, as seen; (x, y) in pixels."""
+
+    left_eye: tuple[float, float]
+    right_eye: tuple[float, float]
+    left_mouth: tuple[float, float]
+    right_mouth: tuple[float, float]
+
+
+def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
+    """The corners (x, y) of the tilted square around a face: top left, bottom left, bottom right, top right.
+
+    Its horizontal half-side x is the mean direction of the eyes' line and of the perpendicular to the line from eyes
+    to mouth, as long as the larger of 2 eye distances and 1.8 eye-to-mouth distances; its middle is a tenth of the way
+    from eyes to mouth.
+    """
+    left_eye, right_eye, left_mouth, right_mouth = (np.array(point, float) for point in landmarks)
+    eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
+    across, down = right_eye - left_eye, mouth - eyes
+    x = across - _turned(down)
+    x *= max(2.0 * np.hypot(*across), 1.8 * np.hypot(*down)) / max(np.hypot(*x), 1e-9)
+    y = _turned(x)
+    center = eyes + 0.1 * down
+    return np.stack([center - x - y, center - x + y, center + x + y, center + x - y])
+
+
+def face_side(landmarks: Landmarks) -> float:
+    """The side of a face's square, in pixels of the photograph."""
+    square = face_square(landmarks)
+    return float(np.hypot(*(square[3] - square[0])))
+
+
+def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
+    """The square around a face out of a photograph [H, W, C], as [r, r, C].
+
+    What lies outside the photograph is mirrored from inside, blurred and faded to the median colour with distance.
+    """
+    square = face_square(landmarks)
+    side = float(np.hypot(*(square[3] - square[0])))
+    if side > LARGEST_SIDES * max(pixels.shape):
+        raise ValueError("landmarks far outside the image")
+    shrink = floor(side / resolution / SUPERSAMPLING)
+    if shrink > 1:  # a photograph far larger than needed
+        height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
+        scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
+        pixels = _planes(_picture(pixels).resize((width, height), Image.Resampling.BOX))
+        square *= scale
+        side /= shrink
+    border = max(round(side * 0.1), 3)
+    low = np.floor(square.min(0)).astype(int) - border
+    high = np.ceil(square.max(0)).astype(int) + border
+    pixels = _window(pixels, low, high, side)
+    square -= low
+    drawn = resolution * SUPERSAMPLING
+    quad = tuple((square + 0.5).flatten())
+    picture = _picture(pixels).transform((drawn, drawn), Image.Transform.QUAD, quad, Image.Resampling.BILINEAR)
+    return block_mean(_planes(picture), resolution)
+
+
+def _turned(vector: Point) -> Point:
+    """A vector (x, y), y pointing down, turned by a quarter from right to down."""
+    return np.array([-vector[1], vector[0]])
+
+
+def _window(pixels: Images, low: NDArray[Any], high: NDArray[Any], side: float) -> Images:
+    """The pixels from `low` to `high` (x, y), mirrored and faded where that is outside."""
+    height, width, _ = pixels.shape
+    before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
+    inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
+    if not (before.any() or after.any()):
+        return inside
+    if not inside.size:
+        raise ValueError("the face lies outside the image")
+    # Differs from FFHQ's: blur and fade depend on the distance to the photograph, not on the window's size.
+    widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
+    padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
+    distance = np.maximum(
+        _outside(before[1], inside.shape[0], after[1])[:, None], _outside(before[0], inside.shape[1], after[0])[None]
+    )
+    share = np.clip(distance / (0.3 * side), 0, 1)[:, :, None]
+    blurred = _planes(_picture(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
+    median = np.median(inside, axis=(0, 1))
+    mixed = padded + (blurred - padded) * np.clip(3 * share, 0, 1)
+    mixed += (median - mixed) * share
+    faded: Images = np.floor(mixed + 0.5).clip(0, 255).astype(np.uint8)
+    return faded
+
+
+def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
+    """How many pixels outside, for each of a row of before + length + after pixels."""
+    return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)
+
+
+def _picture(pixels: Images) -> Image.Image:
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def _planes(picture: Image.Image) -> Images:
+    return np.asarray(picture).reshape(picture.height, picture.width, -1)
+
+
+# ---- landmarks in a file
+
+
+def read_landmarks(path: Path) -> dict[str, Landmarks]:
+    """Landmarks by file name.
+
+    JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
+    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
+    middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
+    """
+    try:
+        text = path.read_text()
+        found = _from_json(json.loads(text)) if text.lstrip().startswith("{") else _from_lines(text)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(
+            f"landmarks={path} can't be read: {error}.",
+            'Give JSON such as {"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers.',
+        ) from error
+    if not found:
+        raise UserError(f"landmarks={path} has no landmarks.", "Give one list of points per image.")
+    return found
+
+
+def _from_json(content: dict[str, Any]) -> dict[str, Landmarks]:
+    found = {}
+    for name, entry in content.items():
+        if isinstance(entry, dict):
+            wild = entry["in_the_wild"]
+            found[str(wild["file_path"])] = landmarks_from(wild["face_landmarks"])
+        else:
+            found[name] = landmarks_from(entry)
+    return found
+
+
+def _from_lines(text: str) -> dict[str, Landmarks]:
+    found = {}
+    for line in text.splitlines():
+        name, *numbers = re.split(r"[\s,]+", line.strip())
+        if len(numbers) == 10 and all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers):
+            found[name] = landmarks_from(np.array(numbers, float).reshape(5, 2).tolist())
+    return found
+
+
+def landmarks_from(points: list[list[float]]) -> Landmarks:
+    """4, 5 or 68 points as landmarks.  Raises ValueError for another number, or what is no number."""
+    array = np.array(points, float)
+    if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
+        raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")
+    if len(array) == 68:
+        array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
+    if len(array) == 5:
+        array = np.delete(array, 2, axis=0)
+    return Landmarks(*((float(x), float(y)) for x, y in array))

@@ -1,0 +1,65 @@
+"""Which class each image belongs to: its first sub-folder, or what a JSON or CSV file says."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pggan.core.errors import UserError
+from pggan.data.sources.source import Entry
+
+FOLDERS = "folders"
+
+
+def class_of_each(wanted: str, source: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """The class of every entry, by its name.
+
+    wanted: "folders" (what the source itself says), or the path of a JSON or CSV file.
+    `source` names it in the message.  Raises UserError when an image has none.
+    """
+    if wanted != FOLDERS:
+        listed = read_labels(Path(wanted))
+        missing = [entry.name for entry in entries if entry.name not in listed]
+        if missing:
+            raise UserError(
+                f"labels={wanted} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
+                "Names are paths below the source, with slashes.",
+            )
+        return listed
+    classes = {entry.name: entry.label for entry in entries if entry.label is not None}
+    if len(classes) < len(entries):
+        raise UserError(
+            f"{len(entries) - len(classes)} images are directly in {source}, so they have no class.",
+            "Move each into a sub-folder named after its class, or take labels=false.",
+        )
+    return classes
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Labels by file name, from JSON (`{name: label}`, or `{"labels": [[name, label], …]}`) or CSV (name, label).
+
+    Raises UserError.
+    """
+    try:
+        if path.suffix.lower() == ".json":
+            content: Any = json.loads(path.read_text())
+            pairs = content["labels"] if isinstance(content.get("labels"), list) else list(content.items())
+        else:
+            with path.open(newline="") as file:
+                pairs = [row for row in csv.reader(file) if row]
+        labels = {str(name): str(label).strip() for name, label in pairs}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+        raise UserError(
+            f"labels={path} can't be read: {error}.",
+            'Give JSON such as {"a.jpg": "cat"}, or CSV with two columns: name, label.',
+        ) from error
+    if not labels:
+        raise UserError(f"labels={path} is empty.", "Give one label per image.")
+    return labels
+
+
+def class_names(classes: Sequence[str]) -> list[str]:
+    """All classes once, numbers in their order and names by the alphabet."""
+    distinct = set(classes)
+    return sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)

@@ -1,0 +1,145 @@
+"""Stored images to the device: levels that fit live there as bytes, the others are read ahead by a thread.
+
+N images asked for, R resolution, C channels.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pggan.data.format.levels import Images
+from pggan.data.format.pyramid import ImagePyramid
+
+MIB = 2**20
+CPU_BUDGET_BYTES = 1024 * MIB
+READERS = 4
+LEAST_BYTES_PER_READER = 2 * MIB
+GPU_BUDGET_SHARE = 0.25  # of the memory that is free before training starts
+
+
+class Request(NamedTuple):
+    """The images `indices` (int64 [N]) of level `resolution`."""
+
+    resolution: int
+    indices: NDArray[np.int64]
+
+    def same(self, other: "Request") -> bool:
+        """Whether `other` asks for the same images."""
+        return self.resolution == other.resolution and np.array_equal(self.indices, other.indices)
+
+
+class Loaded(NamedTuple):
+    """Images on their way to the device, and the event after which they are there, if that takes one."""
+
+    images: Tensor
+    arrival: torch.cuda.Event | None
+
+
+class Buffer(NamedTuple):
+    """Memory that images are read into, and the event after which it has been copied from, if that takes one."""
+
+    images: Tensor
+    copied: torch.cuda.Event | None
+
+
+def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
+    """How many bytes of levels may live on `device`; None means a sensible share of what is there."""
+    if budget_mib is not None:
+        return budget_mib * MIB
+    if device.type == "cuda":
+        return int(GPU_BUDGET_SHARE * torch.cuda.mem_get_info(device)[0])
+    return CPU_BUDGET_BYTES
+
+
+def on_this_device(device: torch.device) -> dict[str, Any]:
+    """What makes a pool's threads use the CUDA device of this one: they begin with the first."""
+    if device.type != "cuda":
+        return {}
+    return {"initializer": torch.cuda.set_device, "initargs": (torch.cuda.current_device(),)}
+
+
+class Loader:
+    """Images of a pyramid as uint8 [N, R, R, C] on `device`.  What it gives depends on the request alone."""
+
+    def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
+        """Args: budget: bytes of levels that may live on the device."""
+        self.pyramid = pyramid
+        self.device = device
+        self.budget = budget
+        self._bytes = {resolution: pyramid.level_bytes(resolution) for resolution in pyramid.resolutions}
+        self._resident: tuple[int, Tensor] | None = None
+        # Threads end with this object, or with the process.
+        self._ahead_reader = ThreadPoolExecutor(1, "read-ahead", **on_this_device(device))
+        self._readers = ThreadPoolExecutor(READERS, "read")
+        self._ahead: tuple[Request, Future[Loaded]] | None = None
+        # Two in turn, kept because new memory costs more than reading into it: one is read into while the images of the
+        # other are turned into floats.
+        self._buffers: list[Buffer] = []
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def fits(self, resolution: int) -> bool:
+        """Whether a level may live on the device."""
+        return self._bytes[resolution] <= self.budget
+
+    def get(self, request: Request) -> Tensor:
+        """The images asked for.  On a CPU their memory is used again by the next call but one."""
+        if self.fits(request.resolution):
+            level = self._level(request.resolution)
+            return level.index_select(0, torch.from_numpy(request.indices).to(self.device, non_blocking=True))
+        self._resident = None  # of a level left behind
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not ahead[0].same(request):
+            ahead = request, self._ahead_reader.submit(self._load, request)  # after what is being read for nothing
+        loaded = ahead[1].result()
+        if loaded.arrival is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(loaded.arrival)
+            loaded.images.record_stream(current)  # or its memory could be given away while the step still reads it
+        return loaded.images
+
+    def read_ahead(self, request: Request) -> None:
+        """Begin to load what will be asked for next."""
+        self._ahead = request, self._ahead_reader.submit(self._load, request)
+
+    def _level(self, resolution: int) -> Tensor:
+        if self._resident is None or self._resident[0] != resolution:
+            self._resident = None  # before the next one takes its memory
+            everything = np.arange(self.pyramid.images)
+            self._resident = resolution, torch.from_numpy(self.pyramid.read(resolution, everything)).to(self.device)
+        return self._resident[1]
+
+    def _load(self, request: Request) -> Loaded:
+        """Runs in the reading thread."""
+        images = self._buffer((len(request.indices), request.resolution, request.resolution, self.pyramid.channels))
+        self._read(request, images.numpy())
+        if self._stream is None:
+            self._buffers.append(Buffer(images, None))
+            return Loaded(images.to(self.device), None)
+        with torch.cuda.stream(self._stream):
+            loaded = Loaded(images.to(self.device, non_blocking=True), self._stream.record_event())
+        self._buffers.append(Buffer(images, loaded.arrival))
+        return loaded
+
+    def _read(self, request: Request, out: Images) -> None:
+        """Read in several threads where that is worth it: copies and waits for the disk then go on side by side."""
+        parts = min(READERS, out.nbytes // LEAST_BYTES_PER_READER + 1, len(out))
+        if parts == 1:
+            self.pyramid.read(request.resolution, request.indices, out=out)
+            return
+        indices, outs = np.array_split(request.indices, parts), np.array_split(out, parts)
+        list(self._readers.map(self.pyramid.read, [request.resolution] * parts, indices, outs))
+
+    def _buffer(self, shape: tuple[int, ...]) -> Tensor:
+        """The one of two buffers that was used before the last, or a new one where the shape has changed."""
+        self._buffers = [buffer for buffer in self._buffers if buffer.images.shape == shape]
+        if len(self._buffers) < 2:
+            # Pinned memory is what a GPU can copy from while other work goes on.
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
+        oldest = self._buffers.pop(0)
+        if oldest.copied is not None:
+            oldest.copied.synchronize()
+        return oldest.images

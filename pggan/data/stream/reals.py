@@ -1,0 +1,108 @@
+"""Real images for a training step: which ones, mirrored, in range, faded."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pggan.core.rng import Draws, counter_seed
+from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.loader import Loader, Request
+from pggan.data.stream.to_float import FloatMaker
+from pggan.losses.base import Reals
+from pggan.networks.networks import downsample, fade, upsample
+
+Indices = NDArray[np.int64]
+
+
+@lru_cache(maxsize=2)  # a batch can reach into the next epoch
+def epoch_order(seed: int, epoch: int, count: int) -> Indices:
+    """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
+    return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
+
+
+def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
+    """Which of `count` images are shown as numbers `images` … `images + batch - 1`; each once per epoch."""
+    first, last = images // count, (images + batch - 1) // count
+    orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
+    start = images - first * count
+    return (orders[0] if len(orders) == 1 else np.concatenate(orders))[start : start + batch]
+
+
+def whole_batch(batch: int) -> slice:
+    """All positions of a batch."""
+    return slice(0, batch)
+
+
+class RealStream:
+    """Batches of a pyramid, each a function of (seed, images shown)."""
+
+    def __init__(
+        self,
+        pyramid: ImagePyramid,
+        seed: int,
+        device: torch.device,
+        mirror: bool,
+        labels: bool,
+        *,
+        budget: int = 0,
+        phase_at: Callable[[int], Phase] | None = None,
+        share: Callable[[int], slice | Indices] = whole_batch,
+    ) -> None:
+        """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
+
+        budget: bytes of levels that may live on the device; the others are read when needed.
+        phase_at: the phase at an image count; with it, the next batch is read ahead.
+        share: from the size of a batch to the positions in it that this stream is to give, where several processes make
+        one batch.  An image depends on its position in the whole batch alone, never on the share.
+        """
+        self.pyramid = pyramid
+        self.seed = seed
+        self.device = device
+        self.mirror = mirror
+        self.classes = len(pyramid.class_names or ())
+        self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
+        self._loader = Loader(pyramid, device, budget)
+        self._floats = FloatMaker(device)
+        self._phase_at = phase_at
+        self._share = share
+        self._known_rows: dict[int, slice | Tensor] = {}
+
+    def batch(self, phase: Phase, draws: Draws) -> Reals:
+        """The images shown next, at the resolution and alpha of `phase`; those of this stream's share.
+
+        On a CPU their memory is used again by the next call.
+        """
+        request, rows = self._request(phase, draws.images), self._rows(phase.batch)
+        stored = self._loader.get(request)  # [N, R, R, C]
+        if self._phase_at is not None and not self._loader.fits(phase.resolution):
+            later = draws.images + phase.batch
+            self._loader.read_ahead(self._request(self._phase_at(later), later))
+        flip = draws.uniform("mirror", phase.batch, 1, 1, 1)[rows].flatten() < 0.5 if self.mirror else None
+        images = self._floats.make(stored, flip)
+        if phase.alpha < 1:
+            images = fade(upsample(downsample(images)), images, phase.alpha)
+        if self.labels is None:
+            return Reals(images, None, None)
+        others = draws.integers("fake_labels", len(self.labels), phase.batch)[rows]
+        shown = torch.from_numpy(request.indices).to(self.device, non_blocking=True)
+        return Reals(images, self._one_hot(shown), self._one_hot(others))
+
+    def _request(self, phase: Phase, images: int) -> Request:
+        indices = indices_at(self.seed, images, phase.batch, self.pyramid.images)
+        return Request(phase.resolution, indices[self._share(phase.batch)])
+
+    def _rows(self, batch: int) -> slice | Tensor:
+        """The positions of this stream's share; on the device, which would be waited for if they weren't."""
+        if batch not in self._known_rows:
+            share = self._share(batch)
+            self._known_rows[batch] = share if isinstance(share, slice) else torch.from_numpy(share).to(self.device)
+        return self._known_rows[batch]
+
+    def _one_hot(self, indices: Tensor) -> Tensor:
+        assert self.labels is not None, "called with labels only"
+        return torch.nn.functional.one_hot(self.labels[indices], self.classes).float()

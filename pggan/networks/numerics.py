@@ -1,0 +1,19 @@
+"""How a step is calculated: choices that change its speed and its memory, and its results by rounding only."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pggan.networks.convolution import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """The ways of calculating one training step."""
+
+    dtype: torch.dtype | None = None  # of activations and kernels; None: that of the weights
+    method: Method | None = None  # of all 3x3 convolutions; None: the fastest one for each
+    tangent: bool = False  # gradient penalties by a forward derivative, not by differentiating twice
+    micro_batch: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
+    recompute: bool = False  # a block's activations are made anew on the way back, not kept
+    compiled: bool = False  # the passes of D and G go through torch.compile, which needs tangent penalties

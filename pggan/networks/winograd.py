@@ -1,0 +1,173 @@
+"""3x3 convolutions with a quarter of the multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
+
+Tiles of an image and the taps of a kernel go to a small domain in which a convolution is one product of matrices per
+number of the domain, 36 in all (6 in each direction); the products come back as 4x4 pixels.  All maps are linear, so
+the gradients of a convolution take the same path backwards.
+
+Joined with nearest upsampling, or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
+N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
+Source: Lavin and Gray 2016, section 4; the joined forms are ours.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pggan.core.architecture import Geometry
+
+CHUNK = 2**21  # numbers in the domain that are worked on at a time: they should stay in the cache
+
+# In one direction: 6 pixels, or 3 taps, to 6 numbers of the domain; these to 4 pixels.
+PIXELS = (
+    (4, 0, -5, 0, 1, 0),
+    (0, -4, -4, 1, 1, 0),
+    (0, 4, -4, -1, 1, 0),
+    (0, -2, -1, 2, 1, 0),
+    (0, 2, -1, -2, 1, 0),
+    (0, 4, 0, -5, 0, 1),
+)
+TAPS = (
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
+RESULT = (
+    (1, 1, 1, 1, 1, 0),
+    (0, 1, -1, 2, -2, 0),
+    (0, 1, 1, 4, 4, 0),
+    (0, 1, -1, 8, -8, 1),
+)
+DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
+ALWAYS_0 = 2  # the number of the domain that doubled pixels don't have, and that halved results don't see
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The linear maps of one geometry, for both directions at once."""
+
+    pixels: Tensor  # [K, window * window]
+    taps: Tensor  # [K, 9]
+    result: Tensor  # [outcome * outcome, K]
+    window: int  # side of the tile that is read
+    stride: int  # from one tile to the next
+    outcome: int  # side of the tile that is written
+
+
+@cache
+def maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
+    """The maps of `geometry`, exact in float64 and then rounded to `dtype`."""
+    with _disable_current_modes():  # kept for later steps, which may be less imagined than this one
+        return _maps(geometry, dtype)
+
+
+def _maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
+    pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
+    if geometry is not Geometry.same:
+        kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]
+        pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
+    if geometry is Geometry.up:
+        pixels = pixels @ torch.tensor(DOUBLED, dtype=torch.float64)
+    if geometry is Geometry.down:
+        result = torch.tensor(HALVED, dtype=torch.float64) @ result
+    window, outcome = pixels.shape[1], len(result)
+    pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
+    return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
+
+
+def transformed(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output lie side by side."""
+    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], as it lies in memory
+    return torch.matmul(maps(geometry, kernel.dtype).taps * scale, taps).transpose(0, 1)
+
+
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """[N, I, H, W] to [N, O, …], the side as `geometry` says; `kernel` [K, O, I] is in the domain, `bias` is [O]."""
+    m, outputs = maps(geometry, x.dtype), kernel.shape[1]
+    result = _empty(x, outputs, m.outcome / m.stride)
+    for rows in _chunks(x, kernel, m.stride):
+        products = torch.bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
+        if bias is None:
+            pixels = m.result @ products
+        else:
+            pixels = torch.addmm(bias.repeat(products.shape[1] // outputs), m.result, products)
+        tiles = _result_tiles(result[rows], m.outcome)
+        tiles.copy_(pixels.view(tiles.shape))
+    return result
+
+
+def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
+    m, inputs = maps(geometry, gradient.dtype), kernel.shape[2]
+    result = _empty(gradient, inputs, m.stride / m.outcome)
+    for rows in _chunks(gradient, kernel, m.outcome):
+        products = torch.bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
+        _add_tiles(m.pixels.t() @ products, result[rows], m)
+    return result
+
+
+def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
+    """The adjoint of `convolve` in `kernel`: [K, O, I]."""
+    m = maps(geometry, x.dtype)
+    result = x.new_empty(len(m.taps), gradient.shape[1], x.shape[1])
+    for rows in _chunks(x, result, m.stride):
+        left, right = _from_result(gradient[rows], m).transpose(1, 2), _from_pixels(x[rows], m)
+        torch.baddbmm(result, left, right, beta=0 if rows.start == 0 else 1, out=result)
+    return result
+
+
+def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
+    size = max(1, CHUNK // numbers)
+    count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # there, one stands for all
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _empty(images: Tensor, features: int, growth: float) -> Tensor:
+    count, _, height, width = images.shape
+    shape = (count, features, int(height * growth), int(width * growth))
+    return torch.empty(shape, dtype=images.dtype, memory_format=torch.channels_last)
+
+
+def _from_pixels(x: Tensor, m: Maps) -> Tensor:
+    """[N, I, H, W] to the domain [K, T, I], in tiles that overlap by 2 pixels and begin 1 pixel outside."""
+    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
+    tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
+    pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
+    return (m.pixels @ pixels).view(len(m.pixels), -1, x.shape[1])
+
+
+def _from_result(gradient: Tensor, m: Maps) -> Tensor:
+    """[N, O, …] to the domain [K, T, O]."""
+    pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
+    return (m.result.t() @ pixels).view(len(m.pixels), -1, gradient.shape[1])
+
+
+def _result_tiles(images: Tensor, side: int) -> Tensor:
+    """[N, C, H, W] seen as tiles [side, side, N, H / side, W / side, C]."""
+    height, width = images.shape[2:]
+    parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))  # type: ignore[no-untyped-call]
+    return parts.permute(3, 5, 0, 2, 4, 1)  # type: ignore[no-any-return]
+
+
+def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
+    """Set `images` [N, I, H, W] to the sums of the tiles [window * window, T I] that overlap at each pixel."""
+    count, features, height, width = images.shape
+    down, right, stride = height // m.stride, width // m.stride, m.stride
+    tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
+    padded = pixels.new_zeros(count, down + 1, stride, right + 1, stride, features)
+    padded[:, :-1, :, :-1] = tiles[:, :, :stride, :, :stride]
+    padded[:, 1:, :2, :-1] += tiles[:, :, stride:, :, :stride]
+    padded[:, :-1, :, 1:, :2] += tiles[:, :, :stride, :, stride:]
+    padded[:, 1:, :2, 1:, :2] += tiles[:, :, stride:, :, stride:]
+    whole = padded.view(count, height + stride, width + stride, features)
+    images.copy_(whole[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2))

@@ -1,0 +1,133 @@
+"""`pggan inspect`: what a run, a checkpoint or a data set holds, as a table or as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from numpy import arange, bincount, concatenate, uint8, zeros
+from rich.console import Console
+from rich.table import Table
+from torch import device
+
+from pggan.checkpoints.read import (
+    Checkpoint,
+    architecture_from,
+    architecture_to_plain,
+    load_generator,
+    newest_checkpoint,
+    open_checkpoint,
+)
+from pggan.config import InspectConfig
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.networks import Discriminator, Generator, count_parameters
+from pggan.sampling.images import Pixels, check_output, enlarge, grid, save_png
+
+SHEET_IMAGES = 48
+SHEET_COLUMNS = 8
+SHEET_TILE = 128  # pixels
+
+
+def run(config: InspectConfig) -> int:
+    """Print what `run=` or `data=` holds."""
+    if (config.run is None) == (config.data is None):
+        raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
+    if config.run is None:
+        facts = facts_of_data(config)
+    else:
+        facts = facts_of_generator(config.run) if Path(config.run).is_file() else facts_of_run(Path(config.run))
+    if config.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
+    Console().print(table)
+    return 0
+
+
+def facts_of_run(path: Path) -> dict[str, Any]:
+    """What the newest whole checkpoint of a run, or the checkpoint at `path`, holds."""
+    checkpoint = _checkpoint_at(path)
+    header = checkpoint.header
+    with device("meta"):  # shapes only
+        architecture = architecture_from(header["architecture"])
+        generator, discriminator = Generator(architecture), Discriminator(architecture)
+    return {
+        "images": checkpoint.images,
+        "resolution": header["resolution"],
+        "alpha": header["alpha"],
+        "phase": header["phase"],
+        "parameters": {
+            "generator": count_parameters(generator),
+            "discriminator": count_parameters(discriminator),
+        },
+        "state_sha256": header["state_sha256"],
+        "checkpoint": str(checkpoint.directory),
+        "architecture": header["architecture"],
+    }
+
+
+def facts_of_generator(path: str) -> dict[str, Any]:
+    """What the file of one generator holds."""
+    generator = load_generator(path, device("cpu"))
+    return {
+        "images": generator.images,
+        "resolution": generator.resolution,
+        "alpha": generator.alpha,
+        "parameters": {"generator": count_parameters(generator.network)},
+        "file_sha256": file_sha256(Path(path)),
+        "architecture": architecture_to_plain(generator.network.architecture),
+    }
+
+
+def facts_of_data(config: InspectConfig) -> dict[str, Any]:
+    """What a pyramid holds; writes its contact sheet and compares checksums where that is asked for."""
+    pyramid = ImagePyramid(Path(str(config.data)))
+    if config.verify:
+        pyramid.verify()
+    if config.sheet is not None:
+        save_png(contact_sheet(pyramid), check_output(config.sheet, (".png",), "sheet"))
+    names, labels = pyramid.class_names, pyramid.labels
+    counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
+    return {
+        "images": pyramid.images,
+        "channels": pyramid.channels,
+        "resolution": pyramid.resolution,
+        "resolutions": list(pyramid.resolutions),
+        "level_bytes": {str(level): pyramid.level_bytes(level) for level in pyramid.resolutions},
+        "classes": names,
+        "class_images": counts,
+        "bytes": sum(file.stat().st_size for file in pyramid.path.iterdir()),
+        "source": pyramid.source,
+        "fingerprint": pyramid.fingerprint,
+        "checksums": "all right" if config.verify else "not compared (verify=true does)",
+        "sheet": config.sheet,
+    }
+
+
+def contact_sheet(pyramid: ImagePyramid) -> Pixels:
+    """Images evenly spread over the set, and in the last row one of them at every level up to the tiles' size."""
+    tile = min(pyramid.resolution, SHEET_TILE)
+    count = min(SHEET_IMAGES, pyramid.images)
+    shown = arange(count) * pyramid.images // count
+    images = zeros((-(-count // SHEET_COLUMNS) * SHEET_COLUMNS, tile, tile, pyramid.channels), uint8)
+    images[:count] = pyramid.read(tile, shown)
+    levels = [level for level in pyramid.resolutions if level <= tile][-SHEET_COLUMNS:]
+    enlarged = [enlarge(pyramid.read(level, shown[:1]), tile // level) for level in levels]
+    return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)
+
+
+def _checkpoint_at(path: Path) -> Checkpoint:
+    if (path / "state.json").is_file():
+        return open_checkpoint(path)
+    checkpoint, broken = newest_checkpoint(path)
+    if checkpoint is None:
+        remedy = (
+            "; ".join(broken) or "A run has its first checkpoint after checkpoint.every_images, or when it is stopped."
+        )
+        raise UserError(f"run={path}: there is no whole checkpoint.", remedy)
+    return checkpoint

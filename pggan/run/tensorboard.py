@@ -1,0 +1,57 @@
+"""TensorBoard's event files, one per process that trained, without double points after a resume.
+
+`SummaryWriter` would name a file by the system clock, so that a clock set back puts a resumed run before the one that
+it continues, and would meet a full disk in a thread of its own.  Here names always sort after the files that are there,
+and every error is raised where the number is written.
+"""
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import image, scalar
+
+from pggan.sampling.images import Pixels
+
+EVENTS = "events.out.tfevents."
+
+
+class Board:
+    """An event file in `run_dir` whose points replace all earlier ones from step `first` on."""
+
+    def __init__(self, run_dir: Path, first: int) -> None:
+        self._file: BinaryIO = _next_file(run_dir).open("xb")
+        self._records = RecordWriter(self._file)
+        self._add(Event(file_version="brain.Event:2"))
+        self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        self._add(Event(step=step, summary=scalar(tag, value)))  # type: ignore[no-untyped-call]
+
+    def picture(self, tag: str, picture: Pixels, step: int) -> None:
+        """Show a picture [H, W, C]."""
+        summary: Summary = image(tag, picture, dataformats="HWC")  # type: ignore[no-untyped-call]
+        self._add(Event(step=step, summary=summary))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+
+
+def _next_file(run_dir: Path) -> Path:
+    """A name that TensorBoard, which reads files in the order of their names, reads last."""
+    times = [re.match(r"\d+", path.name.removeprefix(EVENTS)) for path in run_dir.glob(f"{EVENTS}*")]
+    newest = max((int(match[0]) for match in times if match), default=0)
+    return run_dir / f"{EVENTS}{max(int(time.time()), newest + 1):010d}.{socket.gethostname()}.{os.getpid()}"

@@ -1,0 +1,102 @@
+"""Tensors to pictures: bytes, grids, PNG and animated files."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pggan.core.atomic_io import whole_file
+from pggan.core.errors import UserError
+
+Pixels = npt.NDArray[np.uint8]
+
+LARGEST_SIDE = {".webp": 16_383, ".gif": 65_535}  # pixels, of animations by their ending
+ANIMATED = tuple(LARGEST_SIDE)
+
+SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
+
+
+def to_bytes(images: Tensor) -> Pixels:
+    """[N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
+    scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
+    pixels: Pixels = scaled.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    return pixels
+
+
+def grid(images: Pixels, columns: int) -> Pixels:
+    """uint8 [N, R, R, C] to one picture [rows * R, columns * R, C], row by row; missing ones are black."""
+    rows = -(-len(images) // columns)
+    _, height, width, channels = images.shape
+    padded = np.zeros((rows * columns, height, width, channels), np.uint8)
+    padded[: len(images)] = images
+    tiled = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
+    return np.ascontiguousarray(tiled.reshape(rows * height, columns * width, channels))
+
+
+def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
+    """A grid of images of a run up to `resolution`, small ones enlarged so that they are worth looking at."""
+    tile = min(resolution, SMALLEST_TILE)
+    return grid(enlarge(images, max(tile // images.shape[1], 1)), columns)
+
+
+def enlarge(images: Pixels, factor: int) -> Pixels:
+    """Repeat every pixel `factor` times in both directions.  [N, R, R, C] -> [N, factor R, factor R, C]"""
+    return images.repeat(factor, axis=1).repeat(factor, axis=2)
+
+
+def to_pil(picture: Pixels) -> Image.Image:
+    """[H, W, C]: one channel is grey, three RGB, four RGBA; of any other number, the first is shown as grey."""
+    channels = picture.shape[2]
+    return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
+
+
+def save_png(picture: Pixels, path: Path) -> None:
+    """Write one picture [H, W, C], whole or not at all."""
+    with whole_file(path) as temporary:
+        to_pil(picture).save(temporary, format="PNG")
+
+
+def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:
+    """Write an endless animation of pictures [H, W, C], losslessly, as .webp or .gif."""
+    most = LARGEST_SIDE[path.suffix.lower()]
+    if max(frames[0].shape[:2]) > most:
+        height, width = frames[0].shape[:2]
+        raise UserError(
+            f"{path}: frames of {width}x{height} pixels are more than the {most} that such a file can have.",
+            "Take a smaller zoom, grid or resolution.",
+        )
+    first, *others = [to_pil(frame) for frame in frames]
+    options = {
+        "save_all": True,
+        "append_images": others,
+        "duration": round(1000 / frames_per_second),
+        "loop": 0,
+    }
+    with whole_file(path) as temporary:
+        if path.suffix.lower() == ".webp":
+            first.save(temporary, format="WEBP", lossless=True, **options)
+        else:
+            first.save(temporary, format="GIF", **options)
+
+
+def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
+    """`out`, from `key`, as a path that can be written, its directory made.
+
+    Raises UserError for another ending, or for a directory that can't be.
+    """
+    path = Path(out)
+    if path.suffix.lower() not in kinds:
+        raise UserError(f"{key}={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
+    make_folder(path.parent, key)
+    return path
+
+
+def make_folder(path: Path, key: str) -> None:
+    """Make the directory `path`, for `key`; raises UserError when that can't be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{key}: {path} can't be a directory: {error.strerror}.", "Name another place.") from error

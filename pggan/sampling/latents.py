@@ -1,0 +1,71 @@
+"""How latents are drawn and joined.  Pure functions of seeds: the same seed gives the same face everywhere.
+
+Z latent size, F frames.
+"""
+
+from math import pi
+
+import torch
+from torch import Tensor
+
+from pggan.core.rng import generator_for
+
+
+def seed_latent(seed: int, size: int) -> Tensor:
+    """The latent [Z] of a seed, N(0, 1), drawn on the CPU whatever the device."""
+    return torch.randn(size, generator=generator_for(seed, "latent", 0))
+
+
+def seed_latents(seeds: list[int], size: int) -> Tensor:
+    """The latents [N, Z] of `seeds`."""
+    return torch.stack([seed_latent(seed, size) for seed in seeds])
+
+
+def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Straight line: latents [F, Z] at `weights` [F] between two latents [Z]."""
+    return torch.lerp(start, end, weights[:, None])
+
+
+def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Great circle: directions turn evenly, lengths change evenly.  Latents [F, Z] at `weights` [F].
+
+    Source: Shoemake 1985.  The generator normalises its input, so only the direction matters to it.
+    """
+    length_start, length_end = start.norm(), end.norm()
+    a, b = start / length_start, end / length_end
+    angle = torch.acos((a @ b).clamp(-1, 1))
+    if torch.sin(angle) < 1e-6:  # same or opposite direction: no unique great circle
+        return lerp(start, end, weights)
+    w = weights[:, None]
+    direction = (torch.sin((1 - w) * angle) * a + torch.sin(w * angle) * b) / torch.sin(angle)
+    latents: Tensor = direction * torch.lerp(length_start, length_end, w)
+    return latents
+
+
+def visit(keys: Tensor, frames: int, between: str, closed: bool) -> Tensor:
+    """Latents [F, Z] that pass through `keys` [K, Z] in order; back to the first if `closed`.
+
+    Open paths show both ends; a closed one leaves out the last frame, which would repeat the first.
+    """
+    join = {"slerp": slerp, "lerp": lerp}[between]
+    legs = len(keys) if closed else len(keys) - 1
+    positions = torch.arange(frames) * (legs / (frames if closed else max(frames - 1, 1)))
+    found = []
+    for position in positions:
+        leg = min(int(position), legs - 1)
+        weight = (position - leg).reshape(1)
+        found.append(join(keys[leg], keys[(leg + 1) % len(keys)], weight)[0])
+    return torch.stack(found)
+
+
+def walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
+    """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
+
+    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] with unit mean square.
+    Source: the official video script.
+    """
+    noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
+    frequency = torch.fft.rfftfreq(frames)[:, None]
+    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)  # the Gaussian's Fourier transform
+    smooth: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
+    return smooth / smooth.square().mean().sqrt()
