@@ -2,7 +2,7 @@
 
 import sys
 
-from pggan.cli.main import leave, main
+from pggan.cli.main import exit_process, main
 
 if __name__ == "__main__":
-    leave(main(["train", *sys.argv[1:]]))
+    exit_process(main(["train", *sys.argv[1:]]))  # composes the configuration for `run` in pggan/run/train.py

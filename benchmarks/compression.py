@@ -31,32 +31,32 @@ from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
 from pggan.checkpoints.read import LoadedGenerator
 from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
 from pggan.losses import build_loss
-from pggan.losses.base import Terms
-from pggan.networks.networks import prepared
-from pggan.networks.numerics import Compute
-from pggan.run.loop import average_decay
+from pggan.losses.base import LossTerms
+from pggan.networks.networks import cached_weights
+from pggan.networks.numerics import ComputeOptions
+from pggan.run.loop import ema_decay
 from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.latents import seed_latents
 from pggan.sampling.render import choose_stage, render
-from pggan.training.gradients.compression import Compressor, WarmUp, layout, mean_of
-from pggan.training.state import Player, State, follow, new_state
-from pggan.training.step import frozen, look_at_fakes, look_at_images, make_fakes, micro_batches, set_up
+from pggan.optim.compression import Compressor, WarmUp, layout, mean_of
+from pggan.optim.state import State, Trainable, new_state, update_ema
+from pggan.training.step import d_forward, frozen, g_forward, make_fakes, micro_batches, set_up
 
 PROCESSES = 2
 CPU = torch.device("cpu")
 SCHEDULE = {"stable_images": (1500, 2500, 5000, 43500), "fade_images": (0, 1500, 3000, 5000)}  # of the demo
 
 
-class Exchange(ABC):
+class GradientReducer(ABC):
     """How one player learns from the gradients of all processes."""
 
-    def __init__(self, player: Player, config: TrainConfig, weights: list[Tensor]) -> None:
+    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
         """Args: weights: those of `player` that have gradients in this phase."""
         self.player = player
         self.config = config
@@ -82,13 +82,13 @@ class Exchange(ABC):
             weight.grad = torch.empty_like(weight).copy_(piece)
 
 
-class Dense(Exchange):
+class AllReduceFp32(GradientReducer):
     def update(self, gradients: list[Tensor], count: int) -> None:
         self.let_adam(torch.stack(gradients).mean(0))
 
 
-class Dgc(Exchange):
-    def __init__(self, player: Player, config: TrainConfig, weights: list[Tensor]) -> None:
+class Dgc(GradientReducer):
+    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
         super().__init__(player, config, weights)
         adam = config.optimizer
         self.compressors = [
@@ -104,8 +104,8 @@ class Dgc(Exchange):
         return torch.zeros(self.size).index_add_(0, *mean_of(torch.stack(messages), count, torch.zeros(self.size)))
 
 
-class Gradients(Exchange):
-    def __init__(self, player: Player, config: TrainConfig, weights: list[Tensor]) -> None:
+class Gradients(GradientReducer):
+    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
         super().__init__(player, config, weights)
         self.residuals = torch.zeros(PROCESSES, self.size)
 
@@ -119,8 +119,8 @@ class Gradients(Exchange):
         self.let_adam(received)
 
 
-class Sign(Exchange):
-    def __init__(self, player: Player, config: TrainConfig, weights: list[Tensor]) -> None:
+class Sign(GradientReducer):
+    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
         super().__init__(player, config, weights)
         self.residuals, self.squares = torch.zeros(2, PROCESSES, self.size)
         self.steps = 0
@@ -138,7 +138,7 @@ class Sign(Exchange):
         return received
 
 
-METHODS: dict[str, type[Exchange]] = {"dense": Dense, "dgc": Dgc, "gradients": Gradients, "sign": Sign}
+METHODS: dict[str, type[GradientReducer]] = {"dense": AllReduceFp32, "dgc": Dgc, "gradients": Gradients, "sign": Sign}
 
 
 def pieces(flat: Tensor, weights: list[Tensor]) -> Iterator[Tensor]:
@@ -147,7 +147,7 @@ def pieces(flat: Tensor, weights: list[Tensor]) -> Iterator[Tensor]:
         yield part.view(weight.shape)
 
 
-def gradient_of(player: Player, terms: Terms) -> tuple[Tensor, list[Tensor]]:
+def gradient_of(player: Trainable, terms: LossTerms) -> tuple[Tensor, list[Tensor]]:
     """The flat gradient [P] of the terms' means, and the weights that it belongs to."""
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total.backward()  # type: ignore[no-untyped-call]
@@ -160,14 +160,14 @@ def gradient_of(player: Player, terms: Terms) -> tuple[Tensor, list[Tensor]]:
 class Training:
     """The demo, by two processes in one."""
 
-    def __init__(self, config: TrainConfig, data: Path, method: type[Exchange], warm_up: WarmUp) -> None:
+    def __init__(self, config: TrainConfig, data: Path, method: type[GradientReducer], warm_up: WarmUp) -> None:
         self.config, self.method, self.warm_up = config, method, warm_up
         self.schedule, self.loss = config.schedule.build(), build_loss(config.loss)
         self.pyramid = ImagePyramid(data)
         self.architecture = config.model.architecture(self.schedule.final_resolution, self.pyramid.channels, 0)
         self.state: State = new_state(self.architecture, config.optimizer, config.seed, CPU)
         self.stream = RealStream(self.pyramid, config.seed, CPU, config.data.mirror, labels=False, budget=2**32)
-        self.exchanges: dict[str, Exchange] = {}
+        self.exchanges: dict[str, GradientReducer] = {}
 
     def run(self) -> None:
         while self.state.images < self.schedule.total:
@@ -181,29 +181,33 @@ class Training:
 
     def step(self, phase: Phase) -> None:
         """`pggan.training.step.learn`, with the gradients of the parts kept apart."""
-        state, compute = self.state, Compute()
-        draws = Draws(self.config.seed, state.images, CPU)
-        decay = average_decay(self.config.average, state.images, phase.batch)
-        reals = self.stream.batch(phase, draws)
-        stage, inputs, dials = set_up(state, phase, reals, self.loss, draws, decay=decay, compute=compute)
+        state, compute = self.state, ComputeOptions()
+        rng = StepRng(self.config.seed, state.images, CPU)
+        decay = ema_decay(self.config.average, state.images, phase.batch)
+        reals = self.stream.batch(phase, rng)
+        stage, inputs, dials = set_up(state, phase, reals, self.loss, rng, decay=decay, compute=compute)
         parts = micro_batches(inputs, self.architecture.stddev_group, phase.batch // PROCESSES)
         found = []
         for part in parts:
-            with torch.no_grad(), prepared(state.g.network, compute):
+            with torch.no_grad(), cached_weights(state.g.network, compute):
                 fakes = make_fakes(state, stage, part.latents_d, part.reals.labels, dials.alpha)
-            with prepared(state.d.network, compute):
-                found.append(gradient_of(state.d, look_at_images(state, stage, part, dials.alpha, fakes)))
-        self.learn("D", state.d, found, phase, phase.learning_rate_d)
+            with cached_weights(state.d.network, compute):
+                found.append(gradient_of(state.d, d_forward(state, stage, part, dials.alpha, fakes)))
+        self.train_step("D", state.d, found, phase, phase.learning_rate_d)
         found = []
         for part in parts:
-            with prepared(state.g.network, compute), prepared(state.d.network, compute), frozen(state.d.network):
+            with (
+                cached_weights(state.g.network, compute),
+                cached_weights(state.d.network, compute),
+                frozen(state.d.network),
+            ):
                 fakes = make_fakes(state, stage, part.latents_g, part.reals.fake_labels, dials.alpha)
-                found.append(gradient_of(state.g, look_at_fakes(state, stage, part, dials.alpha, fakes)))
-        self.learn("G", state.g, found, phase, phase.learning_rate_g)
-        follow(state.average, state.g.network, decay)
+                found.append(gradient_of(state.g, g_forward(state, stage, part, dials.alpha, fakes)))
+        self.train_step("G", state.g, found, phase, phase.learning_rate_g)
+        update_ema(state.g_ema, state.g.network, decay)
 
-    def learn(
-        self, name: str, player: Player, found: list[tuple[Tensor, list[Tensor]]], phase: Phase, learning_rate: float
+    def train_step(
+        self, name: str, player: Trainable, found: list[tuple[Tensor, list[Tensor]]], phase: Phase, learning_rate: float
     ) -> None:
         gradients, weights = [gradient for gradient, _ in found], found[0][1]
         if name not in self.exchanges:
@@ -214,7 +218,7 @@ class Training:
     def kid(self, count: int = 512, out: str | None = None) -> float:
         """KID of `count` faces; a grid of others goes to `out`."""
         resolution = self.schedule.final_resolution
-        generator = LoadedGenerator(self.state.average, resolution, 1.0, self.state.images)
+        generator = LoadedGenerator(self.state.g_ema, resolution, 1.0, self.state.images)
         stage = choose_stage(generator, resolution=None, alpha=None, truncation=1.0, label=None)
         size, extractor = self.architecture.latent_size, load_extractor()
         fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), stage)

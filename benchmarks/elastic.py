@@ -29,17 +29,17 @@ from pggan.bench.variants import ADAM, DECAY
 from pggan.cli.main import compose
 from pggan.config import Precision, TrainConfig
 from pggan.core.architecture import Architecture, Resampling
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.distributed.devices import choose_compute, set_up
-from pggan.distributed.process_group import World, launched
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
-from pggan.networks.numerics import Compute
-from pggan.training.gradients.batch_partition import Division
-from pggan.training.gradients.build import build_exchange
-from pggan.training.state import new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
+from pggan.optim.build_reducer import build_reducer
+from pggan.optim.state import new_state
 from pggan.training.step_runner import Stepper
 
 CPU = torch.device("cpu")
@@ -72,11 +72,17 @@ def batches_of(arguments: argparse.Namespace, stage: int) -> list[int]:
     return sorted({phase.batch for phase in phases_of(arguments) if phase.resolution == stage})
 
 
-def stepper_of(arguments: argparse.Namespace, world: World, compute: Compute, way: str) -> Stepper:
-    division = Division(world.rank, world.size, 4, way == "elastic", None, arguments.shards)
-    cut = replace(division, elastic=way != "plain")
+def stepper_of(
+    arguments: argparse.Namespace, process_group: ProcessGroup, compute: ComputeOptions, way: str
+) -> Stepper:
+    partition = BatchPartition(
+        process_group.rank, process_group.world_size, 4, way == "elastic", None, arguments.shards
+    )
+    cut = replace(partition, elastic=way != "plain")
     sizes = {
-        (stage, batch): cut.pass_size(batch) for stage in arguments.stages for batch in batches_of(arguments, stage)
+        (stage, batch): cut.micro_batch_size(batch)
+        for stage in arguments.stages
+        for batch in batches_of(arguments, stage)
     }
     state = new_state(architecture_of(arguments), ADAM, 0, CPU)
     return Stepper(
@@ -84,17 +90,17 @@ def stepper_of(arguments: argparse.Namespace, world: World, compute: Compute, wa
         Logistic(gamma=1.0, interval=1),
         compute,
         record=False,
-        notice=print,
+        log=print,
         micro_batches={key: size for key, size in sizes.items() if size is not None},
-        exchange=build_exchange({"name": "dense"}, state, ADAM, world=world, division=division),
-        rows=lambda batch: torch.from_numpy(division.rows(batch)),
+        exchange=build_reducer({"name": "dense"}, state, ADAM, process_group=process_group, partition=partition),
+        rows=lambda batch: torch.from_numpy(partition.indices(batch)),
     )
 
 
-def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]:
+def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> list[dict[str, Any]]:
     config = validated(TrainConfig, compose("train", []))
     compute = choose_compute(Precision.fp32, config.compute, CPU)
-    steppers = {way: stepper_of(arguments, world, compute, way) for way in WAYS}
+    steppers = {way: stepper_of(arguments, process_group, compute, way) for way in WAYS}
     rows = []
     for stage in arguments.stages:
         for batch in batches_of(arguments, stage):
@@ -103,11 +109,11 @@ def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]
             works: dict[str, list[float]] = {name: [] for name in WAYS}
             for number in range(arguments.rounds + 1):  # the first is not counted
                 for name, stepper in steppers.items():
-                    images = torch.rand(batch // world.size, 3, stage, stage) * 2 - 1
-                    world.gather("ready")
+                    images = torch.rand(batch // process_group.world_size, 3, stage, stage) * 2 - 1
+                    process_group.all_gather_object("ready")
                     began, worked = time.perf_counter(), time.process_time()
-                    stepper.step(phase, Reals(images, None, None), Draws(0, number * batch, CPU), DECAY)
-                    world.gather("done")
+                    stepper.step(phase, Reals(images, None, None), StepRng(0, number * batch, CPU), DECAY)
+                    process_group.all_gather_object("done")
                     walls[name].append(time.perf_counter() - began)
                     works[name].append(time.process_time() - worked)
             row: dict[str, Any] = {"resolution": stage, "batch": batch}
@@ -117,7 +123,7 @@ def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]
                 for way in WAYS[1:]:
                     row[f"{way}_cost_in_{what}"] = round(medians[way] / medians["plain"] - 1, 3)
             rows.append(row)
-            if world.is_first:
+            if process_group.is_main:
                 print(json.dumps(row), flush=True)
     return rows
 
@@ -146,17 +152,17 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=4, help="workers.shards")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    place = launched()
+    place = rank_from_environment()
     if place is None and arguments.processes > 1:
         program = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         subprocess.run([*program, f"--nproc-per-node={arguments.processes}", *sys.argv], check=True)  # noqa: S603 - itself
         return
     set_up(CPU, Precision.fp32)
-    world = World.alone(CPU) if place is None else World.joined(place, CPU, 120)
-    rows = measure(arguments, world)
-    if arguments.schedule is not None and world.is_first:
+    process_group = ProcessGroup.single_process(CPU) if place is None else ProcessGroup.connect(place, CPU, 120)
+    rows = measure(arguments, process_group)
+    if arguments.schedule is not None and process_group.is_main:
         print(json.dumps(whole(arguments, rows)))
-    world.leave()
+    process_group.shutdown()
 
 
 if __name__ == "__main__":

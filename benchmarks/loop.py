@@ -29,11 +29,11 @@ import torch
 
 from benchmarks.reporting import report
 from pggan.bench.command import hardware
-from pggan.bench.variants import TrainersWay
+from pggan.bench.variants import TrainerVariant
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.cli.main import compose
 from pggan.config import TrainConfig
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.data.format.writer import PyramidWriter
 from pggan.distributed.devices import choose_compute, choose_device, records, set_up
@@ -80,14 +80,14 @@ class Measurement:
         device, loss = choose_device(devices), build_loss(self.usual.loss)
         set_up(device, self.usual.precision)
         self.device = device
-        self.bare = TrainersWay(
+        self.bare = TrainerVariant(
             self.usual.model.architecture(resolution, channels=3, labels=0),
             loss,
             device,
             precision=self.usual.precision,
             compute=choose_compute(self.usual.precision, self.usual.compute, device),
             record=records(self.usual.compute, device),
-            notice=print,
+            log=print,
         )
         self.images = torch.rand(batch, 3, resolution, resolution, device=device) * 2 - 1
         self.taken = self.runs = 0
@@ -102,8 +102,8 @@ class Measurement:
         for _ in range(ticks):
             start = self.clock()
             for _ in range(self.steps):
-                draws = Draws(0, self.taken * self.batch, self.device)
-                self.bare.step(phase, Reals(self.images, None, None), draws)
+                rng = StepRng(0, self.taken * self.batch, self.device)
+                self.bare.step(phase, Reals(self.images, None, None), rng)
                 self.taken += 1
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)

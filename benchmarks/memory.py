@@ -16,15 +16,15 @@ import torch
 
 from benchmarks.reporting import report
 from pggan.bench.steps import phase_of
-from pggan.bench.variants import TextbookWay, TrainersWay, Way
+from pggan.bench.variants import ReferenceVariant, TrainerVariant, Variant
 from pggan.cli.main import compose
 from pggan.config import BenchConfig, Precision
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.devices import set_up
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.networks.numerics import Compute
+from pggan.networks.numerics import ComputeOptions
 
 CPU = torch.device("cpu")
 STEPS = 3  # the first makes the moments
@@ -35,18 +35,18 @@ def held(arguments: argparse.Namespace) -> float:
     set_up(CPU, Precision.fp32)
     config = validated(BenchConfig, compose("bench", []))
     architecture, loss = config.model.architecture(arguments.top, 3, labels=0), build_loss(config.loss)
-    way: Way
+    way: Variant
     if arguments.way == "textbook":
-        way = TextbookWay(architecture, loss, CPU)
+        way = ReferenceVariant(architecture, loss, CPU)
     else:
-        way = TrainersWay(
-            architecture, loss, CPU, precision=Precision.fp32, compute=Compute(), record=False, notice=print
+        way = TrainerVariant(
+            architecture, loss, CPU, precision=Precision.fp32, compute=ComputeOptions(), record=False, log=print
         )
     way.begin()
     phase = phase_of(arguments.resolution, arguments.batch)
     images = torch.rand(phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1
     for number in range(STEPS):
-        way.step(phase, Reals(images, None, None), Draws(0, number * phase.batch, CPU))
+        way.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, CPU))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -29,54 +29,60 @@ from pggan.bench.steps import phase_of
 from pggan.bench.variants import ADAM, DECAY
 from pggan.cli.main import compose
 from pggan.config import Precision, TrainConfig
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.distributed.devices import choose_compute, set_up
-from pggan.distributed.process_group import World, launched
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
-from pggan.networks.numerics import Compute
-from pggan.run.metrics import Averages
-from pggan.training.gradients.reducer import Dense, Exchange
-from pggan.training.state import new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.run.metrics import MetricAccumulator
+from pggan.optim.reducer import AllReduceFp32, GradientReducer
+from pggan.optim.state import new_state
 from pggan.training.step_runner import Stepper
 
 
-class Way:
+class Variant:
     """Steps of one state, made in one way."""
 
-    def __init__(self, arguments: argparse.Namespace, compute: Compute, world: World, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        compute: ComputeOptions,
+        process_group: ProcessGroup,
+        exchange: GradientReducer,
+    ) -> None:
         state = new_state(architecture_of(arguments), ADAM, 0, CPU)
-        several = isinstance(exchange, Dense)
-        self.world = world
+        several = isinstance(exchange, AllReduceFp32)
+        self.process_group = process_group
         self.stepper = Stepper(
             state,
             Logistic(gamma=1.0, interval=1),
             compute,
             record=False,
-            notice=print,
+            log=print,
             exchange=exchange,
             rows=torch.arange if several else None,
         )
-        self.averages = Averages()
+        self.averages = MetricAccumulator()
 
     def step(self, phase: Phase, images: torch.Tensor, number: int) -> tuple[float, float]:
         """Take a step as training does; the seconds of it, and those of the processor."""
         began, worked = time.perf_counter(), time.process_time()
-        self.world.agreed(0)
-        draws = Draws(0, number * phase.batch, CPU)
-        self.averages.add(self.stepper.step(phase, Reals(images, None, None), draws, DECAY))
+        self.process_group.all_reduce_flags(0)
+        rng = StepRng(0, number * phase.batch, CPU)
+        self.averages.add(self.stepper.step(phase, Reals(images, None, None), rng, DECAY))
         return time.perf_counter() - began, time.process_time() - worked
 
 
-def measure(arguments: argparse.Namespace, world: World) -> None:
+def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> None:
     config = validated(TrainConfig, compose("train", []))
     compute = choose_compute(Precision.fp32, config.compute, CPU)
     ways = {
-        "alone": Way(arguments, compute, World.alone(CPU), Exchange()),
-        "launched": Way(arguments, compute, world, Exchange()),
-        "dense": Way(arguments, compute, world, Dense(world)),
+        "alone": Variant(arguments, compute, ProcessGroup.single_process(CPU), GradientReducer()),
+        "launched": Variant(arguments, compute, process_group, GradientReducer()),
+        "dense": Variant(arguments, compute, process_group, AllReduceFp32(process_group)),
     }
     names = list(ways)
     for stage in arguments.stages:
@@ -112,15 +118,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
-    place = launched()
+    place = rank_from_environment()
     if place is None:
         program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
         subprocess.run([*program, *sys.argv], check=True)  # noqa: S603 - itself
         return
     set_up(CPU, Precision.fp32)
-    world = World.joined(place, CPU, 120)
-    measure(arguments, world)
-    world.leave()
+    process_group = ProcessGroup.connect(place, CPU, 120)
+    measure(arguments, process_group)
+    process_group.shutdown()
 
 
 if __name__ == "__main__":

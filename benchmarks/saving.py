@@ -18,7 +18,7 @@ from pggan.cli.main import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.distributed.devices import choose_device
-from pggan.training.state import State, new_state
+from pggan.optim.state import State, new_state
 
 
 def full_state(config: TrainConfig, device: torch.device) -> State:

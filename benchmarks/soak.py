@@ -35,7 +35,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import pggan.run.tensorboard  # noqa: F401 - imported here once instead of in every child
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_checkpoint
-from pggan.checkpoints.write import Saver
+from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.main import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
@@ -62,7 +62,7 @@ SETTINGS = [
 
 
 @dataclass
-class Findings:
+class ValidationReport:
     """What came out of a series of kills."""
 
     kills: int = 0
@@ -126,9 +126,9 @@ class Soak:
         assert code == 0, (self.folder / "stderr.log").read_text()
         return remains(run_dir), time.perf_counter() - began
 
-    def kill_runs(self, kills: int) -> Findings:
+    def kill_runs(self, kills: int) -> ValidationReport:
         """Kill each run once, at any instant from its start to its end, then let the same command finish."""
-        findings, began, interval = Findings(), time.perf_counter(), 4 * BATCH
+        findings, began, interval = ValidationReport(), time.perf_counter(), 4 * BATCH
         wanted, seconds = self.whole_run(interval)
         while findings.kills < kills:
             run_dir = self.folder / f"run-{findings.kills}"
@@ -141,9 +141,9 @@ class Soak:
         findings.seconds = time.perf_counter() - began
         return findings
 
-    def kill_saves(self, kills: int) -> Findings:
+    def kill_saves(self, kills: int) -> ValidationReport:
         """Kill runs that save after every step, each several times, always while a checkpoint is being written."""
-        findings, began = Findings(), time.perf_counter()
+        findings, began = ValidationReport(), time.perf_counter()
         wanted, _ = self.whole_run(BATCH)
         number = 0
         while findings.kills < kills:
@@ -164,7 +164,7 @@ class Soak:
         findings.seconds = time.perf_counter() - began
         return findings
 
-    def kill(self, child: int, findings: Findings) -> None:
+    def kill(self, child: int, findings: ValidationReport) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         findings.kills += 1
@@ -176,7 +176,7 @@ class Soak:
             time.sleep(0.1)
         findings.problems.append(f"processes of run {child} outlived it")
 
-    def check_loss(self, run_dir: Path, interval: int, findings: Findings) -> None:
+    def check_loss(self, run_dir: Path, interval: int, findings: ValidationReport) -> None:
         """All checkpoints that are there under their names are whole, the newest at most `interval` images behind."""
         for directory in checkpoints_of(run_dir):
             open_checkpoint(directory)
@@ -186,7 +186,7 @@ class Soak:
         if lost > interval:
             findings.problems.append(f"{run_dir.name}: {lost} images lost, more than the interval of {interval}")
 
-    def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: Findings) -> None:
+    def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: ValidationReport) -> None:
         """Let the same command finish, and compare what it leaves with `wanted`."""
         code = self.finish(config)
         if code != 0:
@@ -216,15 +216,15 @@ def count_images(shown: mmap.mmap) -> None:
 
 def kill_while_saving(instant: float) -> None:
     """Make this process die while it saves for the first time: after `instant`, from 0 to 1, of the usual duration."""
-    write = Saver._write
+    write = CheckpointWriter._write
     usual = 0.03  # seconds; a save that takes less is killed at its end
 
-    def deadly_write(self: Saver, snapshot: Any) -> None:
+    def deadly_write(self: CheckpointWriter, snapshot: Any) -> None:
         Timer(instant * usual, os.kill, (os.getpid(), signal.SIGKILL)).start()
         write(self, snapshot)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Saver._write = deadly_write  # type: ignore[method-assign]
+    CheckpointWriter._write = deadly_write  # type: ignore[method-assign]
 
 
 def remains(run_dir: Path) -> dict[str, Any]:

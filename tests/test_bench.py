@@ -9,14 +9,14 @@ import torch
 
 from pggan.bench.loading import drop_from_memory
 from pggan.bench.steps import Steps, phase_of
-from pggan.bench.variants import Memory, TrainersWay, Way
+from pggan.bench.variants import Memory, TrainerVariant, Variant
 from pggan.cli.main import compose, main
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.devices import set_float32
-from pggan.networks.numerics import Compute
-from pggan.training.cost.device_rates import Rates
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.device_rates import Rates
 from tests.definitions import WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -87,8 +87,8 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
         ("modes=[compiled] penalties=[autograd]", "twice"),
         ("modes=[compiled] convolutions=[winograd]", "winograd"),
         ("modes=[compiled] convolutions=[columns]", "columns"),
-        ("compute.recompute=true penalties=[auto,tangent]", "compute.recompute"),
-        ("compute.micro_batch=6", "groups"),
+        ("compute.activation_checkpointing=true penalties=[auto,tangent]", "compute.activation_checkpointing"),
+        ("compute.micro_batch_size=6", "groups"),
         ("compute.compile=true", "compute.compile"),
     ],
 )
@@ -138,7 +138,7 @@ def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto
     assert (precision, compute.convolution, compute.penalty) == (
         Precision.auto,
         ConvolutionMethod.native,
-        PenaltyPath.tangent,
+        PenaltyPath.jvp,
     )
     assert (compute.cuda_graphs, ways["auto eager"][1].cuda_graphs) == (Switch.on, Switch.off)
 
@@ -148,15 +148,15 @@ SMALL = variant(resolution=8, latent_size=8, fmap_base=64, fmap_max=8)
 
 def recorded_way(notices):
     """A way that records its steps."""
-    return TrainersWay(
-        SMALL, WGAN_GP, CPU, precision=Precision.fp32, compute=Compute(), record=True, notice=notices.append
+    return TrainerVariant(
+        SMALL, WGAN_GP, CPU, precision=Precision.fp32, compute=ComputeOptions(), record=True, log=notices.append
     )
 
 
 def small_steps(loss, *ways):
     """`Steps` of these ways alone."""
     config = validated(BenchConfig, compose("bench", ["model.fmap_max=8", "stages=8", "batch=4", "device=cpu"]))
-    steps = Steps(config, loss, CPU, channels=3, notice=print)
+    steps = Steps(config, loss, CPU, channels=3, log=print)
     steps.ways = {str(number): way for number, way in enumerate(ways)}
     return steps
 
@@ -189,20 +189,20 @@ def test_what_does_not_work_is_told_and_kept_for_its_stage(monkeypatch):
     assert notices == ["Goes on without CUDA graphs: no such thing"] * 2
 
 
-class Recorder(Way):
+class Recorder(Variant):
     """Takes no step, but notes when it should, and how float32 numbers are multiplied then."""
 
     layout = torch.contiguous_format
 
     def __init__(self, precision, told):
-        super().__init__(precision, Compute(), CPU)
+        super().__init__(precision, ComputeOptions(), CPU)
         self.told = told
 
     def begin(self):
         self.told.append("begin")
 
-    def step(self, phase, reals, draws):
-        self.told.append((self.precision, draws.images))
+    def step(self, phase, reals, rng):
+        self.told.append((self.precision, rng.images))
 
 
 def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypatch):

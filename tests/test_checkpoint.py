@@ -11,15 +11,15 @@ from safetensors.torch import save_file
 
 from pggan.checkpoints.read import (
     PARTS,
-    Broken,
+    CorruptCheckpoint,
     checkpoints_of,
     checksum_of,
     load_generator,
     newest_checkpoint,
     open_checkpoint,
 )
-from pggan.checkpoints.write import NotFinite, Snapshot, prune, write_checkpoint
-from pggan.core.atomic_io import sweep
+from pggan.checkpoints.write import NonFiniteError, Snapshot, prune, write_checkpoint
+from pggan.core.atomic_io import clean_partials
 from pggan.core.errors import UserError
 from pggan.run import launch
 from pggan.run.inspect import facts_of_run
@@ -67,7 +67,7 @@ def test_the_newest_whole_checkpoint_is_found(run_dir):
 
 def test_a_missing_file_is_noticed(run_dir):
     (newest(run_dir) / "discriminator.safetensors").unlink()
-    with pytest.raises(Broken, match="missing"):
+    with pytest.raises(CorruptCheckpoint, match="missing"):
         open_checkpoint(newest(run_dir))
 
 
@@ -77,7 +77,7 @@ def test_file_names_that_lead_outside_are_refused(run_dir):
     header["files"]["../../config.yaml"] = "0" * 64
     header["sha256"] = checksum_of(header)
     state.write_text(json.dumps(header))
-    with pytest.raises(Broken, match="outside"):
+    with pytest.raises(CorruptCheckpoint, match="outside"):
         open_checkpoint(newest(run_dir))
 
 
@@ -94,8 +94,8 @@ def test_leftovers_of_a_killed_process_are_swept(run_dir):
     (half / "generator.safetensors").write_bytes(b"half")
     (run_dir / ".partial-generator.safetensors").write_bytes(b"half")
     (run_dir / "checkpoints" / ".partial-link").symlink_to(newest(run_dir))
-    sweep(run_dir)
-    sweep(run_dir / "checkpoints")
+    clean_partials(run_dir)
+    clean_partials(run_dir / "checkpoints")
     assert not list(run_dir.rglob(".partial-*"))
     checkpoint, _ = newest_checkpoint(run_dir)
     assert checkpoint is not None
@@ -111,7 +111,7 @@ def test_looking_at_a_run_does_not_disturb_what_it_is_writing(run_dir):
 def test_a_checkpoint_killed_while_its_successor_takes_its_name_is_put_back(run_dir):
     before = facts_of_run(run_dir)
     newest(run_dir).rename(run_dir / "checkpoints" / ".replaced-000000048")
-    sweep(run_dir / "checkpoints")
+    clean_partials(run_dir / "checkpoints")
     assert facts_of_run(run_dir) == before
 
 
@@ -144,7 +144,7 @@ def test_numbers_that_are_not_finite_are_never_written(run_dir, part, value):
     before, snapshot = facts_of_run(run_dir), snapshot_of(run_dir, 99)
     name = max(name for name, tensor in snapshot.parts[part].items() if tensor.ndim)
     snapshot.parts[part][name].view(-1)[0] = value
-    with pytest.raises(NotFinite, match=name):
+    with pytest.raises(NonFiniteError, match=name):
         write_checkpoint(run_dir, snapshot)
     assert facts_of_run(run_dir) == before
 
@@ -178,10 +178,10 @@ def test_the_hash_is_that_of_the_files(run_dir):
     """Recomputed from the safetensors alone, as anyone could."""
     from safetensors.torch import load_file
 
-    from pggan.training.state import state_sha256
+    from pggan.optim.state import state_sha256
 
     header = json.loads((newest(run_dir) / "state.json").read_text())
-    names = ("generator", "discriminator", "average", "optimizer_g", "optimizer_d", "guards")
+    names = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
     parts = {part: load_file(newest(run_dir) / f"{part}.safetensors") for part in names}
     assert state_sha256(parts, header["images"], header["phase_index"]) == header["state_sha256"]
 

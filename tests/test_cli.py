@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pggan.cli import main as cli
-from pggan.cli.main import VERBS, main
+from pggan.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,16 +21,16 @@ def train(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[s
 def test_the_overview_lists_every_command(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in VERBS)
+    assert all(f"  {name} " in shown for name in COMMANDS)
     assert main([]) == 0
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_help_shows_an_example_and_every_key_with_its_comment(verb, capsys):
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert VERBS[verb].example in shown
-    for line in VERBS[verb].config_file.read_text().splitlines():
+    assert COMMANDS[verb].example in shown
+    for line in COMMANDS[verb].config_file.read_text().splitlines():
         if line.startswith("#"):
             assert line in shown
     assert "???" not in shown or verb != "train"
@@ -45,9 +45,7 @@ def test_help_follows_the_chosen_groups(capsys):
 
 def test_help_and_typos_need_no_torch():
     for arguments in (["--help"], ["modle.latent_size=5"]):
-        code = (
-            "import sys; from pggan.cli.main import main; main(['train', *sys.argv[1:]]); sys.exit('torch' in sys.modules)"
-        )
+        code = "import sys; from pggan.cli.main import main; main(['train', *sys.argv[1:]]); sys.exit('torch' in sys.modules)"
         subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, check=True, capture_output=True)
 
 

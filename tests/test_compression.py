@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pggan.training.gradients import compression
-from pggan.training.gradients.compression import SENT_AS, Compressor, WarmUp, largest, mean_of, pack
+from pggan.optim import compression
+from pggan.optim.compression import SENT_AS, Compressor, WarmUp, largest, mean_of, pack
 
 CPU = torch.device("cpu")
 FINITE = torch.tensor(True)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pggan import config
-from pggan.cli.main import CONFIGS, VERBS, compose
+from pggan.cli.main import COMMANDS, CONFIGS, compose
 from pggan.config import TrainConfig
 from pggan.config import notation as values
 from pggan.core.errors import UserError
@@ -28,7 +28,7 @@ def test_every_choice_of_every_group_makes_a_valid_configuration(group, choice):
     assert isinstance(train_config(f"{group}={choice}"), TrainConfig)
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", COMMANDS.values(), ids=lambda verb: verb.name)
 def test_every_command_has_exactly_the_keys_of_its_schema(verb):
     schema = {field.name for field in fields(getattr(config, verb.schema))}
     assert set(compose(verb.name, [])) == schema

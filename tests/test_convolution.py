@@ -6,21 +6,21 @@ import torch.nn.functional as F
 
 from pggan.core.architecture import Geometry
 from pggan.networks.convolution import (
-    COLUMNS,
     DIRECT,
+    IM2COL,
     NATIVE,
     PRODUCT,
     WINOGRAD,
     Method,
     convolution,
-    for_images_alone,
+    input_gradients_only,
     linear,
     method_for,
     pointwise,
 )
-from pggan.networks.numerics import Compute
+from pggan.networks.numerics import ComputeOptions
 
-METHODS = {"native": NATIVE, "direct": DIRECT, "columns": COLUMNS, "winograd": WINOGRAD}
+METHODS = {"native": NATIVE, "direct": DIRECT, "columns": IM2COL, "winograd": WINOGRAD}
 
 
 def normal(*shape, seed=0):
@@ -41,7 +41,7 @@ def by_definition(x, kernel, bias, geometry):
 def test_a_method_is_the_definition(name, geometry, layout):
     method = METHODS[name]
     x, kernel, bias = normal(3, 5, 8, 16), normal(7, 5, 3, 3, seed=1), normal(7, seed=2)
-    prepared = method.prepared(kernel, geometry, 0.3)
+    prepared = method.cached_weights(kernel, geometry, 0.3)
     found = convolution(x.contiguous(memory_format=layout), prepared, bias, method, geometry)
     torch.testing.assert_close(found, by_definition(x, 0.3 * kernel, bias, geometry), atol=1e-11, rtol=0)
 
@@ -54,7 +54,7 @@ def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry
     for way in ("definition", "method"):
         x, kernel, bias = (t.requires_grad_() for t in (normal(2, 3, 8, 8), normal(4, 3, 3, 3, seed=1), normal(4)))
         if way == "method":
-            y = convolution(x, method.prepared(kernel, geometry, 1.0), bias, method, geometry)
+            y = convolution(x, method.cached_weights(kernel, geometry, 1.0), bias, method, geometry)
         else:
             y = by_definition(x, kernel, bias, geometry)
         first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
@@ -69,14 +69,14 @@ def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry
 def test_forward_derivatives_are_those_of_the_definition(name, geometry):
     method = METHODS[name]
     x, tangent, kernel, bias = normal(2, 3, 8, 8), normal(2, 3, 8, 8, seed=5), normal(4, 3, 3, 3, seed=1), normal(4)
-    prepared = method.prepared(kernel, geometry, 1.0)
+    prepared = method.cached_weights(kernel, geometry, 1.0)
     _, found = torch.func.jvp(lambda x: convolution(x, prepared, bias, method, geometry), (x,), (tangent,))
     torch.testing.assert_close(found, by_definition(tangent, kernel, None, geometry), atol=1e-11, rtol=0)
 
 
 def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
     x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
-    made, results = WINOGRAD.prepared(kernel, Geometry.same, 1.0), []
+    made, results = WINOGRAD.cached_weights(kernel, Geometry.same, 1.0), []
     for chunk in (1, 2000, 2**21):
         monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
         results.append(
@@ -96,7 +96,7 @@ def test_rounding_of_winograds_method_stays_near_that_of_the_direct_one():
     exact = F.conv2d(x, kernel, padding=1)
     errors = []
     for method in (NATIVE, WINOGRAD):
-        made = method.prepared(kernel.float(), Geometry.same, 1.0)
+        made = method.cached_weights(kernel.float(), Geometry.same, 1.0)
         found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
         errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
     assert errors[0] < 1e-6
@@ -108,7 +108,7 @@ def test_rounding_of_winograds_method_stays_near_that_of_the_direct_one():
     [
         ((16, 512, 16, 16), (512, 512, 3, 3), Geometry.same, WINOGRAD),
         ((16, 512, 4, 4), (512, 512, 3, 3), Geometry.up, WINOGRAD),
-        ((4, 512, 4, 4), (512, 512, 3, 3), Geometry.same, COLUMNS),  # too few tiles for so large a kernel
+        ((4, 512, 4, 4), (512, 512, 3, 3), Geometry.same, IM2COL),  # too few tiles for so large a kernel
         ((16, 64, 16, 16), (64, 64, 3, 3), Geometry.same, NATIVE),  # too narrow
         ((2, 64, 128, 128), (64, 64, 3, 3), Geometry.same, DIRECT),
         ((256, 512, 6, 6), (512, 512, 3, 3), Geometry.same, NATIVE),  # no whole tiles
@@ -117,14 +117,14 @@ def test_rounding_of_winograds_method_stays_near_that_of_the_direct_one():
 def test_each_shape_gets_the_method_that_is_fastest_for_it(shape, kernel, geometry, method):
     x = torch.empty(1).expand(shape)
     assert method_for(x, torch.empty(1).expand(kernel), geometry) is method
-    if method in (COLUMNS, WINOGRAD):
+    if method in (IM2COL, WINOGRAD):
         assert method_for(x.bfloat16(), torch.empty(1).expand(kernel), geometry) is NATIVE
 
 
 def test_methods_differ_even_where_they_share_their_functions():
     """Recordings and compiled passes are kept by stage, and a stage holds its method."""
-    assert len({NATIVE, DIRECT, COLUMNS, WINOGRAD}) == 4
-    assert Compute(method=NATIVE) != Compute(method=DIRECT)
+    assert len({NATIVE, DIRECT, IM2COL, WINOGRAD}) == 4
+    assert ComputeOptions(method=NATIVE) != ComputeOptions(method=DIRECT)
 
 
 def dense_layer():
@@ -166,7 +166,7 @@ def test_gradients_of_dense_layers_come_in_the_layout_of_the_kernel():
         assert gradient.is_contiguous()
 
 
-@pytest.mark.parametrize("base", [DIRECT, COLUMNS, WINOGRAD, PRODUCT], ids=lambda method: method.name)
+@pytest.mark.parametrize("base", [DIRECT, IM2COL, WINOGRAD, PRODUCT], ids=lambda method: method.name)
 def test_gradients_of_images_alone_take_no_work_for_kernels(base):
     """Neither in the first derivative; nor do they change the second one, which the kernels are part of."""
     asked = []
@@ -182,10 +182,10 @@ def test_gradients_of_images_alone_take_no_work_for_kernels(base):
         kernel.requires_grad_()
         x.requires_grad_()
         bias.requires_grad_()
-        y = convolution(x, base.prepared(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
+        y = convolution(x, base.cached_weights(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
         asked.clear()
         if alone:
-            with for_images_alone():
+            with input_gradients_only():
                 (slope,) = torch.autograd.grad(y, x, create_graph=True)
         else:
             (slope,) = torch.autograd.grad(y, x, create_graph=True)
@@ -197,7 +197,7 @@ def test_gradients_of_images_alone_take_no_work_for_kernels(base):
 
 
 def test_kernels_get_their_gradients_again_after_an_error():
-    with pytest.raises(KeyboardInterrupt), for_images_alone():
+    with pytest.raises(KeyboardInterrupt), input_gradients_only():
         raise KeyboardInterrupt
     x, kernel, bias = (t.requires_grad_() for t in dense_layer())
     linear(x, kernel, bias, None).sum().backward()

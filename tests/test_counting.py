@@ -9,14 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.bench.steps import phase_of
 from pggan.core.architecture import Resampling
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import NATIVE
-from pggan.networks.numerics import Compute
-from pggan.training.cost.flops import Counter, halfway
-from pggan.training.state import new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.flops import Counter, halfway
+from pggan.optim.state import new_state
 from pggan.training.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
@@ -58,8 +58,8 @@ def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
     totals = []
     for images in (0, BATCH):  # of every two steps the first has penalties
         with without_modules(FlopCounterMode(display=False)) as counter:
-            options = {"decay": 0.9, "compute": Compute(method=NATIVE)}
-            train_step(state, phase(fading), reals, loss, Draws(0, images, CPU), **options)
+            options = {"decay": 0.9, "compute": ComputeOptions(method=NATIVE)}
+            train_step(state, phase(fading), reals, loss, StepRng(0, images, CPU), **options)
         totals.append(of_layers(counter))
     assert flops.mean(1) == totals[0]
     assert flops.mean(1) - flops.penalty == totals[1]

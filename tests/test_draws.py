@@ -6,25 +6,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pggan.core.rng import Draws, counter_seed, generator_for
+from pggan.core.rng import StepRng, counter_seed, generator_for
 
 CPU = torch.device("cpu")
 NUMBERS = 4096
 
 
 def normal(seed=0, purpose="a", images=0):
-    return Draws(seed, images, CPU).normal(purpose, NUMBERS)
+    return StepRng(seed, images, CPU).normal(purpose, NUMBERS)
 
 
 def test_equal_arguments_draw_equal_numbers():
     assert torch.equal(normal(3, "latents", 128), normal(3, "latents", 128))
-    one, other = Draws(3, 128, CPU), Draws(3, 128, CPU)
+    one, other = StepRng(3, 128, CPU), StepRng(3, 128, CPU)
     assert torch.equal(one.uniform("mix", 5, 1), other.uniform("mix", 5, 1))
     assert torch.equal(one.integers("labels", 9, 50), other.integers("labels", 9, 50))
 
 
 def test_what_was_drawn_before_does_not_matter():
-    fresh, used = Draws(0, 0, CPU), Draws(0, 0, CPU)
+    fresh, used = StepRng(0, 0, CPU), StepRng(0, 0, CPU)
     used.normal("other", 17)
     used.uniform("mix", 3)
     assert torch.equal(fresh.normal("latents", 10), used.normal("latents", 10))
@@ -60,7 +60,7 @@ def test_streams_of_neighbouring_counts_are_not_shifted_copies():
 
 
 def test_normal_numbers_have_the_moments_of_the_normal_distribution():
-    numbers = Draws(0, 0, CPU).normal("moments", 200_000).double()
+    numbers = StepRng(0, 0, CPU).normal("moments", 200_000).double()
     assert abs(numbers.mean()) < 0.01
     assert abs(numbers.var() - 1) < 0.02
     assert abs((numbers**3).mean()) < 0.04
@@ -68,7 +68,7 @@ def test_normal_numbers_have_the_moments_of_the_normal_distribution():
 
 
 def test_uniform_numbers_lie_in_the_half_open_unit_interval_evenly():
-    numbers = Draws(0, 0, CPU).uniform("moments", 200_000).double()
+    numbers = StepRng(0, 0, CPU).uniform("moments", 200_000).double()
     assert numbers.min() >= 0
     assert numbers.max() < 1
     assert abs(numbers.mean() - 1 / 2) < 0.005
@@ -78,7 +78,7 @@ def test_uniform_numbers_lie_in_the_half_open_unit_interval_evenly():
 
 
 def test_integers_reach_every_value_below_the_bound_evenly():
-    numbers = Draws(0, 0, CPU).integers("classes", 7, 70_000)
+    numbers = StepRng(0, 0, CPU).integers("classes", 7, 70_000)
     assert numbers.dtype == torch.int64
     counts = torch.bincount(numbers)
     assert len(counts) == 7
@@ -86,11 +86,11 @@ def test_integers_reach_every_value_below_the_bound_evenly():
 
 
 def test_draws_have_the_shape_and_type_asked_for():
-    draws = Draws(0, 0, CPU)
-    assert draws.normal("x", 2, 3).shape == (2, 3)
-    assert draws.normal("x", 2, 3).dtype == torch.float32
-    assert draws.uniform("x", 4, 1, 1, 1).shape == (4, 1, 1, 1)
-    assert draws.uniform("x", 4, 1, 1, 1).dtype == torch.float32
+    rng = StepRng(0, 0, CPU)
+    assert rng.normal("x", 2, 3).shape == (2, 3)
+    assert rng.normal("x", 2, 3).dtype == torch.float32
+    assert rng.uniform("x", 4, 1, 1, 1).shape == (4, 1, 1, 1)
+    assert rng.uniform("x", 4, 1, 1, 1).dtype == torch.float32
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.sampling.latents import lerp, seed_latent, seed_latents, slerp, visit, walk
+from pggan.sampling.latents import interpolate_path, lerp, random_walk, seed_latent, seed_latents, slerp
 
 SIZE = 64
 
@@ -117,14 +117,14 @@ def test_slerp_between_almost_identical_latents_goes_straight():
     torch.testing.assert_close(slerp(start, end, weights), lerp(start, end, weights), atol=1e-5, rtol=0)
 
 
-# ---- visit -----------------------------------------------------------------------------------------------
+# ---- interpolate_path -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("between", ["slerp", "lerp"])
 @pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (4, 5), (5, 3), (3, 1), (8, 13)])
 def test_an_open_path_passes_through_every_key(between, count, per_leg):
     given = keys(count)
-    path = visit(given, (count - 1) * per_leg + 1, between, closed=False)
+    path = interpolate_path(given, (count - 1) * per_leg + 1, between, closed=False)
     torch.testing.assert_close(path[::per_leg], given, atol=1e-4, rtol=1e-4)
 
 
@@ -132,7 +132,7 @@ def test_an_open_path_passes_through_every_key(between, count, per_leg):
 @pytest.mark.parametrize("frames", [2, 5, 10, 48, 61, 100])
 def test_an_open_path_shows_both_ends(between, frames):
     given = keys(4)
-    path = visit(given, frames, between, closed=False)
+    path = interpolate_path(given, frames, between, closed=False)
     assert path.shape == (frames, SIZE)
     torch.testing.assert_close(path[0], given[0], atol=5e-6, rtol=1e-5)
     torch.testing.assert_close(path[-1], given[-1], atol=5e-6, rtol=1e-5)
@@ -141,14 +141,14 @@ def test_an_open_path_shows_both_ends(between, frames):
 @pytest.mark.parametrize("between", ["slerp", "lerp"])
 def test_a_closed_path_passes_through_every_key_and_leaves_out_the_repeated_one(between):
     given = keys(4)
-    path = visit(given, 24, between, closed=True)
+    path = interpolate_path(given, 24, between, closed=True)
     assert path.shape == (24, SIZE)
     torch.testing.assert_close(path[::6], given, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("frames", [24, 31, 50])
 def test_a_closed_path_steps_from_its_last_frame_to_its_first_as_far_as_elsewhere(frames):
-    path = visit(keys(4), frames, "slerp", closed=True)
+    path = interpolate_path(keys(4), frames, "slerp", closed=True)
     moves = steps(path, closed=True)
     assert moves[-1] <= 1.05 * moves[:-1].max()
     assert moves[-1] >= 0.5 * moves.median()
@@ -157,27 +157,27 @@ def test_a_closed_path_steps_from_its_last_frame_to_its_first_as_far_as_elsewher
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("between", ["slerp", "lerp"])
 def test_no_frame_of_a_path_is_shown_twice(between, closed):
-    path = visit(keys(4), 37, between, closed=closed)
+    path = interpolate_path(keys(4), 37, between, closed=closed)
     distances = torch.cdist(path.double(), path.double()) + torch.eye(37) * 1e9
     assert distances.min() > 0.1
 
 
 def test_a_lerp_path_moves_evenly_along_each_leg():
     given = torch.tensor([[0.0], [1.0], [3.0]])
-    found = visit(given, 9, "lerp", closed=False)[:, 0]
+    found = interpolate_path(given, 9, "lerp", closed=False)[:, 0]
     torch.testing.assert_close(found, torch.tensor([0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3]), atol=1e-6, rtol=0)
-    found = visit(given, 6, "lerp", closed=True)[:, 0]
+    found = interpolate_path(given, 6, "lerp", closed=True)[:, 0]
     torch.testing.assert_close(found, torch.tensor([0, 0.5, 1, 2, 3, 1.5]), atol=1e-6, rtol=0)
 
 
 def test_a_path_of_one_frame_shows_the_first_key():
     for closed in (True, False):
-        path = visit(keys(3), 1, "slerp", closed=closed)
+        path = interpolate_path(keys(3), 1, "slerp", closed=closed)
         torch.testing.assert_close(path, keys(3)[:1], atol=5e-6, rtol=1e-5)
 
 
 def test_a_loop_around_one_key_stays_there():
-    path = visit(keys(1), 5, "slerp", closed=True)
+    path = interpolate_path(keys(1), 5, "slerp", closed=True)
     torch.testing.assert_close(path, keys(1).expand(5, -1), atol=1e-4, rtol=1e-4)
 
 
@@ -186,31 +186,33 @@ def test_a_loop_around_one_key_stays_there():
 
 @pytest.mark.parametrize(("frames", "smoothness"), [(60, 5.0), (61, 5.0), (120, 1.0), (33, 8.0)])
 def test_a_walk_wraps_around_without_a_seam(frames, smoothness):
-    moves = steps(walk(0, 256, frames, smoothness), closed=True)
+    moves = steps(random_walk(0, 256, frames, smoothness), closed=True)
     assert moves[-1] < 1.5 * moves[:-1].max()
     assert moves[-1] > 0.5 * moves[:-1].min()
 
 
 @pytest.mark.parametrize(("frames", "smoothness"), [(1, 3.0), (2, 0.0), (60, 5.0), (61, 30.0), (50, 1000.0)])
 def test_a_walk_has_unit_mean_square(frames, smoothness):
-    path = walk(1, 128, frames, smoothness)
+    path = random_walk(1, 128, frames, smoothness)
     assert path.shape == (frames, 128)
     assert path.double().square().mean().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_a_walk_is_a_function_of_its_seed():
-    assert torch.equal(walk(4, 32, 30, 3.0), walk(4, 32, 30, 3.0))
-    correlation = np.corrcoef(walk(4, 32, 30, 1.0).flatten(), walk(5, 32, 30, 1.0).flatten())[0, 1]
+    assert torch.equal(random_walk(4, 32, 30, 3.0), random_walk(4, 32, 30, 3.0))
+    correlation = np.corrcoef(random_walk(4, 32, 30, 1.0).flatten(), random_walk(5, 32, 30, 1.0).flatten())[0, 1]
     assert abs(correlation) < 0.3
 
 
 def test_a_smoother_walk_moves_less_per_frame():
-    distances = [steps(walk(0, 64, 90, s), closed=True).mean().item() for s in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)]
+    distances = [
+        steps(random_walk(0, 64, 90, s), closed=True).mean().item() for s in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    ]
     assert all(later < 0.9 * earlier for earlier, later in itertools.pairwise(distances))
 
 
 def test_a_walk_without_smoothing_is_white_noise_over_time():
-    path = walk(0, 4000, 16, 0.0).double().numpy()
+    path = random_walk(0, 4000, 16, 0.0).double().numpy()
     correlation = np.corrcoef(path)
     assert np.abs(correlation[~np.eye(16, dtype=bool)]).max() < 6 / math.sqrt(4000)
 
@@ -218,7 +220,7 @@ def test_a_walk_without_smoothing_is_white_noise_over_time():
 def test_smoothness_is_the_standard_deviation_of_the_gaussian_in_frames():
     # White noise smoothed with a Gaussian of deviation s has autocorrelation exp(-lag^2 / (4 s^2)).
     smoothness, frames = 3.0, 64
-    path = walk(0, 20_000, frames, smoothness).double().numpy()
+    path = random_walk(0, 20_000, frames, smoothness).double().numpy()
     for lag in range(9):
         found = (path * np.roll(path, -lag, 0)).mean()
         assert found == pytest.approx(math.exp(-(lag**2) / (4 * smoothness**2)), abs=0.02)

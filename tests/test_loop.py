@@ -16,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pggan.checkpoints.read import load_generator, newest_checkpoint
 from pggan.core.errors import UserError
 from pggan.distributed.devices import choose_device
-from pggan.distributed.membership import division_of
-from pggan.distributed.process_group import World
+from pggan.distributed.membership import batch_partition
+from pggan.distributed.process_group import ProcessGroup
 from pggan.run import launch
 from pggan.run.inspect import facts_of_run
 from pggan.run.run import idle_cores
@@ -36,7 +36,7 @@ def test_a_run_leaves_everything_the_design_promises(tiny_config, tmp_path):
     pictures = sorted(path.name for path in (run_dir / "samples").iterdir())
     assert pictures == ["fakes-000000000.png", "fakes-000000080.png", "fakes-000000160.png", "reals.png"]
     checkpoint = sorted(path.name for path in (run_dir / "checkpoints" / "000000160").iterdir())
-    parts = ("average", "discriminator", "generator", "guards", "optimizer_d", "optimizer_g")
+    parts = ("generator_ema", "discriminator", "generator", "grad_scaler", "optimizer_d", "optimizer_g")
     assert checkpoint == [*(f"{part}.safetensors" for part in parts), "state.json"]
     facts = facts_of_run(run_dir)
     assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")
@@ -206,9 +206,9 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
 
 def test_elastic_training_says_how_to_use_all_cores(tiny_config):
     config = tiny_config("elastic=true", "workers.shards=3", "schedule.batch=16")
-    alone = World.alone(torch.device("cpu"))
-    (remark,) = idle_cores(config, division_of(config, 1), alone, 8)
+    alone = ProcessGroup.single_process(torch.device("cpu"))
+    (remark,) = idle_cores(config, batch_partition(config, 1), alone, 8)
     assert "devices=cpu:2" in remark  # of 4 groups, at most 2 in each of 3 shards
-    assert not idle_cores(config, division_of(config, 1), alone, 1)
+    assert not idle_cores(config, batch_partition(config, 1), alone, 1)
     plain = tiny_config("schedule.batch=16")
-    assert not idle_cores(plain, division_of(plain, 1), alone, 8)
+    assert not idle_cores(plain, batch_partition(plain, 1), alone, 8)

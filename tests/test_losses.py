@@ -12,17 +12,17 @@ from omegaconf import OmegaConf
 
 import pggan.losses
 from pggan.core.errors import UserError
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses import LOSSES, build_loss, loss_class
 from pggan.losses.base import (
-    Examination,
     GradientPenalty,
-    Points,
+    NormReference,
+    PenaltyAt,
+    PenaltyContext,
     Reals,
-    Reference,
     by_autograd,
-    by_tangent,
+    by_jvp,
     label_loss,
 )
 from pggan.losses.logistic import Logistic
@@ -35,7 +35,7 @@ CONFIGS = Path(__file__).parents[1] / "configs" / "loss"
 CPU = torch.device("cpu")
 E = math.e
 
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.native, interval=1)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, interval=1)
 LOGISTIC = Logistic(gamma=3.0, interval=1)
 RELATIVISTIC = Relativistic(gamma=3.0, interval=1)
 ALL = [WGAN_GP, LOGISTIC, RELATIVISTIC]
@@ -49,18 +49,18 @@ def phase(missing_levels=0, batch=2, resolution=4):
     return Phase(0, resolution, False, 1.0, 0, 1000, batch, 0.001, 0.001, missing_levels)
 
 
-def draws(images=0, seed=0):
-    return Draws(seed, images, CPU)
+def rng(images=0, seed=0):
+    return StepRng(seed, images, CPU)
 
 
 def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def for_d(loss, critic, reals, fakes, phase, draws, *, tangent=False):
-    """The terms of D in the step that begins at the images of `draws`."""
-    due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, draws.images))
-    how = Examination(due, phase.missing_levels, draws.uniform("mix", len(fakes), 1, 1, 1), None, tangent)
+def for_d(loss, critic, reals, fakes, phase, rng, *, jvp=False):
+    """The terms of D in the step that begins at the images of `rng`."""
+    due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, rng.images))
+    how = PenaltyContext(due, phase.missing_levels, rng.uniform("mix", len(fakes), 1, 1, 1), None, tangent)
     return loss.for_d(critic, reals, fakes, how)
 
 
@@ -146,7 +146,7 @@ def test_the_penalty_of_a_linear_critic_is_10_times_the_squared_excess_of_its_no
     weights = scale * normal(3, 4, 4)
     norm = math.sqrt(sum(w * w for w in weights.double().flatten().tolist()))
     reals, fakes = normal(2, 3, 4, 4), normal(2, 3, 4, 4, seed=1)
-    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), draws())
+    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), rng())
     close(terms.loss["D/gradient_penalty"], [10 * (norm - 1) ** 2] * 2, rtol=1e-5, atol=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_a_critic_of_norm_1_pays_no_penalty():
     weights[0, 0, 0], weights[0, 1, 3] = 0.6, -0.8
     penalty = dataclasses.replace(WGAN_GP, penalty_weight=1000.0)
     terms = for_d(
-        penalty, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), draws()
+        penalty, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), rng()
     )
     close(terms.loss["D/gradient_penalty"], [0.0, 0.0], atol=1e-8, rtol=0)
 
@@ -166,7 +166,7 @@ def test_the_target_is_aimed_at_and_its_square_divides_the_penalty(target):
     weights[0, 2, 2] = 5.0
     loss = dataclasses.replace(WGAN_GP, target=target)
     terms = for_d(
-        loss, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), draws()
+        loss, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), rng()
     )
     close(terms.loss["D/gradient_penalty"], [10 * (5 - target) ** 2 / target**2] * 2, rtol=1e-5, atol=1e-6)
 
@@ -183,8 +183,8 @@ def test_the_official_norm_is_that_at_the_final_resolution(missing):
     norm = gradient.double().square().sum().sqrt().item()
     assert norm == pytest.approx(weights.norm().item() / 2**missing, rel=1e-5)
 
-    loss = dataclasses.replace(WGAN_GP, gp_reference=Reference.official)
-    terms = for_d(loss, linear_critic(weights), reals_of(points), points.clone(), phase(missing), draws())
+    loss = dataclasses.replace(WGAN_GP, gp_reference=NormReference.official)
+    terms = for_d(loss, linear_critic(weights), reals_of(points), points.clone(), phase(missing), rng())
     close(terms.loss["D/gradient_penalty"], [10 * (norm - 1) ** 2], rtol=1e-5, atol=1e-6)
 
 
@@ -197,7 +197,7 @@ def test_the_native_norm_does_not_depend_on_the_missing_levels():
             reals_of(normal(1, 1, 4, 4)),
             normal(1, 1, 4, 4, seed=1),
             phase(missing),
-            draws(),
+            rng(),
         ).loss["D/gradient_penalty"]
         for missing in (0, 8)
     ]
@@ -215,7 +215,7 @@ def quadratic_critic(curvature):
 )
 def test_r1_and_r2_are_half_gamma_times_the_squared_gradient(loss, name, at_reals):
     reals, fakes = normal(2, 1, 4, 4), 2 * normal(2, 1, 4, 4, seed=1)
-    terms = for_d(loss, quadratic_critic(2.0), reals_of(reals.clone()), fakes.clone(), phase(), draws())
+    terms = for_d(loss, quadratic_critic(2.0), reals_of(reals.clone()), fakes.clone(), phase(), rng())
     seen = (reals if at_reals else fakes).double()
     expected = [3 / 2 * sum((2 * x) ** 2 for x in image.flatten().tolist()) for image in seen]
     close(terms.loss[name], expected, rtol=1e-5, atol=1e-6)
@@ -224,7 +224,7 @@ def test_r1_and_r2_are_half_gamma_times_the_squared_gradient(loss, name, at_real
 def test_r1_does_not_look_at_fakes_nor_at_missing_levels():
     reals = normal(2, 1, 4, 4)
     values = [
-        for_d(LOGISTIC, quadratic_critic(1.0), reals_of(reals.clone()), fakes, phase(missing), draws()).loss["D/r1"]
+        for_d(LOGISTIC, quadratic_critic(1.0), reals_of(reals.clone()), fakes, phase(missing), rng()).loss["D/r1"]
         for fakes, missing in ((normal(2, 1, 4, 4, seed=1), 0), (100 * normal(2, 1, 4, 4, seed=2), 5))
     ]
     assert torch.equal(*values)
@@ -293,14 +293,14 @@ def judge():
 
 @pytest.mark.parametrize(
     ("target", "reference", "missing"),
-    [(1.0, Reference.native, 0), (3.0, Reference.official, 1), (0.0, Reference.native, 0)],
+    [(1.0, NormReference.native, 0), (3.0, NormReference.official, 1), (0.0, NormReference.native, 0)],
 )
 @pytest.mark.parametrize("scale", [None, 1024.0])
 @pytest.mark.parametrize("tangent", [False, True])
 def test_the_penalty_and_its_gradient_are_those_of_finite_differences(
     judge, target, reference, missing, tangent, scale
 ):
-    penalty = GradientPenalty(name="p", at=Points.mixed, weight=10.0, target=target, reference=reference)
+    penalty = GradientPenalty(name="p", at=PenaltyAt.interpolated, weight=10.0, target=target, reference=reference)
     points = normal(2, 2, 8, 8, seed=3)
     naive = Judge(judge)
 
@@ -309,9 +309,9 @@ def test_the_penalty_and_its_gradient_are_those_of_finite_differences(
         return 10 * (norms / target - 1) ** 2 if target else 10 * norms**2
 
     judge.zero_grad(set_to_none=True)
-    how = Examination((penalty,), missing, None, None if scale is None else torch.tensor(scale), tangent)
-    if tangent:
-        found, scores = by_tangent(lambda images, *, parts=1: judge(images, 8, parts=parts), penalty, points, how)
+    how = PenaltyContext((penalty,), missing, None, None if scale is None else torch.tensor(scale), tangent)
+    if jvp:
+        found, scores = by_jvp(lambda images, *, parts=1: judge(images, 8, parts=parts), penalty, points, how)
         close(scores, naive(points.double().numpy()), rtol=1e-4, atol=1e-5)
     else:
         seen = points.clone().requires_grad_()
@@ -356,9 +356,9 @@ def test_the_penalty_of_a_smooth_float64_critic_is_that_of_finite_differences():
 
     plain = {name: value.detach().numpy().copy() for name, value in parameters.items()}
     x = points.clone().requires_grad_()
-    penalty = GradientPenalty(name="p", at=Points.mixed, weight=10.0, target=1.0)
+    penalty = GradientPenalty(name="p", at=PenaltyAt.interpolated, weight=10.0, target=1.0)
     scores = torch.tanh(x @ parameters["w"].T + parameters["b"]) @ parameters["v"]
-    found = by_autograd(penalty, x, scores, Examination((penalty,), 0, None, None, False))
+    found = by_autograd(penalty, x, scores, PenaltyContext((penalty,), 0, None, None, False))
     close(found, expected(plain), rtol=1e-5, atol=1e-5)
     found.sum().backward()
     for name, values in plain.items():
@@ -376,7 +376,7 @@ def test_the_penalty_of_a_smooth_float64_critic_is_that_of_finite_differences():
 def test_a_critic_without_slope_gets_finite_gradients(loss):
     weights = torch.zeros(1, 4, 4, requires_grad=True)
     terms = for_d(
-        loss, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), draws()
+        loss, linear_critic(weights), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), rng()
     )
     total = sum(term.mean() for term in terms.loss.values())
     assert torch.isfinite(total)
@@ -397,7 +397,7 @@ def test_a_discriminator_of_zeros_gets_finite_gradients(judge):
             reals_of(same.clone()),
             same.clone(),
             phase(resolution=8),
-            draws(),
+            rng(),
         )
         sum(term.mean() for term in terms.loss.values()).backward()
         for name, parameter in dead.named_parameters():
@@ -410,7 +410,7 @@ def test_a_discriminator_of_zeros_gets_finite_gradients(judge):
 @pytest.mark.parametrize("interval", [1, 2, 8])
 @pytest.mark.parametrize("batch", [3, 16])
 def test_a_lazy_penalty_is_due_at_every_interval_th_update(interval, batch):
-    penalty = GradientPenalty(name="p", at=Points.reals, weight=1.0, interval=interval)
+    penalty = GradientPenalty(name="p", at=PenaltyAt.reals, weight=1.0, interval=interval)
     for start in (0, batch * 1000, 100_001):  # a phase may begin at any image count
         due = [penalty.due(phase(batch=batch), start + update * batch) for update in range(5 * interval)]
         positions = [position for position, now in enumerate(due) if now]
@@ -419,7 +419,7 @@ def test_a_lazy_penalty_is_due_at_every_interval_th_update(interval, batch):
 
 
 def test_a_lazy_penalty_is_due_at_the_first_update_of_a_run():
-    assert GradientPenalty(name="p", at=Points.reals, weight=1.0, interval=8).due(phase(batch=16), 0)
+    assert GradientPenalty(name="p", at=PenaltyAt.reals, weight=1.0, interval=8).due(phase(batch=16), 0)
 
 
 @pytest.mark.parametrize("eager", ALL, ids=lambda loss: type(loss).__name__)
@@ -430,7 +430,7 @@ def test_a_lazy_penalty_counts_interval_times_as_much_and_is_absent_in_between(e
 
     def terms_of(loss, update):
         return for_d(
-            loss, critic, reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), draws(2 * update)
+            loss, critic, reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1), phase(), rng(2 * update)
         ).loss
 
     for name in names:
@@ -460,7 +460,7 @@ def watched_critic(weights):
 def test_mixed_points_lie_between_each_real_and_its_fake_at_one_place_per_image():
     critic, seen = watched_critic(normal(3, 4, 4))
     reals, fakes = normal(64, 3, 4, 4), normal(64, 3, 4, 4, seed=1)
-    for_d(WGAN_GP, critic, reals_of(reals.clone()), fakes.clone(), phase(batch=64), draws())
+    for_d(WGAN_GP, critic, reals_of(reals.clone()), fakes.clone(), phase(batch=64), rng())
     assert torch.equal(seen[0], reals)
     assert torch.equal(seen[1], fakes)
     (mixed,) = seen[2:]
@@ -491,18 +491,18 @@ def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(judge, loss
             reals_of(reals.clone()),
             fakes.clone(),
             phase(batch=4, resolution=8),
-            draws(4 * update),
+            rng(4 * update),
         )
         naive = Judge(judge)
-        close(terms.shown["scores/reals"], naive(reals.double().numpy()), atol=2e-5, rtol=1e-5)
-        close(terms.shown["scores/fakes"], naive(fakes.double().numpy()), atol=2e-5, rtol=1e-5)
+        close(terms.metrics["scores/reals"], naive(reals.double().numpy()), atol=2e-5, rtol=1e-5)
+        close(terms.metrics["scores/fakes"], naive(fakes.double().numpy()), atol=2e-5, rtol=1e-5)
 
 
 def test_mixing_changes_from_step_to_step_and_is_repeated_by_the_same_step():
     shown = []
     for images in (0, 0, 2):
         critic, seen = watched_critic(normal(3, 4, 4))
-        for_d(WGAN_GP, critic, reals_of(normal(2, 3, 4, 4)), normal(2, 3, 4, 4, seed=1), phase(), draws(images))
+        for_d(WGAN_GP, critic, reals_of(normal(2, 3, 4, 4)), normal(2, 3, 4, 4, seed=1), phase(), rng(images))
         shown.append(seen[2])
     assert torch.equal(shown[0], shown[1])
     assert not torch.equal(shown[0], shown[2])
@@ -516,9 +516,9 @@ def test_terms_are_one_number_per_image(loss):
         return images.flatten(1).sum(1), images.flatten(1)[:, :4]
 
     reals = reals_of(normal(3, 1, 4, 4), labels, labels)
-    terms = for_d(loss, critic, reals, normal(3, 1, 4, 4, seed=1), phase(batch=3), draws())
-    assert all(term.shape == (3,) for term in (*terms.loss.values(), *terms.shown.values()))
-    assert not any(term.requires_grad for term in terms.shown.values())
+    terms = for_d(loss, critic, reals, normal(3, 1, 4, 4, seed=1), phase(batch=3), rng())
+    assert all(term.shape == (3,) for term in (*terms.loss.values(), *terms.metrics.values()))
+    assert not any(term.requires_grad for term in terms.metrics.values())
     terms = loss.for_g(critic, reals, normal(3, 1, 4, 4, seed=1))
     assert all(term.shape == (3,) for term in terms.loss.values())
 
@@ -526,9 +526,9 @@ def test_terms_are_one_number_per_image(loss):
 def test_scores_are_shown_as_they_are():
     weights = normal(1, 4, 4)
     reals, fakes = normal(2, 1, 4, 4), normal(2, 1, 4, 4, seed=1)
-    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), draws())
-    close(terms.shown["scores/reals"], (reals * weights).flatten(1).sum(1).detach().double(), rtol=1e-5, atol=1e-5)
-    close(terms.shown["scores/fakes"], (fakes * weights).flatten(1).sum(1).detach().double(), rtol=1e-5, atol=1e-5)
+    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), rng())
+    close(terms.metrics["scores/reals"], (reals * weights).flatten(1).sum(1).detach().double(), rtol=1e-5, atol=1e-5)
+    close(terms.metrics["scores/fakes"], (fakes * weights).flatten(1).sum(1).detach().double(), rtol=1e-5, atol=1e-5)
 
 
 def test_the_whole_wgan_gp_loss_of_a_linear_critic_is_the_sum_worked_by_hand():
@@ -536,7 +536,7 @@ def test_the_whole_wgan_gp_loss_of_a_linear_critic_is_the_sum_worked_by_hand():
     weights[0, 0, 0] = 3.0
     reals, fakes = torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4)
     reals[:, 0, 0, 0], fakes[:, 0, 0, 0] = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -1.0])
-    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), draws())
+    terms = for_d(WGAN_GP, linear_critic(weights), reals_of(reals), fakes, phase(), rng())
     total = sum(term.mean() for term in terms.loss.values())
     # Scores 3, 6 and 0, -3: critic -3 and -9, drift .009 and .036, penalty 10 * (3 - 1)^2 = 40.
     assert total.item() == pytest.approx((-3 - 9) / 2 + (0.009 + 0.036) / 2 + 40, rel=1e-6)
@@ -580,7 +580,7 @@ def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():
     reals, fakes = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)
     reals[0, 0, 0, :3], fakes[0, 0, 0, :3] = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 3.0])
     batch = reals_of(reals, torch.eye(3)[:1], torch.eye(3)[2:])  # class 0 for the D step, class 2 for the G step
-    terms = for_d(WGAN_GP, critic, batch, fakes, phase(batch=1), draws()).loss
+    terms = for_d(WGAN_GP, critic, batch, fakes, phase(batch=1), rng()).loss
     close(terms["D/labels_reals"], [math.log(E**2 + E + 1) - 2], **ROUNDING)
     close(terms["D/labels_fakes"], [math.log(1 + E + E**3)], **ROUNDING)
     terms = WGAN_GP.for_g(critic, batch, fakes).loss
@@ -589,7 +589,7 @@ def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():
 
 def test_there_are_no_label_terms_without_labels():
     critic, reals, fakes = linear_critic(normal(1, 4, 4)), reals_of(normal(2, 1, 4, 4)), normal(2, 1, 4, 4, seed=1)
-    assert not [name for name in for_d(WGAN_GP, critic, reals, fakes, phase(), draws()).loss if "label" in name]
+    assert not [name for name in for_d(WGAN_GP, critic, reals, fakes, phase(), rng()).loss if "label" in name]
     assert not [name for name in WGAN_GP.for_g(critic, reals, fakes).loss if "label" in name]
 
 
@@ -621,7 +621,7 @@ def test_the_yaml_of_a_loss_has_exactly_its_fields(name):
 
 def test_the_default_wgan_gp_is_that_of_the_official_code():
     assert build_loss(options_of("wgan_gp")) == WganGp(
-        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1
+        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, interval=1
     )
 
 

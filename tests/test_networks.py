@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.core.architecture import Geometry, Resampling
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.stream.reals import RealStream
 from pggan.networks.networks import (
@@ -856,7 +856,7 @@ def phase_at(resolution, alpha, batch):
 
 def batch_of(images, alpha):
     phase = phase_at(images.shape[1], alpha, len(images))
-    return stream_of(images).batch(phase, Draws(0, 0, torch.device("cpu"))).images
+    return stream_of(images).batch(phase, StepRng(0, 0, torch.device("cpu"))).images
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])

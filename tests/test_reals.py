@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pggan.bench.steps import phase_of
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
@@ -35,8 +35,8 @@ def pyramid(make_pyramid, tmp_path_factory):
 
 def defined_batch(pyramid, seed, images, phase):
     """One image at a time, with plain arithmetic."""
-    draws, batch = Draws(seed, images, CPU), []
-    flips = draws.uniform("mirror", phase.batch, 1, 1, 1).flatten()
+    rng, batch = StepRng(seed, images, CPU), []
+    flips = rng.uniform("mirror", phase.batch, 1, 1, 1).flatten()
     for position in range(phase.batch):
         epoch, place = divmod(images + position, pyramid.images)
         index = epoch_order(seed, epoch, pyramid.images)[place]
@@ -64,7 +64,7 @@ def steps():
 def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):
     stream = RealStream(pyramid, 3, CPU, True, False, budget=budget, phase_at=SCHEDULE.at if ahead else None)
     for images, phase in steps():
-        found = stream.batch(phase, Draws(3, images, CPU)).images
+        found = stream.batch(phase, StepRng(3, images, CPU)).images
         torch.testing.assert_close(found, defined_batch(pyramid, 3, images, phase), rtol=0, atol=1e-6)
         if phase.alpha == 1:
             assert torch.equal(found, defined_batch(pyramid, 3, images, phase))
@@ -75,12 +75,12 @@ def test_batches_do_not_depend_on_history(pyramid):
     stream = RealStream(pyramid, 0, CPU, True, True, budget=0, phase_at=SCHEDULE.at)
     first = {}
     for images, phase in steps():
-        batch = stream.batch(phase, Draws(0, images, CPU))
+        batch = stream.batch(phase, StepRng(0, images, CPU))
         first[images] = batch._replace(images=batch.images.clone())
     fresh = RealStream(pyramid, 0, CPU, True, True, budget=10**9)
     for images, phase in reversed(list(steps())):
         for source in (stream, fresh):
-            again = source.batch(phase, Draws(0, images, CPU))
+            again = source.batch(phase, StepRng(0, images, CPU))
             assert torch.equal(again.images, first[images].images)
             assert torch.equal(again.labels, first[images].labels)
             assert torch.equal(again.fake_labels, first[images].fake_labels)
@@ -99,9 +99,9 @@ def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
             RealStream(pyramid, 1, CPU, True, True, budget=budget, phase_at=SCHEDULE.at, share=part) for part in parts
         ]
         for images, phase in steps():
-            expected = whole.batch(phase, Draws(1, images, CPU))
+            expected = whole.batch(phase, StepRng(1, images, CPU))
             for stream, part in zip(streams, parts, strict=True):
-                found, positions = stream.batch(phase, Draws(1, images, CPU)), part(phase.batch)
+                found, positions = stream.batch(phase, StepRng(1, images, CPU)), part(phase.batch)
                 assert torch.equal(found.images, expected.images[positions]), kind
                 assert torch.equal(found.labels, expected.labels[positions])
                 assert torch.equal(found.fake_labels, expected.fake_labels[positions])
@@ -167,10 +167,10 @@ def test_floats_go_where_the_last_ones_were():
 def test_labels_belong_to_their_images(pyramid):
     stream = RealStream(pyramid, 2, CPU, False, True)
     phase = phase_of(16, 10)
-    batch = stream.batch(phase, Draws(2, 40, CPU))
+    batch = stream.batch(phase, StepRng(2, 40, CPU))
     indices = indices_at(2, 40, 10, 50)
     assert batch.labels.argmax(1).tolist() == pyramid.labels[indices].tolist()
-    unlabelled = RealStream(pyramid, 2, CPU, False, False).batch(phase, Draws(2, 40, CPU))
+    unlabelled = RealStream(pyramid, 2, CPU, False, False).batch(phase, StepRng(2, 40, CPU))
     assert (unlabelled.labels, unlabelled.fake_labels) == (None, None)
 
 
@@ -277,7 +277,7 @@ def test_no_thread_outlives_the_stream(pyramid):
     stream = RealStream(pyramid, 0, CPU, True, False, budget=0, phase_at=lambda images: replace(phase, batch=4))
     phase = phase_of(16, 4)
     for step in range(3):
-        stream.batch(phase, Draws(0, 4 * step, CPU))
+        stream.batch(phase, StepRng(0, 4 * step, CPU))
     new = set(threading.enumerate()) - before
     assert new
     del stream

@@ -14,7 +14,7 @@ from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.run import launch
 from pggan.sampling.latents import seed_latents
-from pggan.sampling.render import choose_stage, render
+from pggan.sampling.render import render, render_settings
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def generator(run_dir):
 
 def stage(generator, **changes):
     options = {"resolution": None, "alpha": None, "truncation": 1.0, "label": None}
-    return choose_stage(generator, **{**options, **changes})
+    return render_settings(generator, **{**options, **changes})
 
 
 def pixels(path):

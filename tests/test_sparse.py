@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pggan.training.gradients.dgc import InUse
-from pggan.training.gradients.sparse_optimizer import SparseSteps
-from pggan.training.state import new_state
+from pggan.optim.dgc import ParameterVector
+from pggan.optim.sparse_optimizer import SparseOptimizer
+from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 
 CPU = torch.device("cpu")
@@ -37,14 +37,14 @@ def test_moved_weights_keep_values_strides_and_names():
 
 
 @pytest.mark.parametrize("player", ["g", "d"])
-def test_entries_reach_the_weights_in_use_and_no_others(player):
+def test_entries_reach_the_weights_in_use_and_no_others(trainable):
     state = new_state(SMALL, ADAM, 0, CPU, sparse=True)
-    player = getattr(state, player)
-    weights = list(player.network.weights)
+    trainable = getattr(state, trainable)
+    weights = list(trainable.network.weights)
     used = weights[1::2]  # as with layers that have not grown yet
     for weight in used:
         weight.grad = torch.zeros_like(weight)
-    using = InUse(player, player.optimizer)
+    using = ParameterVector(trainable, trainable.optimizer)
     generator = torch.Generator().manual_seed(1)
     whole = torch.zeros(using.size)
     indices = torch.randperm(using.size, generator=generator)[: using.size // 3]
@@ -52,9 +52,9 @@ def test_entries_reach_the_weights_in_use_and_no_others(player):
     expected = dense(used, whole.split([weight.numel() for weight in used]))
     others = [weight.detach().clone() for weight in weights[::2]]
     twice = torch.cat([indices, indices[:5]])  # in two messages: the second time it is 0
-    player.optimizer.give(using.positions(twice), torch.cat([whole[indices], torch.zeros(5)]))
-    torch.testing.assert_close(player.gradient_norm(), whole.norm())
-    player.step(0.1, torch.tensor(True))
+    trainable.optimizer.set_update(using.positions(twice), torch.cat([whole[indices], torch.zeros(5)]))
+    torch.testing.assert_close(trainable.gradient_norm(), whole.norm())
+    trainable.step(0.1, torch.tensor(True))
     for weight, after in zip(used, expected, strict=True):
         torch.testing.assert_close(weight, after, rtol=0, atol=1e-7)
     assert all(torch.equal(weight, before) for weight, before in zip(weights[::2], others, strict=True))
@@ -63,16 +63,16 @@ def test_entries_reach_the_weights_in_use_and_no_others(player):
 
 def test_a_step_that_is_not_finite_changes_nothing_and_one_that_was_not_given_neither():
     weights = [nn.Parameter(torch.arange(3.0)), nn.Parameter(torch.ones(2, 2))]
-    steps = SparseSteps(weights, weights)
+    steps = SparseOptimizer(weights, weights)
     steps.param_groups[0]["lr"] = 0.5
-    steps.give(torch.tensor([0, 17]), torch.tensor([torch.inf, 1.0]))
+    steps.set_update(torch.tensor([0, 17]), torch.tensor([torch.inf, 1.0]))
     steps.found_inf = torch.tensor(1.0)
     steps.step()
     steps.found_inf = torch.tensor(0.0)
     steps.step()
     assert weights[0].tolist() == [0, 1, 2]
     assert weights[1].tolist() == [[1, 1], [1, 1]]
-    steps.give(torch.tensor([2, 17]), torch.tensor([1.0, -1.0]))
+    steps.set_update(torch.tensor([2, 17]), torch.tensor([1.0, -1.0]))
     steps.step()
     assert weights[0].tolist() == [0, 1, 1.5]
     assert weights[1].tolist() == [[1, 1.5], [1, 1]]
@@ -83,8 +83,8 @@ def test_a_loaded_state_lies_where_steps_are_taken():
     state.load_tensors(other.tensors())
     weight = state.d.network.weights[0]
     weight.grad = torch.zeros_like(weight)
-    using = InUse(state.d, state.d.optimizer)
+    using = ParameterVector(state.d, state.d.optimizer)
     before = other.d.network.weights[0].flatten()[0].item()
-    state.d.optimizer.give(using.positions(torch.tensor([0])), torch.tensor([1.0]))
+    state.d.optimizer.set_update(using.positions(torch.tensor([0])), torch.tensor([1.0]))
     state.d.step(0.25, torch.tensor(True))
     assert weight.flatten()[0].item() == before - 0.25

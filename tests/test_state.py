@@ -6,18 +6,18 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.base import Reals
-from pggan.networks.numerics import Compute
-from pggan.training.state import new_state, state_sha256
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state, state_sha256
 from pggan.training.step import train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
 MOMENTUM = dataclasses.replace(ADAM, beta1=0.5)  # both moments matter
-PARTS = {"generator", "discriminator", "average", "optimizer_g", "optimizer_d", "guards"}
+PARTS = {"generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler"}
 
 
 def state_of(seed=0, **changes):
@@ -29,7 +29,13 @@ def train(state, steps, resolution=8, alpha=0.6):
     for _ in range(steps):
         images = torch.randn(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(state.images))
         train_step(
-            state, phase, Reals(images, None, None), WGAN_GP, Draws(0, state.images, CPU), decay=0.9, compute=Compute()
+            state,
+            phase,
+            Reals(images, None, None),
+            WGAN_GP,
+            StepRng(0, state.images, CPU),
+            decay=0.9,
+            compute=ComputeOptions(),
         )
     return state
 
@@ -83,8 +89,8 @@ def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
 
 def test_the_average_starts_as_the_generator():
     parts = state_of().tensors()
-    assert parts["average"].keys() == parts["generator"].keys()
-    assert all(torch.equal(parts["average"][name], tensor) for name, tensor in parts["generator"].items())
+    assert parts["generator_ema"].keys() == parts["generator"].keys()
+    assert all(torch.equal(parts["generator_ema"][name], tensor) for name, tensor in parts["generator"].items())
 
 
 def test_generator_and_discriminator_start_with_unrelated_weights():
@@ -100,9 +106,11 @@ def test_generator_and_discriminator_start_with_unrelated_weights():
 def test_optimizers_are_given_gradients_in_the_order_of_memory():
     """PyTorch's fused ones copy others."""
     state, seen = state_of(), []
-    for player in (state.g, state.d):
-        player.optimizer.register_step_pre_hook(
-            lambda *_, player=player: seen.extend(handle.grad for handle in player.handles if handle.grad is not None)
+    for trainable in (state.g, state.d):
+        trainable.optimizer.register_step_pre_hook(
+            lambda *_, player=trainable: seen.extend(
+                handle.grad for handle in trainable.handles if handle.grad is not None
+            )
         )
     train(state, 1)
     assert any(gradient.ndim == 4 and gradient.shape[1:3] == (3, 3) for gradient in seen)
@@ -111,8 +119,8 @@ def test_optimizers_are_given_gradients_in_the_order_of_memory():
 
 def test_weights_that_have_moved_in_memory_are_updated_all_the_same():
     state, moved = state_of(), state_of()
-    for player in (moved.g, moved.d):
-        for weight in player.network.weights:
+    for trainable in (moved.g, moved.d):
+        for weight in trainable.network.weights:
             weight.data = weight.data.clone()
     assert digest(train(moved, 2)) == digest(train(state, 2))
     assert digest(moved) != digest(state_of())
@@ -127,17 +135,17 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
     for part, network in (
         ("generator", trained.g.network),
         ("discriminator", trained.d.network),
-        ("average", trained.average),
+        ("generator_ema", trained.average),
     ):
         assert parts[part].keys() == {name for name, _ in network.named_parameters()}
-    for part, player in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
-        named = zip(player.network.named_parameters(), player.handles, strict=True)
-        used = {name for (name, _), handle in named if handle in player.optimizer.state}
+    for part, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
+        named = zip(trainable.network.named_parameters(), trainable.handles, strict=True)
+        used = {name for (name, _), handle in named if handle in trainable.optimizer.state}
         kinds = ("step", "exp_avg", "exp_avg_sq")
         assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
         for name in used:
             assert parts[part][f"{name}/step"].item() == 3
-            assert parts[part][f"{name}/exp_avg"].shape == player.network.get_parameter(name).shape
+            assert parts[part][f"{name}/exp_avg"].shape == trainable.network.get_parameter(name).shape
 
 
 def test_loading_gives_back_what_was_saved(trained):
@@ -188,7 +196,7 @@ def test_loading_does_not_change_what_was_given(trained):
     assert same(parts, before)
 
 
-@pytest.mark.parametrize("part", ["generator", "discriminator", "average"])
+@pytest.mark.parametrize("part", ["generator", "discriminator", "generator_ema"])
 def test_weights_of_other_networks_are_refused(trained, part):
     parts = saved(trained)
     name = next(iter(parts[part]))

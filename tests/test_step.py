@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 
-from pggan.config import AverageConfig
-from pggan.core.rng import Draws
+from pggan.config import EmaConfig
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.numerics import Compute
-from pggan.run.loop import average_decay
-from pggan.training.state import follow, new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.run.loop import ema_decay
+from pggan.optim.state import new_state, update_ema
 from pggan.training.step import frozen, train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
@@ -48,10 +48,10 @@ def reals_at(resolution=16, seed=0, count=4, labels=None, fake_labels=None):
     return Reals(torch.randn(count, 3, resolution, resolution, generator=generator).clamp(-1, 1), labels, fake_labels)
 
 
-def step(state, phase=None, reals=None, loss=WGAN_GP, decay=0.9, seed=0, compute=Compute()):  # noqa: B008
+def step(state, phase=None, reals=None, loss=WGAN_GP, decay=0.9, seed=0, compute=ComputeOptions()):  # noqa: B008
     phase = phase or phase_at()
     reals = reals or reals_at(phase.resolution, seed=state.images, count=phase.batch)
-    return train_step(state, phase, reals, loss, Draws(seed, state.images, CPU), decay=decay, compute=compute)
+    return train_step(state, phase, reals, loss, StepRng(seed, state.images, CPU), decay=decay, compute=compute)
 
 
 def copies(network):
@@ -63,14 +63,14 @@ def gradients(network):
     return LAST.get(network, {})
 
 
-def remember(player):
+def remember(trainable):
     """A step forgets its gradients; keep those that its optimizer saw."""
 
     def keep(*_):
-        named = player.network.named_parameters()
-        LAST[player.network] = {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
+        named = trainable.network.named_parameters()
+        LAST[trainable.network] = {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
 
-    player.optimizer.register_step_pre_hook(keep)
+    trainable.optimizer.register_step_pre_hook(keep)
 
 
 def equal(one, other):
@@ -158,8 +158,8 @@ def test_gradients_of_an_earlier_step_are_forgotten():
     once, twice = state_of(), state_of()
     step(once)
     step(twice, reals=reals_at(seed=77))
-    for player in (twice.g, twice.d):
-        player.optimizer.state.clear()
+    for trainable in (twice.g, twice.d):
+        trainable.optimizer.state.clear()
     fresh = state_of()
     for name in ("g", "d"):
         getattr(twice, name).network.load_state_dict(getattr(fresh, name).network.state_dict())
@@ -222,10 +222,10 @@ def test_two_steps_are_those_of_the_formulas():
     squares = {id(p): torch.zeros(p.shape, dtype=torch.float64) for network in (g, d) for p in network.parameters()}
     for count in (1, 2):
         reals = reals_at(8, seed=count)
-        draws = Draws(5, state.images, CPU)
-        z_d, z_g, mix = draws.normal("d_latents", 4, 6), draws.normal("g_latents", 4, 6), draws.uniform("mix", 4)
+        rng = StepRng(5, state.images, CPU)
+        z_d, z_g, mix = rng.normal("d_latents", 4, 6), rng.normal("g_latents", 4, 6), rng.uniform("mix", 4)
 
-        def learn(network, loss, rate, count=count):
+        def train_step(network, loss, rate, count=count):
             used = [p for name, p in network.named_parameters()]
             found = torch.autograd.grad(loss, used, allow_unused=True)
             with torch.no_grad():
@@ -243,16 +243,16 @@ def test_two_steps_are_those_of_the_formulas():
         norm = slope.square().sum((1, 2, 3)).sqrt() / 4
         on_reals, on_fakes = d(x, 8, 0.4)[0], d(fakes, 8, 0.4)[0]
         loss_d = (on_fakes - on_reals + 10 * (norm - 1) ** 2 + 0.001 * on_reals**2).mean()
-        learn(d, loss_d, 0.002)
+        train_step(d, loss_d, 0.002)
         loss_g = -d(g(z_g, None, 8, 0.4), 8, 0.4)[0].mean()
-        learn(g, loss_g, 0.001)
+        train_step(g, loss_g, 0.001)
         average = {name: 0.9 * average[name] + 0.1 * p.double() for name, p in copies(g).items()}
 
         watched = step(state, phase, reals, seed=5)
         assert watched["D/loss"].item() == pytest.approx(loss_d.item(), rel=1e-4, abs=1e-4)
         assert watched["G/loss"].item() == pytest.approx(loss_g.item(), rel=1e-4, abs=1e-4)
 
-    for found, expected in ((state.g.network, copies(g)), (state.d.network, copies(d)), (state.average, average)):
+    for found, expected in ((state.g.network, copies(g)), (state.d.network, copies(d)), (state.g_ema, average)):
         for name, parameter in found.named_parameters():
             # Where a gradient is rounding only, Adam's step has an arbitrary sign, hence a few exceptions.
             off = (parameter.detach().double() - expected[name].double()).abs() > 2e-5
@@ -263,10 +263,10 @@ def test_the_first_adam_step_moves_each_weight_by_the_learning_rate_against_its_
     state = state_of()
     before_g, before_d = copies(state.g.network), copies(state.d.network)
     step(state, phase_at(rate_g=0.01, rate_d=0.003))
-    for player, before, rate in ((state.g, before_g, 0.01), (state.d, before_d, 0.003)):
-        for name, gradient in gradients(player.network).items():
+    for trainable, before, rate in ((state.g, before_g, 0.01), (state.d, before_d, 0.003)):
+        for name, gradient in gradients(trainable.network).items():
             clear = gradient.abs() > 1e-5
-            moved = player.network.get_parameter(name).detach() - before[name]
+            moved = trainable.network.get_parameter(name).detach() - before[name]
             torch.testing.assert_close(moved[clear], -rate * gradient[clear].sign(), atol=2e-5, rtol=2e-3)
 
 
@@ -284,8 +284,8 @@ def test_learning_rates_of_g_and_d_are_those_of_the_phase_at_every_step():
 def test_the_gradient_norms_shown_are_those_of_all_weights_together():
     state = state_of()
     watched = step(state)
-    for name, player in (("G", state.g), ("D", state.d)):
-        total = math.sqrt(sum(g.double().square().sum().item() for g in gradients(player.network).values()))
+    for name, trainable in (("G", state.g), ("D", state.d)):
+        total = math.sqrt(sum(g.double().square().sum().item() for g in gradients(trainable.network).values()))
         assert watched[f"{name}/gradient_norm"].item() == pytest.approx(total, rel=1e-5)
 
 
@@ -321,7 +321,7 @@ def test_a_step_leaves_the_levels_that_are_not_in_use_as_they_are(alpha, rgb_in_
 def test_the_average_goes_on_following_levels_that_are_no_longer_in_use():
     state = state_of()
     step(state, phase_at(8, alpha=0.5), reals_at(8))
-    weight, mean = state.g.network.to_rgb["4"].weight.detach(), state.average.to_rgb["4"].weight
+    weight, mean = state.g.network.to_rgb["4"].weight.detach(), state.g_ema.to_rgb["4"].weight
     apart = (mean - weight).abs().max()
     step(state, phase_at(16, alpha=1.0))
     assert 0 < (mean - weight).abs().max() < apart
@@ -345,11 +345,11 @@ def test_at_the_first_image_of_a_fade_new_layers_get_no_gradient_and_do_not_move
 def test_moments_belong_to_the_levels_in_use_only():
     state = state_of()
     step(state, phase_at(8), reals_at(8))
-    for player in (state.g, state.d):
-        for (name, _), handle in zip(player.network.named_parameters(), player.handles, strict=True):
+    for trainable in (state.g, state.d):
+        for (name, _), handle in zip(trainable.network.named_parameters(), trainable.handles, strict=True):
             levels = [int(part) for part in name.split(".") if part.isdecimal()]
             in_use = name.startswith(("stem", "head", "blocks.8.", "to_rgb.8.", "from_rgb.8."))
-            assert (handle in player.optimizer.state) == in_use, (name, levels)
+            assert (handle in trainable.optimizer.state) == in_use, (name, levels)
 
 
 # ---- clock and optimizer ---------------------------------------------------------------------------------
@@ -376,13 +376,13 @@ def test_a_step_is_a_function_of_state_reals_and_seed():
 
 def test_optimizers_are_the_papers_adam():
     state = state_of()
-    for player in (state.g, state.d):
-        (group,) = player.optimizer.param_groups
+    for trainable in (state.g, state.d):
+        (group,) = trainable.optimizer.param_groups
         assert group["betas"] == (0.0, 0.99)
         assert group["eps"] == 1e-8
         assert group["weight_decay"] == 0
         assert not group["amsgrad"]
-        memory = [parameter.data_ptr() for parameter in player.network.parameters()]
+        memory = [parameter.data_ptr() for parameter in trainable.network.parameters()]
         assert [handle.data_ptr() for handle in group["params"]] == memory
 
 
@@ -390,9 +390,9 @@ def test_resetting_the_optimizers_clears_their_moments_and_begins_anew():
     state = state_of()
     for _ in range(3):
         step(state)
-    assert all(player.optimizer.state for player in (state.g, state.d))
+    assert all(trainable.optimizer.state for trainable in (state.g, state.d))
     state.reset_optimizers()
-    assert not any(player.optimizer.state for player in (state.g, state.d))
+    assert not any(trainable.optimizer.state for trainable in (state.g, state.d))
     before = copies(state.g.network)
     step(state, phase_at(rate_g=0.01))
     for name, gradient in gradients(state.g.network).items():  # a first step again: by the rate, whatever the gradient
@@ -410,11 +410,11 @@ def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_step():
     for parameter in state.g.network.parameters():
         parameter.data.fill_(2.0)
         parameter.grad = torch.zeros_like(parameter)  # in use
-    for parameter in state.average.parameters():
+    for parameter in state.g_ema.parameters():
         parameter.data.fill_(10.0)
     for _ in range(5):
-        follow(state.average, state.g.network, 0.9)
-    for parameter in state.average.parameters():  # 2 + 0.9^5 * (10 - 2) = 2 + 0.59049 * 8
+        update_ema(state.g_ema, state.g.network, 0.9)
+    for parameter in state.g_ema.parameters():  # 2 + 0.9^5 * (10 - 2) = 2 + 0.59049 * 8
         torch.testing.assert_close(parameter, torch.full_like(parameter, 6.72392), atol=1e-5, rtol=0)
 
 
@@ -422,11 +422,11 @@ def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_step():
 def test_a_step_averages_by_the_decay_given(decay):
     state = state_of()
     step(state, decay=0.5)
-    before = copies(state.average)
+    before = copies(state.g_ema)
     step(state, decay=decay)
     used = gradients(state.g.network)
     assert used
-    for name, mean in state.average.named_parameters():
+    for name, mean in state.g_ema.named_parameters():
         if name in used:
             weight = state.g.network.get_parameter(name).detach().double()
             expected = decay * before[name].double() + (1 - decay) * weight
@@ -437,61 +437,61 @@ def test_a_step_averages_by_the_decay_given(decay):
 
 def test_the_average_starts_as_the_generator_and_gets_no_gradient():
     state = state_of()
-    assert equal(copies(state.average), copies(state.g.network))
-    assert not any(parameter.requires_grad for parameter in state.average.parameters())
+    assert equal(copies(state.g_ema), copies(state.g.network))
+    assert not any(parameter.requires_grad for parameter in state.g_ema.parameters())
     step(state)
-    assert not gradients(state.average)
-    shared = {p.data_ptr() for p in state.average.parameters()} & {p.data_ptr() for p in state.g.network.parameters()}
+    assert not gradients(state.g_ema)
+    shared = {p.data_ptr() for p in state.g_ema.parameters()} & {p.data_ptr() for p in state.g.network.parameters()}
     assert not shared
 
 
 def half_life(images=None, ramp_up=None, per_step=None):
-    return AverageConfig(half_life_images=images, ramp_up=ramp_up, decay_per_step=per_step)
+    return EmaConfig(half_life_images=images, ramp_up=ramp_up, decay_per_step=per_step)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16, 250])
 def test_after_its_half_life_an_old_weight_counts_half_whatever_the_batch(batch):
     weight = 1.0
     for images in range(50_000, 60_000, batch):
-        weight *= average_decay(half_life(10_000.0), images, batch)
+        weight *= ema_decay(half_life(10_000.0), images, batch)
     assert weight == pytest.approx(0.5, rel=1e-9)
 
 
 def test_without_ramp_up_the_decay_is_the_same_from_the_first_step():
-    assert average_decay(half_life(10_000.0), 0, 16) == average_decay(half_life(10_000.0), 10**7, 16)
+    assert ema_decay(half_life(10_000.0), 0, 16) == ema_decay(half_life(10_000.0), 10**7, 16)
 
 
 def test_with_ramp_up_the_half_life_is_at_most_a_share_of_the_images_shown():
     config = half_life(10_000.0, ramp_up=0.05)
     # After 2000 images the half-life is 100, so 100 images halve the weight and 50 leave 1 / sqrt(2).
-    assert average_decay(config, 2000, 100) == pytest.approx(0.5)
-    assert average_decay(config, 2000, 50) == pytest.approx(math.sqrt(0.5))
+    assert ema_decay(config, 2000, 100) == pytest.approx(0.5)
+    assert ema_decay(config, 2000, 50) == pytest.approx(math.sqrt(0.5))
     # 0.05 of 200,000 images is the half-life itself; from there on it does not rise any more.
-    assert average_decay(config, 200_000, 10_000) == pytest.approx(0.5)
-    assert average_decay(config, 10**9, 10_000) == pytest.approx(0.5)
-    decays = [average_decay(config, images, 16) for images in range(0, 400_000, 5000)]
+    assert ema_decay(config, 200_000, 10_000) == pytest.approx(0.5)
+    assert ema_decay(config, 10**9, 10_000) == pytest.approx(0.5)
+    decays = [ema_decay(config, images, 16) for images in range(0, 400_000, 5000)]
     assert all(earlier <= later for earlier, later in itertools.pairwise(decays))
 
 
 def test_with_ramp_up_the_first_step_takes_over_the_generator():
-    assert average_decay(half_life(10_000.0, ramp_up=0.05), 0, 16) == 0.0
+    assert ema_decay(half_life(10_000.0, ramp_up=0.05), 0, 16) == 0.0
     state = state_of()
     step(state, decay=0.0)
     for name in gradients(state.g.network):
-        assert torch.equal(state.average.get_parameter(name), state.g.network.get_parameter(name))
+        assert torch.equal(state.g_ema.get_parameter(name), state.g.network.get_parameter(name))
 
 
 @pytest.mark.parametrize("batch", [3, 16, 128])
 def test_the_papers_decay_per_step_does_not_depend_on_the_batch(batch):
-    assert average_decay(half_life(per_step=0.999), 0, batch) == 0.999
-    assert average_decay(half_life(per_step=0.999), 10**6, batch) == 0.999
+    assert ema_decay(half_life(per_step=0.999), 0, batch) == 0.999
+    assert ema_decay(half_life(per_step=0.999), 10**6, batch) == 0.999
 
 
 def test_the_papers_decay_has_a_half_life_of_693_updates():
-    decay = average_decay(half_life(per_step=0.999), 0, 4)
+    decay = ema_decay(half_life(per_step=0.999), 0, 4)
     assert decay**693 == pytest.approx(0.5, abs=1e-3)
     # 89 thousand images at batch 128, 2.8 thousand at batch 4.
-    assert average_decay(half_life(693 * 128.0), 0, 128) == pytest.approx(decay, abs=1e-6)
+    assert ema_decay(half_life(693 * 128.0), 0, 128) == pytest.approx(decay, abs=1e-6)
 
 
 # ---- direction -------------------------------------------------------------------------------------------

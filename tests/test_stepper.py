@@ -9,14 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pggan.training.step
 import pggan.training.step_runner
 from pggan.core.errors import UserError
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks.convolution import DIRECT
-from pggan.networks.numerics import Compute
-from pggan.training.cost.memory_fit import fit
-from pggan.training.state import new_state, state_sha256
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.memory_fit import fit
+from pggan.optim.state import new_state, state_sha256
 from pggan.training.step import learn, set_up
 from pggan.training.step_runner import STEPS_BEFORE_RECORDING, Recording, Stepper, tensors_for
 from tests.definitions import ADAM, WGAN_GP, variant
@@ -34,7 +34,7 @@ SCHEDULE = Schedule(
 )
 
 
-def run(loss=WGAN_GP, compute=Compute(), images=240, before_step=None, first=0, **options):  # noqa: B008
+def run(loss=WGAN_GP, compute=ComputeOptions(), images=240, before_step=None, first=0, **options):  # noqa: B008
     """The state after a short run through two levels and a fade, and what was noticed."""
     state, notices = new_state(ARCHITECTURE, ADAM, 0, CPU), []
     state.images = first
@@ -47,7 +47,7 @@ def run(loss=WGAN_GP, compute=Compute(), images=240, before_step=None, first=0, 
         if phase.index != state.phase_index:
             state.reset_optimizers()
             stepper.forget()
-        stepper.step(phase, Reals(reals, None, None), Draws(0, state.images, CPU), 0.9)
+        stepper.step(phase, Reals(reals, None, None), StepRng(0, state.images, CPU), 0.9)
     return state, notices
 
 
@@ -77,7 +77,7 @@ def recordings(monkeypatch):
 def test_recorded_steps_are_the_steps(recordings, loss):
     plain, _ = run(loss)
     recorded, notices = run(loss, record=True)
-    # Turned dials are tensors in a recording, and a product with one may round differently.
+    # Turned scalars are tensors in a recording, and a product with one may round differently.
     for (name, found), expected in zip(
         recorded.g.network.named_parameters(), plain.g.network.parameters(), strict=True
     ):
@@ -111,8 +111,8 @@ def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch)
     update, told = pggan.training.step.update, []
 
     def breaks(function):
-        def broken(player, *_):
-            for weight in player.network.weights:
+        def broken(trainable, *_):
+            for weight in trainable.network.weights:
                 if weight.grad is not None:
                     weight.grad.fill_(7.0)
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -125,7 +125,7 @@ def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch)
 
     monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", breaks)
     plain, _ = run()
-    state, notices = run(record=True, anywhere=lambda here: told.append(here) or here)
+    state, notices = run(record=True, any_rank=lambda here: told.append(here) or here)
     assert digest(state) == digest(plain)
     assert len(notices) == 1
     assert told == [True]
@@ -133,7 +133,7 @@ def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch)
 
 def test_all_processes_do_without_recordings_when_one_can_not_record(recordings):
     plain, _ = run()
-    state, notices = run(record=True, anywhere=lambda _: True)
+    state, notices = run(record=True, any_rank=lambda _: True)
     assert digest(state) == digest(plain)
     assert notices == ["Goes on without CUDA graphs: another process could not record its step"]
     assert len(recordings) == 1
@@ -185,10 +185,10 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("loss", "compute"),
     [
-        (WGAN_GP, Compute()),
-        (WGAN_GP, Compute(dtype=torch.bfloat16, micro_batch=4)),
-        (WGAN_GP, Compute(tangent=True)),
-        (Logistic(gamma=1.0, interval=1), Compute(recompute=True)),
+        (WGAN_GP, ComputeOptions()),
+        (WGAN_GP, ComputeOptions(dtype=torch.bfloat16, micro_batch_size=4)),
+        (WGAN_GP, ComputeOptions(jvp=True)),
+        (Logistic(gamma=1.0, interval=1), ComputeOptions(activation_checkpointing=True)),
     ],
 )
 def test_a_recorded_step_reads_nothing_back_and_convolves_with_no_feature_maps(loss, compute):
@@ -196,11 +196,11 @@ def test_a_recorded_step_reads_nothing_back_and_convolves_with_no_feature_maps(l
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
     phase = Phase(0, 16, True, 0.5, 0, 10**6, 8, 0.001, 0.001, 0)
     reals = Reals(torch.rand(8, 3, 16, 16), None, None)
-    stage, inputs, dials = set_up(state, phase, reals, loss, Draws(0, 0, CPU), decay=0.9, compute=compute)
-    dials = tensors_for(dials, stage, CPU)
-    learn(state, stage, inputs, dials)
+    stage, inputs, scalars = set_up(state, phase, reals, loss, StepRng(0, 0, CPU), decay=0.9, compute=compute)
+    scalars = tensors_for(scalars, stage, CPU)
+    train_step(state, stage, inputs, scalars)
     with Operations() as seen:
-        learn(state, stage, inputs, dials)
+        train_step(state, stage, inputs, scalars)
     assert seen.waits == []
     assert seen.largest_kernel == 4  # joined with resampling
 
@@ -240,13 +240,13 @@ def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
 
 def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
     inputs, seen = {"x": torch.ones(2)}, []
-    from pggan.training.step import Dials, Inputs
+    from pggan.training.step import StepInputs, StepScalars
 
-    given = Inputs(Reals(torch.ones(1, 3, 4, 4), None, None), torch.ones(1, 2), torch.ones(1, 2), None)
-    dials = Dials(1.0, torch.tensor(0.1), torch.tensor(0.2), torch.tensor(0.9))
-    recording = Recording(lambda i, d: seen.append((i, d)) or inputs, given, dials)
-    other = Inputs(Reals(torch.zeros(1, 3, 4, 4), None, None), torch.zeros(1, 2), torch.full((1, 2), 5.0), None)
-    recording.replay(other, Dials(1.0, 0.3, 0.4, 0.5))
+    given = StepInputs(Reals(torch.ones(1, 3, 4, 4), None, None), torch.ones(1, 2), torch.ones(1, 2), None)
+    scalars = StepScalars(1.0, torch.tensor(0.1), torch.tensor(0.2), torch.tensor(0.9))
+    recording = Recording(lambda i, d: seen.append((i, d)) or inputs, given, scalars)
+    other = StepInputs(Reals(torch.zeros(1, 3, 4, 4), None, None), torch.zeros(1, 2), torch.full((1, 2), 5.0), None)
+    recording.replay(other, StepScalars(1.0, 0.3, 0.4, 0.5))
     (kept, turned) = seen[0]
     assert kept.latents_g.tolist() == [[5.0, 5.0]]
     assert given.latents_g.tolist() == [[1.0, 1.0]]
@@ -255,13 +255,13 @@ def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
 
 @pytest.mark.fault(28)
 def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(monkeypatch):
-    plain, _ = run(compute=Compute())
+    plain, _ = run(compute=ComputeOptions())
     learn, calls = pggan.training.step_runner.learn, []
 
-    def scarce(state, stage, inputs, dials, **how):
-        calls.append((stage.resolution, stage.compute.micro_batch))
-        watched = learn(state, stage, inputs, dials, **how)  # both networks have moved when memory runs out
-        if stage.resolution == 8 and stage.compute.micro_batch is None:
+    def scarce(state, stage, inputs, scalars, **how):
+        calls.append((stage.resolution, stage.compute.micro_batch_size))
+        watched = train_step(state, stage, inputs, scalars, **how)  # both networks have moved when memory runs out
+        if stage.resolution == 8 and stage.compute.micro_batch_size is None:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return watched
 
@@ -289,8 +289,8 @@ def test_out_of_memory_again_ends_the_run(monkeypatch):
 def test_compiled_steps_are_the_steps(monkeypatch):
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile(f, backend="aot_eager", **options))
-    plain, _ = run(compute=Compute(tangent=True), images=104)
-    compiled, _ = run(compute=Compute(tangent=True, compiled=True), images=104)  # into the fade
+    plain, _ = run(compute=ComputeOptions(jvp=True), images=104)
+    compiled, _ = run(compute=ComputeOptions(jvp=True, compiled=True), images=104)  # into the fade
     for found, expected in zip(compiled.g.network.parameters(), plain.g.network.parameters(), strict=True):
         assert ((found - expected).abs() > 1e-4).float().mean() < 0.02
     torch._dynamo.reset()
@@ -299,7 +299,7 @@ def test_compiled_steps_are_the_steps(monkeypatch):
 # ---- fitting into memory ---------------------------------------------------------------------------------
 
 
-def fitted(free, compute=Compute(), **more):  # noqa: B008
+def fitted(free, compute=ComputeOptions(), **more):  # noqa: B008
     schedule = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16})
     return fit(ARCHITECTURE, schedule, WGAN_GP, optimizer=ADAM, compute=compute, device=CPU, free=free, **more)
 
@@ -315,7 +315,7 @@ def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
 
 
 def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
-    from pggan.training.cost.fake_step import Imagined
+    from pggan.training.fake_step import FakeStep
 
     monkeypatch.setattr("pggan.training.cost.memory_fit.SMALL", 0)
     looked_at = []
@@ -324,7 +324,7 @@ def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
         looked_at.append(phase.name)
         return phase.resolution * 2**30
 
-    monkeypatch.setattr(Imagined, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
     text, sizes = fitted(2**36, every_phase=True)
     assert text == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
     assert not sizes
@@ -336,10 +336,10 @@ def test_the_need_of_every_phase_is_told_if_asked_for(monkeypatch):
 
 @pytest.mark.fault(28)
 def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
-    from pggan.training.cost.fake_step import Imagined
+    from pggan.training.fake_step import FakeStep
 
     phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
-    whole = Imagined(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, WGAN_GP, Compute())
+    whole = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, WGAN_GP, ComputeOptions())
     text, sizes = fitted(int(0.8 * whole))
     assert sizes[16, 16] in (8, 4)
     assert f"16x16 in passes of {sizes[16, 16]}" in text
@@ -349,14 +349,14 @@ def test_a_batch_that_does_not_fit_is_passed_in_parts_that_do():
 def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
     def sizes(loss, need, recorded):
         schedule = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16})
-        given = {"optimizer": ADAM, "compute": Compute(), "device": CPU, "free": int(need / 0.6)}
+        given = {"optimizer": ADAM, "compute": ComputeOptions(), "device": CPU, "free": int(need / 0.6)}
         return fit(ARCHITECTURE, schedule, loss, recorded=recorded, **given)[1]
 
-    from pggan.training.cost.fake_step import Imagined
+    from pggan.training.fake_step import FakeStep
 
     phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
     every, lazy = Logistic(gamma=1.0, interval=1), Logistic(gamma=1.0, interval=4)
-    need = Imagined(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, every, Compute())
+    need = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, every, ComputeOptions())
     assert not sizes(every, need, recorded=True)
     assert not sizes(lazy, need, recorded=False)
     assert (16, 16) in sizes(lazy, need, recorded=True)
@@ -365,11 +365,11 @@ def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
 @pytest.mark.fault(28)
 def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(monkeypatch):
     """Here everything needs as much as its images, whatever the level."""
-    from pggan.training.cost.fake_step import Imagined
+    from pggan.training.fake_step import FakeStep
 
     monkeypatch.setattr("pggan.training.cost.memory_fit.SMALL", 0)
     monkeypatch.setattr(
-        Imagined, "peak_bytes", lambda self, phase, loss, compute: (compute.micro_batch or phase.batch) * 2**30
+        FakeStep, "peak_bytes", lambda self, phase, loss, compute: (compute.micro_batch_size or phase.batch) * 2**30
     )
     _, sizes = fitted(9 * 2**30)
     assert sizes == {(4, 16): 8, (8, 16): 8, (16, 16): 8}
@@ -380,4 +380,4 @@ def test_what_can_not_fit_is_refused_with_the_figures():
     with pytest.raises(UserError, match=r"needs 0\.0 GiB with 4 images per pass"):
         fitted(1000)
     with pytest.raises(UserError, match="with 8 images per pass"):
-        fitted(1000, Compute(micro_batch=8))
+        fitted(1000, ComputeOptions(micro_batch_size=8))

@@ -5,27 +5,27 @@ import math
 import pytest
 import torch
 
-from pggan.bench.reference_step import Textbook
+from pggan.bench.reference_step import ReferenceStep
 from pggan.core.architecture import Resampling
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Reals, Reference
+from pggan.losses.base import NormReference, Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.numerics import Compute
-from pggan.training.state import new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state
 from pggan.training.step import train_step
 from tests.definitions import ADAM, variant
 
 CPU = torch.device("cpu")
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.native, interval=1)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, interval=1)
 LOGISTIC, RELATIVISTIC = Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=1)
 # 128 maps up to 16x16 are wide enough for Winograd's method, the 64 and 32 above are not.
 ARCHITECTURE = variant(resolution=64, latent_size=16, fmap_base=1024, fmap_max=128, resampling=Resampling.unfused)
 
 
-class PreciseDraws(Draws):
+class PreciseDraws(StepRng):
     def normal(self, purpose, *shape):
         return super().normal(purpose, *shape).double()
 
@@ -35,8 +35,8 @@ class PreciseDraws(Draws):
 
 def both(dtype):
     """The real state and the textbook one, with the same weights."""
-    state, textbook = new_state(ARCHITECTURE, ADAM, 0, CPU), Textbook(ARCHITECTURE, ADAM, 0, CPU)
-    for network in (state.g.network, state.d.network, state.average):
+    state, textbook = new_state(ARCHITECTURE, ADAM, 0, CPU), ReferenceStep(ARCHITECTURE, ADAM, 0, CPU)
+    for network in (state.g.network, state.d.network, state.g_ema):
         network.to(dtype)
     for weight in (*textbook.g.values(), *textbook.d.values(), *textbook.average.values()):
         weight.data = weight.data.to(dtype)
@@ -48,9 +48,9 @@ def steps(state, textbook, loss, resolution, dtype, count):
     for step in range(count):
         images = torch.rand(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(step)) * 2 - 1
         reals = Reals(images.to(dtype), None, None)
-        draws = (PreciseDraws if dtype is torch.float64 else Draws)(0, 4 * step, CPU)
-        train_step(state, phase, reals, loss, draws, decay=0.9, compute=Compute())
-        textbook.step(phase, reals, loss, draws, decay=0.9)
+        rng = (PreciseDraws if dtype is torch.float64 else StepRng)(0, 4 * step, CPU)
+        train_step(state, phase, reals, loss, rng, decay=0.9, compute=ComputeOptions())
+        textbook.step(phase, reals, loss, rng, decay=0.9)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_in_float64_the_fast_step_does_exactly_what_the_textbook_says(loss, reso
     for network, weights in (
         (state.g.network, textbook.g),
         (state.d.network, textbook.d),
-        (state.average, textbook.average),
+        (state.g_ema, textbook.average),
     ):
         for name, parameter in network.named_parameters():
             torch.testing.assert_close(parameter, weights[name], atol=1e-8, rtol=0, msg=name)
@@ -74,10 +74,10 @@ def test_in_float64_the_fast_step_does_exactly_what_the_textbook_says(loss, reso
 def test_in_float32_gradients_differ_by_rounding_only(resolution):
     state, textbook = both(torch.float32)
     found = {}
-    for player, tolerance in ((state.d, 1e-3), (state.g, 5e-3)):
-        player.optimizer.register_step_pre_hook(
-            lambda *_, player=player, tolerance=tolerance: found.update(
-                {p: (None if p.grad is None else p.grad.clone(), tolerance) for p in player.network.parameters()}
+    for trainable, tolerance in ((state.d, 1e-3), (state.g, 5e-3)):
+        trainable.optimizer.register_step_pre_hook(
+            lambda *_, player=trainable, tolerance=tolerance: found.update(
+                {p: (None if p.grad is None else p.grad.clone(), tolerance) for p in trainable.network.parameters()}
             )
         )
     steps(state, textbook, WGAN_GP, resolution, torch.float32, 1)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,39 @@ from rich.table import Table
 
 from pggan.bench.loading import decoding_table, loading_table, measure_decoding, measure_loading
 from pggan.bench.steps import Steps, phase_of, projected_hours, stage_table
-from pggan.config import BenchConfig, Precision, ScalingConfig
+from pggan.config import BenchConfig, BenchScalingConfig, Precision
+from pggan.config.describe import versions
 from pggan.config.notation import table as per_level
-from pggan.core.atomic_io import whole_file
+from pggan.core.atomic_io import atomic_write
+from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.core.schedule import Table as BatchTable
 from pggan.core.schedule import table_at
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
-from pggan.distributed.devices import choose_device, set_up
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
-from pggan.run.run_dir import versions
+from pggan.training.compute_options import configure_process
+from pggan.training.device_rates import hardware
 
 
 def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print what came out."""
-    device, loss = choose_device(config.device), build_loss(config.loss)
+    device, loss = choose_device(config.device, "device"), build_loss(config.loss)
     require_places(config.out)
-    set_up(device, Precision(config.precisions[0]))
+    configure_process(device, Precision(config.precisions[0]))
     if config.data.path is not None:
         return run_data(config, device, loss, ImagePyramid(Path(config.data.path)))
     stages = config.stages if isinstance(config.stages, list) else [config.stages]
     batches = batch_table(config, min(stages))
     errors = Console(stderr=True, highlight=False)
-    steps, rows = Steps(config, loss, device, channels=3, notice=errors.print), []
+    steps, rows = Steps(config, loss, device, channels=3, log=errors.print), []
     rates = steps.rates()
     for stage in stages:
         phase = phase_of(stage, int(table_at(batches, stage)))
         row = steps.row(phase, steps.measure(phase, config.steps, config.warmup), rates)
         rows.append(row)
-        beside = f", {row['ratio']:.2f} times the textbook step" if config.against else ""
+        beside = f", {row['ratio']:.2f} times the reference step" if config.against else ""
         errors.print(f"{stage}x{stage}: {row['images_per_second']:.2f} img/s{beside}")
     result: dict[str, Any] = {"hardware": hardware(device), "versions": versions(), "loss": config.loss}
     result["matmul_teraflop_per_second"] = {name: rate.multiplying / 1e12 for name, rate in rates.items()}
@@ -62,13 +63,13 @@ def run_data(config: BenchConfig, device: torch.device, loss: Loss, pyramid: Ima
         )
     batches = batch_table(config, min(stages))
     errors = Console(stderr=True, highlight=False)
-    steps, rows = Steps(config, loss, device, channels=pyramid.channels, notice=errors.print), []
+    steps, rows = Steps(config, loss, device, channels=pyramid.channels, log=errors.print), []
     for stage in stages:
         phase = phase_of(stage, int(table_at(batches, stage)))
         budget = budget_bytes(config.data.device_budget_mib, device)
         row = measure_loading(pyramid, phase, device, config.data.batches, budget)
         name, seconds = next(iter(steps.measure(phase, config.steps, config.warmup).items()))
-        row["step_images_per_second"], row["notices"] = phase.batch / seconds, list(steps.ways[name].notices)
+        row["step_images_per_second"], row["notices"] = phase.batch / seconds, list(steps.variants[name].notices)
         least = min(row["ready_images_per_second"], row["fading_images_per_second"])
         row["ratio"] = least / row["step_images_per_second"]
         rows.append({"resolution": stage, "batch": phase.batch, **row})
@@ -86,17 +87,6 @@ def batch_table(config: BenchConfig, first: int) -> BatchTable:
     return per_level("batch", batch, first, least=1, whole=True)
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """What the figures were measured on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "device": str(device),
-        "name": name,
-        "threads": torch.get_num_threads(),
-        "system": platform.platform(),
-    }
-
-
 def require_places(out: str | None, trace: str | None = None) -> None:
     """Raise UserError unless what comes out can be written there, before anything is measured."""
     folders = {"out": None if out is None else Path(out).parent, "trace": None if trace is None else Path(trace)}
@@ -112,11 +102,11 @@ def require_places(out: str | None, trace: str | None = None) -> None:
         raise UserError(f"out={out} is a folder.", "Name a file, for example out=result.json.")
 
 
-def show(result: dict[str, Any], config: BenchConfig | ScalingConfig, *tables: Table) -> None:
+def show(result: dict[str, Any], config: BenchConfig | BenchScalingConfig, *tables: Table) -> None:
     """Print the result as tables or as JSON, and write it to `out`."""
     text = json.dumps(result, indent=1)
     if config.out is not None:
-        with whole_file(Path(config.out)) as temporary:
+        with atomic_write(Path(config.out)) as temporary:
             temporary.write_text(text)
     if config.json:
         print(text)

@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-from pggan.core.rng import Draws
+from pggan.core.devices import synchronize
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.sources.image_file import Loaded, Target, load_image
@@ -69,7 +70,8 @@ def read_batches(
         return Request(phase.resolution, indices_at(0, shown, phase.batch, pyramid.images))
 
     for step in count():
-        wait(loader.get(request(step)))
+        loader.get(request(step))
+        synchronize(device)
         yield
         loader.read_ahead(request(step + 1))
 
@@ -77,7 +79,8 @@ def read_batches(
 def make_batches(stream: RealStream, phase: Phase, device: torch.device) -> Iterator[None]:
     """Batches as training gets them."""
     for step in count():
-        wait(stream.batch(phase, Draws(0, step * phase.batch, device)).images)
+        stream.batch(phase, StepRng(0, step * phase.batch, device))
+        synchronize(device)
         yield
 
 
@@ -85,14 +88,9 @@ def copies(floats: torch.Tensor) -> Iterator[None]:
     """Copies of memory into memory."""
     target = torch.empty_like(floats)
     while True:
-        wait(target.copy_(floats))
+        target.copy_(floats)
+        synchronize(target.device)
         yield
-
-
-def wait(images: torch.Tensor) -> None:
-    """Return when `images` are there."""
-    if images.device.type == "cuda":
-        torch.cuda.synchronize(images.device)
 
 
 def rate(batches: Iterator[None], least: int, seconds: float = LEAST_SECONDS) -> float:

@@ -17,15 +17,19 @@ from torch import Tensor
 
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture, Resampling, resolutions_between
-from pggan.core.rng import Draws
+from pggan.core.batch import Reals
+from pggan.core.intervals import is_nth_update
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss, Points, Reals
-from pggan.networks.networks import Discriminator, Generator, initialize, minibatch_stddev
+from pggan.losses.base import Loss
+from pggan.losses.gradient_penalty import PenaltyAt
+from pggan.networks.layers import minibatch_stddev
+from pggan.networks.networks import Discriminator, Generator, initialize
 
 Weights = Mapping[str, Tensor]  # by the names of the real networks
 
 
-class Textbook:
+class ReferenceStep:
     """Both players and the averaged generator."""
 
     def __init__(self, architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> None:
@@ -46,22 +50,22 @@ class Textbook:
             for weights in (self.g, self.d)
         )
 
-    def step(self, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float) -> None:
+    def step(self, phase: Phase, reals: Reals, loss: Loss, rng: StepRng, *, decay: float) -> None:
         """Update D, then G, then the averaged G."""
         count, size, resolution = len(reals.images), self.architecture.latent_size, phase.resolution
         with torch.no_grad():
-            fakes = self.generate(draws.normal("d_latents", count, size), resolution)
+            fakes = self.generate(rng.normal("d_latents", count, size), resolution)
         real_images = reals.images.clone().requires_grad_()
         fake_images = fakes.clone().requires_grad_()
-        mixed = torch.lerp(reals.images, fakes, draws.uniform("mix", count, 1, 1, 1)).requires_grad_()
+        mixed = torch.lerp(reals.images, fakes, rng.uniform("mix", count, 1, 1, 1)).requires_grad_()
         real_scores, fake_scores = self.judge(real_images, resolution), self.judge(fake_images, resolution)
         terms = loss.d_terms(real_scores, fake_scores)
         for penalty in loss.penalties():
-            if penalty.due(phase, draws.images):
-                if penalty.at is Points.mixed:
+            if is_nth_update(penalty.reg_interval, rng.images, phase.batch):
+                if penalty.at is PenaltyAt.interpolated:
                     points, scores = mixed, self.judge(mixed, resolution)
                 else:
-                    at_reals = penalty.at is Points.reals
+                    at_reals = penalty.at is PenaltyAt.reals
                     points, scores = (real_images, real_scores) if at_reals else (fake_images, fake_scores)
                 (gradient,) = torch.autograd.grad(scores.sum(), points, create_graph=True)
                 terms[penalty.name] = penalty.of(gradient, phase.missing_levels)
@@ -69,7 +73,7 @@ class Textbook:
 
         for weight in self.d.values():
             weight.requires_grad_(False)
-        fakes = self.generate(draws.normal("g_latents", count, size), resolution)
+        fakes = self.generate(rng.normal("g_latents", count, size), resolution)
         also = self.judge(reals.images, resolution) if loss.needs_reals_for_g else None
         self.update(self.adam_g, loss.g_terms(also, self.judge(fakes, resolution)), phase.learning_rate_g)
         for weight in self.d.values():

@@ -1,4 +1,4 @@
-"""Throughput of the training step per resolution, several ways of calculating it side by side."""
+"""Throughput of the training step per resolution, several variants of it side by side."""
 
 import time
 import warnings
@@ -11,16 +11,18 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from pggan.bench.reference_step import Textbook
-from pggan.bench.variants import ADAM, DECAY, TEXTBOOK, TextbookWay, Way, make_ways
-from pggan.config import BenchConfig
-from pggan.core.rng import Draws
+from pggan.bench.reference_step import ReferenceStep
+from pggan.bench.variants import DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
+from pggan.config import BenchConfig, OptimizerConfig
+from pggan.core.batch import Reals
+from pggan.core.devices import synchronize
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
-from pggan.distributed.devices import set_float32
-from pggan.losses.base import Loss, Reals
-from pggan.training.cost.device_rates import Rates, measured_rates
-from pggan.training.cost.fake_step import Imagined
-from pggan.training.cost.op_counter import Meter
+from pggan.losses.base import Loss
+from pggan.training.compute_options import set_float32
+from pggan.training.device_rates import Rates, measured_rates
+from pggan.training.fake_step import FakeStep
+from pggan.training.op_counter import OpCounter
 
 
 def phase_of(resolution: int, batch: int) -> Phase:
@@ -40,74 +42,77 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 class Steps:
-    """The ways of taking a step that are compared, and what is known of the device."""
+    """The variants of the step that are compared, and what is known of the device."""
 
     def __init__(
-        self, config: BenchConfig, loss: Loss, device: torch.device, *, channels: int, notice: Callable[[str], None]
+        self, config: BenchConfig, loss: Loss, device: torch.device, *, channels: int, log: Callable[[str], None]
     ) -> None:
-        """Raises UserError, before anything is made, for a way that `device` can't go.
+        """Raises UserError, before anything is made, for a variant that `device` can't run.
 
-        Args: notice: is told when a way could not be gone as asked for.
+        Args: log: is told when a variant can't run as asked for.
         """
         stages = config.stages if isinstance(config.stages, list) else [config.stages]
         architecture = config.model.architecture(max(stages), channels, labels=0)
         self.device, self.loss, self.channels = device, loss, channels
-        self.ways = make_ways(config, architecture, loss, device, notice)
-        self.imagined = Imagined(architecture, ADAM, device, half=False)
-        with self.imagined.mode, warnings.catch_warnings(action="ignore"):
-            self.imagined_textbook = Textbook(architecture, ADAM, 0, device)
+        self.variants = make_variants(config, architecture, device, log)
+        optimizer = OptimizerConfig()
+        self.fake = FakeStep(architecture, optimizer, device, half=False)
+        with self.fake.mode, warnings.catch_warnings(action="ignore"):
+            self.fake_reference = ReferenceStep(architecture, optimizer, 0, device)
 
     def rates(self) -> dict[str, Rates]:
-        """The rates of the device in the precision of every way."""
-        kinds = {name: (way.precision, way.compute.dtype or torch.float32) for name, way in self.ways.items()}
+        """The rates of the device in the precision of every variant."""
+        kinds = {
+            name: (variant.precision, variant.options.dtype or torch.float32) for name, variant in self.variants.items()
+        }
         found = {kind: measured_rates(self.device, *kind) for kind in dict.fromkeys(kinds.values())}
         return {name: found[kind] for name, kind in kinds.items()}
 
     def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, float]:
-        """Seconds per update of every way: medians of rounds in which all take their turn.
+        """Seconds per update of every variant: medians of rounds in which all take their turn.
 
-        A round is one update, or as many as `loss.interval`: then every round has one with penalties.
+        A round is one update, or as many as `loss.reg_interval`: then every round has one with penalties.
         """
-        for way in self.ways.values():
-            with way.memory.counted():
-                way.begin()
+        for variant in self.variants.values():
+            with variant.memory.counted():
+                variant.begin()
         images = torch.rand(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device) * 2 - 1
-        seconds: dict[str, list[float]] = {name: [] for name in self.ways}
-        before = max(warmup, *(way.warmup for way in self.ways.values()))
+        seconds: dict[str, list[float]] = {name: [] for name in self.variants}
+        before = max(warmup, *(variant.warmup for variant in self.variants.values()))
         for number in range(before + steps):
-            for name, way in self.ways.items():
+            for name, variant in self.variants.items():
                 if number < 2:  # the first round tries kernels, which takes memory that is not needed later
-                    way.memory.peak = 0
-                seconds[name].append(self._timed(way, phase, images, number))
+                    variant.memory.peak = 0
+                seconds[name].append(self._timed(variant, phase, images, number))
         return {name: median(all_of[before:]) for name, all_of in seconds.items()}
 
-    def _timed(self, way: Way, phase: Phase, images: torch.Tensor, number: int) -> float:
-        set_float32(self.device, way.precision)
-        interval = self.loss.interval
-        images = images.contiguous(memory_format=way.layout)
-        self._wait()
-        with way.memory.counted():
+    def _timed(self, variant: Variant, phase: Phase, images: torch.Tensor, number: int) -> float:
+        set_float32(self.device, variant.precision)
+        interval = self.loss.reg_interval
+        images = images.contiguous(memory_format=variant.layout)
+        synchronize(self.device)
+        with variant.memory.counted():
             start = time.perf_counter()
             for update in range(number * interval, (number + 1) * interval):
-                way.step(phase, Reals(images, None, None), Draws(0, update * phase.batch, self.device))
-            self._wait()
+                variant.step(phase, Reals(images, None, None), StepRng(0, update * phase.batch, self.device))
+            synchronize(self.device)
             return (time.perf_counter() - start) / interval
 
     def row(self, phase: Phase, seconds: dict[str, float], rates: dict[str, Rates]) -> dict[str, Any]:
-        """What came out for one stage: the figures of the first way, and those of all ways."""
-        ways = {name: self._figures(name, phase, taken, rates[name]) for name, taken in seconds.items()}
-        first = next(iter(ways))
-        row = {"resolution": phase.resolution, "batch": phase.batch, **ways[first]}
-        if TEXTBOOK in seconds:
+        """What came out for one stage: the figures of the first variant, and those of all variants."""
+        variants = {name: self._figures(name, phase, taken, rates[name]) for name, taken in seconds.items()}
+        first = next(iter(variants))
+        row = {"resolution": phase.resolution, "batch": phase.batch, **variants[first]}
+        if REFERENCE in seconds:
             for name, taken in seconds.items():
-                ways[name]["ratio"] = seconds[TEXTBOOK] / taken
-            row["ratio"] = ways[first]["ratio"]
-        return {**row, "ways": ways}
+                variants[name]["ratio"] = seconds[REFERENCE] / taken
+            row["ratio"] = variants[first]["ratio"]
+        return {**row, "variants": variants}
 
     def _figures(self, name: str, phase: Phase, taken: float, rates: Rates) -> dict[str, Any]:
-        way = self.ways[name]
-        cost = self.imagined.cost(phase, self.loss, way.compute)
-        peak = self._imagined_textbook_peak(phase) if isinstance(way, TextbookWay) else cost.peak_bytes
+        variant = self.variants[name]
+        cost = self.fake.cost(phase, self.loss, variant.options)
+        peak = self._fake_reference_peak(phase) if isinstance(variant, ReferenceVariant) else cost.peak_bytes
         return {
             "milliseconds_per_step": 1000 * taken,
             "images_per_second": phase.batch / taken,
@@ -115,32 +120,26 @@ class Steps:
             "share_of_matmul_rate": cost.flops / taken / rates.multiplying,
             "floor_milliseconds_per_step": 1000 * rates.floor(cost),
             "roofline_percent": 100 * rates.floor(cost) / taken,
-            "peak_memory_bytes": way.memory.peak if self.device.type == "cuda" else peak,
+            "peak_memory_bytes": variant.memory.peak if self.device.type == "cuda" else peak,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,
-            "operations": None if isinstance(way, TextbookWay) else cost.operations,
-            "notices": list(way.notices),
+            "operations": None if isinstance(variant, ReferenceVariant) else cost.operations,
+            "notices": list(variant.notices),
         }
 
-    def _imagined_textbook_peak(self, phase: Phase) -> int:
-        """Bytes of all tensors of the textbook at the worst moment of a step; a process does not tell ways apart."""
-        textbook = self.imagined_textbook
-        with self.imagined.mode:
+    def _fake_reference_peak(self, phase: Phase) -> int:
+        """Bytes of all tensors of the reference at the worst moment of a step; a process does not tell variants apart."""
+        reference = self.fake_reference
+        with self.fake.mode:
             images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
-            step = partial(textbook.step, phase, Reals(images, None, None), self.loss, decay=DECAY)
-            textbook.adam_g.state.clear()
-            textbook.adam_d.state.clear()
-            step(Draws(0, 0, self.device))
-            meter = Meter(textbook.tensors())
-            with meter:
-                step(Draws(0, 0, self.device))
-        return meter.peak
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
+            step = partial(reference.step, phase, Reals(images, None, None), self.loss, decay=DECAY)
+            reference.adam_g.state.clear()
+            reference.adam_d.state.clear()
+            step(StepRng(0, 0, self.device))
+            counter = OpCounter(reference.tensors())
+            with counter:
+                step(StepRng(0, 0, self.device))
+        return counter.peak
 
 
 def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | None:
@@ -153,22 +152,22 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 
 
 def stage_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for people: a line per resolution and way."""
+    """The rows for people: a line per resolution and variant."""
     numbers = ("ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
     narrow = [Column(name, no_wrap=True, justify="right") for name in numbers]
-    table = Table("side", "batch", "way", *narrow, box=SIMPLE_HEAD)
+    table = Table("side", "batch", "variant", *narrow, box=SIMPLE_HEAD)
     for row in rows:
-        for name, way in row["ways"].items():
-            first = name == next(iter(row["ways"]))
+        for name, variant in row["variants"].items():
+            first = name == next(iter(row["variants"]))
             table.add_row(
                 str(row["resolution"]) if first else "",
                 str(row["batch"]) if first else "",
                 name,
-                f"{way['milliseconds_per_step']:.1f}",
-                f"{way['images_per_second']:.2f}",
-                f"{way['teraflop_per_second']:.3f}",
-                f"{way['roofline_percent']:.0f}%",
-                f"{way['ratio']:.2f}" if "ratio" in way else "",
-                f"{way['peak_memory_bytes'] / 2**20:.0f}",
+                f"{variant['milliseconds_per_step']:.1f}",
+                f"{variant['images_per_second']:.2f}",
+                f"{variant['teraflop_per_second']:.3f}",
+                f"{variant['roofline_percent']:.0f}%",
+                f"{variant['ratio']:.2f}" if "ratio" in variant else "",
+                f"{variant['peak_memory_bytes'] / 2**20:.0f}",
             )
     return table

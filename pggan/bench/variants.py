@@ -1,4 +1,4 @@
-"""The ways of taking a training step that `pggan bench` compares, each with a state of its own."""
+"""The variants of the training step that `pggan bench` compares, each with a state of its own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -6,25 +6,27 @@ from contextlib import contextmanager
 
 import torch
 
-from pggan.bench.reference_step import Textbook
-from pggan.config import BenchConfig, OptimizerConfig, Precision, Switch
+from pggan.bench.reference_step import ReferenceStep
+from pggan.config import BenchConfig, ComputeConfig, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
+from pggan.core.batch import Reals
 from pggan.core.errors import UserError
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.distributed.devices import choose_compute
-from pggan.losses.base import Loss, Reals
-from pggan.networks.numerics import Compute
-from pggan.training.state import new_state
-from pggan.training.step_runner import STEPS_BEFORE_RECORDING, Stepper
+from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import build_loss
+from pggan.losses.base import Loss
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.build import build_trainer
+from pggan.training.compute_options import compute_options
+from pggan.training.cuda_graphs import WARMUP_STEPS
 
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
-TEXTBOOK = "textbook"
+REFERENCE = "textbook"
 DECAY = 0.999
 
 
 class Memory:
-    """What one of several ways holds of a CUDA device: all that was allocated inside `counted` and not released."""
+    """What one of several variants holds of a CUDA device: all that was allocated inside `counted` and not released."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -32,7 +34,7 @@ class Memory:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Inside, what is allocated and released is this way's; `peak` is the most that it held so far."""
+        """Inside, what is allocated and released is this variant's; `peak` is the most that it held so far."""
         if self.device.type != "cuda":
             yield
             return
@@ -43,108 +45,103 @@ class Memory:
         self.held += torch.cuda.memory_allocated(self.device) - before
 
 
-class Way(ABC):
-    """One way of taking steps; all of them get the same images and random numbers."""
+class Variant(ABC):
+    """One variant of the step; all of them get the same images and random numbers."""
 
     warmup = 0  # steps that it needs before it is as fast as it gets
     layout: torch.memory_format  # of the images it is given
 
-    def __init__(self, precision: Precision, compute: Compute, device: torch.device) -> None:
+    def __init__(self, precision: Precision, options: ComputeOptions, device: torch.device) -> None:
         self.precision = precision
-        self.compute = compute
+        self.options = options
         self.memory = Memory(device)
         self.notices: list[str] = []  # of the stage that is measured
 
     @abstractmethod
     def begin(self) -> None:
-        """Forget what belongs to one stage: moments, recordings, notices."""
+        """Forget what belongs to one stage: moments, CUDA graphs, notices."""
 
     @abstractmethod
-    def step(self, phase: Phase, reals: Reals, draws: Draws) -> None:
+    def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
         """Take one step."""
 
 
-class TrainersWay(Way):
-    """The trainer's own step; `notice` is told when it can't be taken as asked for."""
+class TrainerVariant(Variant):
+    """The trainer's own step; `log` is told when it can't be taken as asked for."""
 
     layout = torch.channels_last
 
     def __init__(
-        self,
-        architecture: Architecture,
-        loss: Loss,
-        device: torch.device,
-        *,
-        precision: Precision,
-        compute: Compute,
-        record: bool,
-        notice: Callable[[str], None],
+        self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Callable[[str], None]
     ) -> None:
-        super().__init__(precision, compute, device)
-        self.loss, self.notice, self.record = loss, notice, record
-        self.warmup = STEPS_BEFORE_RECORDING + 1 if record else 0
+        super().__init__(config.precision, compute_options(config.precision, config.compute, device), device)
+        self.log = log
         with self.memory.counted():
-            self.state = new_state(architecture, ADAM, 0, device, half=precision is Precision.fp16)
-        self.stepper = self._new_stepper()
+            group = ProcessGroup.single_process(device)
+            self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
+        self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
 
-    def _new_stepper(self) -> Stepper:
-        def notice(text: str) -> None:
-            self.notices.append(text)
-            self.notice(text)
-
-        return Stepper(self.state, self.loss, self.compute, record=self.record, notice=notice)
+    def _notice(self, text: str) -> None:
+        self.notices.append(text)
+        self.log(text)
 
     def begin(self) -> None:
-        self.state.reset_optimizers()
-        self.stepper.forget()
+        self.trainer.state.reset_optimizers()
+        self.trainer.release_graphs()
         self.notices.clear()
-        self.stepper = self._new_stepper()  # one that had to do without recordings would do so at other stages, too
+        if self.trainer.graphs is not None:
+            self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
 
-    def step(self, phase: Phase, reals: Reals, draws: Draws) -> None:
-        self.stepper.step(phase, reals, draws, DECAY)
+    def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
+        self.trainer.step(phase, reals, rng, DECAY)
 
 
-class TextbookWay(Way):
-    """The textbook's step, in plain float32."""
+class ReferenceVariant(Variant):
+    """The reference step, in plain float32."""
 
     layout = torch.contiguous_format
 
-    def __init__(self, architecture: Architecture, loss: Loss, device: torch.device) -> None:
-        super().__init__(Precision.fp32, Compute(), device)
+    def __init__(self, config: TrainerConfig, architecture: Architecture, loss: Loss, device: torch.device) -> None:
+        super().__init__(Precision.fp32, ComputeOptions(), device)
         self.loss = loss
         with self.memory.counted():
-            self.textbook = Textbook(architecture, ADAM, 0, device)
+            self.reference = ReferenceStep(architecture, config.optimizer, 0, device)
 
     def begin(self) -> None:
-        for adam in (self.textbook.adam_g, self.textbook.adam_d):
+        for adam in (self.reference.adam_g, self.reference.adam_d):
             adam.state.clear()
 
-    def step(self, phase: Phase, reals: Reals, draws: Draws) -> None:
-        self.textbook.step(phase, reals, self.loss, draws, decay=DECAY)
+    def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
+        self.reference.step(phase, reals, self.loss, rng, decay=DECAY)
 
 
-def make_ways(
-    config: BenchConfig, architecture: Architecture, loss: Loss, device: torch.device, notice: Callable[[str], None]
-) -> dict[str, Way]:
-    """The ways by name, the textbook's last; raises UserError, before anything is made, for what `device` can't do.
+def trainer_config(config: BenchConfig, precision: Precision, compute: ComputeConfig) -> TrainerConfig:
+    """The trainer that a variant measures; what is not asked for is as by default."""
+    return TrainerConfig(model=config.model, loss=config.loss, precision=precision, compute=compute)
 
-    Args: notice: is told when a way could not be gone as asked for.
+
+def make_variants(
+    config: BenchConfig, architecture: Architecture, device: torch.device, log: Callable[[str], None]
+) -> dict[str, Variant]:
+    """The variants by name, the reference last; raises UserError, before anything is made, for what `device` can't do.
+
+    Args: log: is told when a variant can't run as asked for.
     """
-    chosen = {}
-    for name, (precision, options) in config.ways().items():
-        record = options.cuda_graphs is Switch.on
-        if record and device.type != "cuda":
+    chosen = {name: trainer_config(config, *options) for name, options in config.variants().items()}
+    for one in chosen.values():
+        if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
             raise UserError(
                 f"modes={config.modes}: there are no CUDA graphs on {device.type}.", "Take modes=[eager] or [compiled]."
             )
-        chosen[name] = (precision, choose_compute(precision, options, device), record)
-    ways: dict[str, Way] = {}
-    for name, (precision, compute, record) in chosen.items():
+        compute_options(one.precision, one.compute, device)
+    variants: dict[str, Variant] = {}
+    for name, one in chosen.items():
 
-        def tell(text: str, name: str = name) -> None:
-            notice(f"{name}: {text}")
+        def log_named(text: str, name: str = name) -> None:
+            log(f"{name}: {text}")
 
-        ways[name] = TrainersWay(
-            architecture, loss, device, precision=precision, compute=compute, record=record, notice=tell
-        )
-    return ways | ({TEXTBOOK: TextbookWay(architecture, loss, device)} if config.against else {})
+        variants[name] = TrainerVariant(one, architecture, device, log_named)
+    if config.against:
+        first = next(iter(chosen.values()))
+        variants[REFERENCE] = ReferenceVariant(first, architecture, build_loss(config.loss), device)
+    return variants

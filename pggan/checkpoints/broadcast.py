@@ -1,43 +1,46 @@
-"""One state for all processes: that of the first."""
+"""One state for all ranks: that of rank 0."""
 
 import torch
 from torch import Tensor
 
-from pggan.checkpoints.read import Checkpoint, Parts
-from pggan.distributed.process_group import World
-from pggan.training.gradients.dgc import KEPT
-from pggan.training.gradients.reducer import Exchange
-from pggan.training.state import State
+from pggan.checkpoints.read import Checkpoint
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.dgc import EXTRA_STATE
+from pggan.optim.reducer import GradientReducer, Parts
+from pggan.optim.state import State
 
 
-def share_state(state: State, world: World) -> None:
-    """Make `state` that of the first process, bit by bit, in all of them."""
-    if world.size == 1:
+def broadcast_state(state: State, process_group: ProcessGroup) -> None:
+    """Make `state` that of rank 0, bit by bit, on all ranks."""
+    if process_group.world_size == 1:
         return
-    parts, clock = share_parts(state.tensors(), world), world.tell([state.images, state.phase_index])
-    if not world.is_first:
+    parts, clock = (
+        _broadcast_parts(state.tensors(), process_group),
+        process_group.broadcast_object([state.images, state.phase_index]),
+    )
+    if not process_group.is_main:
         state.load_tensors(parts)
         state.images, state.phase_index = clock
 
 
-def share_kept(checkpoint: Checkpoint | None, exchange: Exchange, world: World) -> None:
-    """Give every process's exchange what it kept when `checkpoint`, of the first process, was made."""
-    there = checkpoint is not None and KEPT in checkpoint.parts
-    with world.together():
-        parts = {KEPT: checkpoint.load(KEPT)} if there and checkpoint is not None else {}
-    exchange.load_parts(share_parts(parts, world))
+def broadcast_extra_state(checkpoint: Checkpoint | None, reducer: GradientReducer, process_group: ProcessGroup) -> None:
+    """Give every rank's reducer the extra state that `checkpoint`, of rank 0, holds."""
+    there = checkpoint is not None and EXTRA_STATE in checkpoint.parts
+    with process_group.collective_errors():
+        parts = {EXTRA_STATE: checkpoint.load(EXTRA_STATE)} if there and checkpoint is not None else {}
+    reducer.load_extra_state(_broadcast_parts(parts, process_group))
 
 
-def share_parts(parts: Parts, world: World) -> Parts:
-    """The tensors of the first process, whose own are given, in all of them."""
+def _broadcast_parts(parts: Parts, process_group: ProcessGroup) -> Parts:
+    """The tensors of rank 0, whose own are given, on all ranks."""
     forms = {
         part: {name: [list(tensor.shape), str(tensor.dtype), tensor.device.type] for name, tensor in tensors.items()}
         for part, tensors in parts.items()
     }
-    forms = world.tell(forms)
-    if not world.is_first:
+    forms = process_group.broadcast_object(forms)
+    if not process_group.is_main:
         parts = {part: {name: _empty(*form) for name, form in tensors.items()} for part, tensors in forms.items()}
-    world.from_first([tensor for tensors in parts.values() for tensor in tensors.values()])
+    process_group.broadcast([tensor for tensors in parts.values() for tensor in tensors.values()])
     return parts
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import inf
 
 from pggan.config import CheckpointConfig
+from pggan.core.intervals import is_due
 
 # A checkpoint is written while training goes on, so it is begun before the interval is over.  Images: at halves, so
 # that the round numbers that people write are among the image counts.  Minutes: what is left is for writing.
@@ -12,26 +13,26 @@ IMAGES_SHARE = 0.5
 MINUTES_SHARE = 0.75
 
 
-class Pace:
+class CheckpointInterval:
     """Follows the last checkpoint that was begun, and the last one that is durable."""
 
-    def __init__(self, config: CheckpointConfig, images: int, clock: Callable[[], float] | None = None) -> None:
-        """Args: images: those of the state, which is on disk, or new; clock: seconds, from a clock that never jumps."""
+    def __init__(self, config: CheckpointConfig, clock: Callable[[], float] | None = None) -> None:
+        """Args: clock: seconds, from a clock that never jumps."""
         self.most_images = config.every_images
         self.between = images_between(config)
         self.late_after = seconds_between(config)
         self.most_seconds = self.late_after / MINUTES_SHARE
         self._clock = clock or time.monotonic
-        self.restart(images)
+        self.restart(0)
 
     def restart(self, images: int) -> None:
-        """Training goes on from a state that is on disk, or new."""
+        """Training goes on from a state with `images` that is on disk, or new."""
         self._looked = self._clock()
         self._begun = self._durable = (images, self._looked)
 
     def is_due(self, before: int, images: int) -> bool:
         """Whether the step from `before` to `images` has reached a count at which a checkpoint is begun."""
-        return images // self.between > before // self.between
+        return is_due(self.between, before, images)
 
     @property
     def is_late(self) -> bool:

@@ -1,48 +1,42 @@
-"""The state on disk: safetensors and JSON only, each file with its checksum, whole or not at all.
+"""Checkpoints read: every file is verified before it is trusted, and no size is believed before it is checked.
 
-checkpoints/<images>/generator.safetensors  discriminator.  average.  optimizer_g.  optimizer_d.  state.json
-generator.safetensors                       the averaged generator, with its architecture in the header
-
-What is read may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
+checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, optimizer_d, grad_scaler .safetensors
+                        state.json, with the checksum of each file
 """
 
-import json
-import math
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
-from pggan.core.atomic_io import file_sha256, is_plain, parse_json, read_json
+from pggan.checkpoints.header import (
+    CHECKSUM,
+    MOST_STATE_BYTES,
+    PARTS,
+    STATE_FILE,
+    VERSION,
+    architecture_from,
+    check_stage,
+    checksum_of,
+    require_count,
+    require_shapes,
+)
+from pggan.core.architecture import Architecture
+from pggan.core.atomic_io import file_sha256, is_plain, read_json
 from pggan.core.errors import UserError
 from pggan.networks.networks import Discriminator, Generator, count_parameters
-from pggan.training.state import State
+from pggan.optim.state import State
 
-VERSION = 2  # 1 had no checksum of state.json itself
-STATE_FILE = "state.json"
-GENERATOR_FILE = "generator.safetensors"
-HEADER_KEY = "pggan"
-CHECKSUM = "sha256"  # of everything else in state.json
 BEFORE_ALL = -1  # the index of the phase before the first update
-PARTS = ("generator", "discriminator", "average", "optimizer_g", "optimizer_d")
-MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
-
-Parts = dict[str, dict[str, Tensor]]
 
 
-class Broken(Exception):
+class CorruptCheckpoint(Exception):
     """A checkpoint that can't be trusted: a file is missing, cut short, changed or not what it should be."""
-
-
-# ---- reading ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -84,26 +78,26 @@ class Checkpoint:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify one checkpoint directory; raises Broken, or UserError when a newer version wrote it."""
+    """Read and verify one checkpoint directory; raises CorruptCheckpoint, or UserError when another version wrote it."""
     try:
         header = read_json(directory / STATE_FILE, MOST_STATE_BYTES)
         _check_header(directory, header)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise Broken(f"{directory / STATE_FILE}: {error}") from error
+        raise CorruptCheckpoint(f"{directory / STATE_FILE}: {error}") from error
     _check_files(directory, header["files"], architecture_from(header["architecture"]))
     return Checkpoint(directory, header)
 
 
 def _check_header(directory: Path, header: dict[str, Any]) -> None:
-    """Raise ValueError (KeyError when missing) unless a state.json is one of ours, UserError if of a newer version."""
-    version = header["version"]
-    if require_count("version", version) > VERSION:
+    """Raise ValueError (KeyError when missing) unless a state.json is one of ours, UserError if another version wrote it."""
+    if (version := require_count("version", header["version"])) != VERSION:
         raise UserError(
-            f"{directory} has checkpoint version {version}; this reads up to version {VERSION}.", "Update pggan."
+            f"{directory} has checkpoint version {version}; this program reads version {VERSION}.",
+            "Use the pggan that wrote it.",
         )
-    if version > 1 and header[CHECKSUM] != checksum_of(header):
+    if header[CHECKSUM] != checksum_of(header):
         raise ValueError("its content has changed: the checksum is another one")
-    _check_stage(header)
+    check_stage(header)
     if header["phase_index"] != BEFORE_ALL or header["images"] != 0:
         require_count("phase_index", header["phase_index"])
     if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
@@ -112,10 +106,10 @@ def _check_header(directory: Path, header: dict[str, Any]) -> None:
 
 
 def _check_files(directory: Path, files: dict[str, str], architecture: Architecture) -> None:
-    """Raise Broken unless `files` are there, no larger than the networks need, and unchanged."""
+    """Raise CorruptCheckpoint unless `files` are there, no larger than the networks need, and unchanged."""
     with torch.device("meta"):  # shapes only
         generator, discriminator = Generator(architecture), Discriminator(architecture)
-    networks = {"generator": generator, "average": generator, "discriminator": discriminator}
+    networks = {"generator": generator, "generator_ema": generator, "discriminator": discriminator}
     most_bytes = 2**20 + 16 * (count_parameters(generator) + count_parameters(discriminator))
     for name in files:  # cheap checks of all files come first: checksums of large ones take a while
         path = directory / name
@@ -127,10 +121,10 @@ def _check_files(directory: Path, files: dict[str, str], architecture: Architect
             if path.stem in networks:
                 require_shapes(path, networks[path.stem])
         except (OSError, SafetensorError, ValueError) as error:
-            raise Broken(f"{path}: {error}") from error
+            raise CorruptCheckpoint(f"{path}: {error}") from error
     for name, checksum in files.items():
         if file_sha256(directory / name) != checksum:
-            raise Broken(f"{directory / name} has changed: its checksum is another one")
+            raise CorruptCheckpoint(f"{directory / name} has changed: its checksum is another one")
 
 
 def _check_list(files: Any) -> None:
@@ -156,117 +150,28 @@ def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     for directory in reversed(checkpoints_of(run_dir)):
         try:
             return open_checkpoint(directory), broken
-        except Broken as problem:
+        except CorruptCheckpoint as problem:
             broken.append(str(problem))
     return None, broken
 
 
-# ---- generators ------------------------------------------------------------------------------------------
+def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint at `path`, from `key`, or the newest valid one of the run there; and what is wrong with newer ones.
 
-
-@dataclass(frozen=True)
-class LoadedGenerator:
-    """A generator to draw images with, and the stage that it was saved at."""
-
-    network: Generator
-    resolution: int
-    alpha: float
-    images: int
-
-
-def load_generator(run: str, device: torch.device) -> LoadedGenerator:
-    """The averaged generator of a run directory, a checkpoint directory or a generator.safetensors.
-
-    Raises UserError when there is none, or when the file is not one of ours.
+    Raises UserError when there is none.
     """
-    path = Path(run)
-    if path.is_dir():
-        path = next((path / name for name in ("average.safetensors", GENERATOR_FILE) if (path / name).exists()), path)
-    if not path.exists() or path.is_dir():
+    if (path / STATE_FILE).is_file():
+        try:
+            return open_checkpoint(path), []
+        except CorruptCheckpoint as problem:
+            raise UserError(
+                f"{key}={path} is not a valid checkpoint: {problem}.", "Choose another one of that run."
+            ) from problem
+    checkpoint, corrupt = newest_checkpoint(path)
+    if checkpoint is None:
         raise UserError(
-            f"run={run}: there is no generator.",
-            "Give a run directory, one of its checkpoints/<images>, or a generator.safetensors. "
-            "A run has its first generator after its first checkpoint.",
+            f"{key}={path}: there is no valid checkpoint{''.join(f'; {problem}' for problem in corrupt)}.",
+            "Give a run directory or one of its checkpoints/<images>. A run has its first one after "
+            "checkpoint.every_images, or when it is stopped.",
         )
-    try:
-        if not path.is_file():
-            raise ValueError("it is not a plain file")
-        with safe_open(path, "pt") as file:
-            about = parse_json((file.metadata() or {})[HEADER_KEY])
-        _check_stage(about)
-        architecture = architecture_from(about["architecture"])
-        with torch.device("meta"):  # the file has to hold as much as is then allocated
-            require_shapes(path, Generator(architecture))
-        network = Generator(architecture)
-        network.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        raise UserError(f"{path} is not a whole generator of this program.", f"Cause: {error}") from error
-    return LoadedGenerator(
-        network.requires_grad_(False).to(device),
-        int(about["resolution"]),
-        float(about["alpha"]),
-        int(about["images"]),
-    )
-
-
-# ---- what headers say ------------------------------------------------------------------------------------
-
-
-def require_count(name: str, value: object) -> int:
-    """`value` if it is a whole number from 0 up; raises ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise ValueError(f"'{name}' is not a count")
-    return value
-
-
-def _check_stage(about: dict[str, Any]) -> None:
-    """Raise ValueError (KeyError when missing) unless images, resolution and alpha are possible."""
-    require_count("images", about["images"])
-    resolution, alpha = require_count("resolution", about["resolution"]), about["alpha"]
-    full = architecture_from(about["architecture"]).resolution
-    if not (SMALLEST_RESOLUTION <= resolution <= full and is_power_of_two(resolution)):
-        raise ValueError(f"its networks have no resolution {resolution}")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
-
-
-def require_shapes(path: Path, network: nn.Module) -> None:
-    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is none."""
-    with safe_open(path, "pt") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-        stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-    wanted = {name: ("F32", tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
-    if stored != wanted:
-        name = min(name for name in {*stored, *wanted} if stored.get(name) != wanted.get(name))
-        raise ValueError(f"{name} is {stored.get(name, 'missing')} where {wanted.get(name, 'nothing')} is expected")
-
-
-def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
-    return {**asdict(architecture), "resampling": architecture.resampling.value}
-
-
-def architecture_from(plain: dict[str, Any]) -> Architecture:
-    """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is none."""
-    for name, most in MOST.items():
-        least = 0 if name == "labels" else 1
-        if not least <= require_count(name, plain[name]) <= most:
-            raise ValueError(f"{name}={plain[name]} is not possible")
-    resolution, decay = plain["resolution"], plain["fmap_decay"]
-    if resolution < SMALLEST_RESOLUTION or not is_power_of_two(resolution):
-        raise ValueError(f"resolution={resolution} is not possible")
-    if not isinstance(decay, int | float) or not math.isfinite(decay):
-        raise ValueError("'fmap_decay' is not a number")
-    return Architecture(**{**plain, "resampling": Resampling(plain["resampling"])})
-
-
-def checksum_of(header: dict[str, Any]) -> str:
-    """The checksum of what a state.json says."""
-    rest = {key: value for key, value in header.items() if key != CHECKSUM}
-    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:
-    """The fields in which two architectures differ, as 'name: theirs -> ours'."""
-    for name, value in asdict(ours).items():
-        if value != getattr(theirs, name):
-            yield f"{name}: {getattr(theirs, name)} -> {value}"
+    return checkpoint, corrupt

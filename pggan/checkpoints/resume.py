@@ -7,20 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from pggan.checkpoints.read import (
-    STATE_FILE,
-    Checkpoint,
-    checkpoints_of,
-    differences,
-    load_generator,
-    newest_checkpoint,
-    open_checkpoint,
-)
+from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.header import STATE_FILE, differences
+from pggan.checkpoints.read import Checkpoint, checkpoints_of, resolve_checkpoint
+from pggan.config.describe import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule
-from pggan.run.run_dir import changes
-from pggan.training.state import State
+from pggan.optim.state import State
 
 # What can't change in the middle of a run without being asked for, and why.
 REFUSED = {
@@ -38,32 +32,31 @@ DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop",
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumePoint:
     """The checkpoint to go on from, if any, and what there is to say about the choice."""
 
     checkpoint: Checkpoint | None
     remarks: list[str]
 
 
-def find_start(resume: str, run_dir: Path) -> Start:
+def find_resume_point(resume: str, run_dir: Path) -> ResumePoint:
     """The checkpoint that `resume` asks for: auto, never, or the path of a run or checkpoint.
 
     Raises UserError when there is none at that path, when `run_dir` has checkpoints that it must not have, or when
-    none of its checkpoints is whole.
+    none of its checkpoints is valid.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never":
         if has_own:
             raise UserError(f"resume=never, but {run_dir} holds a run.", "Choose another run_dir=, or resume=auto.")
-        return Start(None, [])
+        return ResumePoint(None, [])
     if resume == "auto":
-        return _newest(run_dir) if has_own else Start(None, [])
-    other = _at(Path(resume))
+        return _resume_point(run_dir, "run_dir") if has_own else ResumePoint(None, [])
+    other = _resume_point(Path(resume), "resume")
     if not has_own:
         return other
-    own = _newest(run_dir)
-    assert own.checkpoint is not None, "_newest raises when there is none"
-    assert other.checkpoint is not None, "_at raises when there is none"
+    own = _resume_point(run_dir, "run_dir")
+    assert own.checkpoint is not None and other.checkpoint is not None, "_resume_point raises when there is none"
     if other.checkpoint.directory.resolve().parent == (run_dir / "checkpoints").resolve():
         if other.checkpoint.images == own.checkpoint.images:
             return own
@@ -71,35 +64,14 @@ def find_start(resume: str, run_dir: Path) -> Start:
             f"resume={resume} is not the newest checkpoint of {run_dir}.",
             "To go back to it, give a new run_dir= as well: what came after it stays as it is.",
         )
-    return Start(own.checkpoint, [*own.remarks, f"Not starting from resume={resume} again: this run has gone on."])
+    return ResumePoint(
+        own.checkpoint, [*own.remarks, f"Not starting from resume={resume} again: this run has gone on."]
+    )
 
 
-def _newest(run_dir: Path) -> Start:
-    checkpoint, broken = newest_checkpoint(run_dir)
-    if checkpoint is None:
-        raise UserError(
-            f"{run_dir} has no whole checkpoint: {'; '.join(broken) or 'its checkpoints/ is empty'}.",
-            "Put back an undamaged copy, or start anew with another run_dir=.",
-        )
-    return Start(checkpoint, [f"Passed over a broken checkpoint: {problem}" for problem in broken])
-
-
-def _at(path: Path) -> Start:
-    if (path / STATE_FILE).is_file():
-        return Start(open_checkpoint_asked_for(path), [])
-    if not checkpoints_of(path):
-        raise UserError(f"{path}: there is no checkpoint.", "Give a run directory or its checkpoints/<images>.")
-    return _newest(path)
-
-
-def open_checkpoint_asked_for(path: Path) -> Checkpoint:
-    """The checkpoint at `path`; raises UserError when it is broken, because there is no other to take instead."""
-    from pggan.checkpoints.read import Broken
-
-    try:
-        return open_checkpoint(path)
-    except Broken as problem:
-        raise UserError(f"{path} is not a whole checkpoint: {problem}.", "Choose another one of that run.") from problem
+def _resume_point(path: Path, key: str) -> ResumePoint:
+    checkpoint, corrupt = resolve_checkpoint(path, key)
+    return ResumePoint(checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt])
 
 
 # ---- going on --------------------------------------------------------------------------------------------
@@ -175,7 +147,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
     Raises UserError when there is no such thing, or its networks are of another kind.
     """
     parts, architecture = _weights(path)
-    ours = state.average.architecture
+    ours = state.g_ema.architecture
     kind = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling")
     found = [line for line in differences(ours, architecture) if line.split(":")[0] in kind]
     if found:
@@ -186,7 +158,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
     for name, network in (
         ("generator", state.g.network),
         ("discriminator", state.d.network),
-        ("average", state.average),
+        ("generator_ema", state.g_ema),
     ):
         own = network.state_dict()
         fitting = {
@@ -200,11 +172,10 @@ def _weights(path: str) -> tuple[dict[str, dict[str, Tensor]], Architecture]:
     """The weights by network; a generator file has the averaged generator only, which then serves as both."""
     directory = Path(path)
     if (directory / STATE_FILE).exists() or checkpoints_of(directory):
-        checkpoint = _at(directory).checkpoint
-        assert checkpoint is not None, "_at raises when there is none"
-        names = ("generator", "discriminator", "average")
+        checkpoint, _ = resolve_checkpoint(directory, "init_from")
+        names = ("generator", "discriminator", "generator_ema")
         return {name: checkpoint.load(name) for name in names}, checkpoint.architecture
     from torch import device
 
     network = load_generator(path, device("cpu")).network
-    return {"generator": network.state_dict(), "average": network.state_dict()}, network.architecture
+    return {"generator": network.state_dict(), "generator_ema": network.state_dict()}, network.architecture

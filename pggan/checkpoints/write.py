@@ -1,4 +1,4 @@
-"""Checkpoints written: a copy of the state goes onto the disk, whole or not at all, while training goes on."""
+"""Checkpoints written: a copy of the state goes onto the disk, atomically, while training goes on."""
 
 import json
 import os
@@ -17,26 +17,33 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pggan.checkpoints.read import (
+from pggan.checkpoints.header import (
     CHECKSUM,
     GENERATOR_FILE,
     HEADER_KEY,
     MOST_STATE_BYTES,
     STATE_FILE,
     VERSION,
-    Parts,
     architecture_to_plain,
-    checkpoints_of,
     checksum_of,
 )
+from pggan.checkpoints.read import checkpoints_of
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import existing_parent, file_sha256, read_json, remove_directory, whole_directory, whole_file
+from pggan.core.atomic_io import (
+    atomic_directory,
+    atomic_write,
+    existing_parent,
+    file_sha256,
+    read_json,
+    remove_directory,
+)
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.training.state import State, state_sha256
+from pggan.optim.reducer import Parts
+from pggan.optim.state import State, state_sha256
 
 
-class NotFinite(Exception):
+class NonFiniteError(Exception):
     """A state with a number that is NaN or infinite: nothing that training could go on from."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
@@ -59,28 +66,33 @@ class Snapshot:
     @property
     def bytes(self) -> int:
         """What its tensors take on disk, the generator that is stored a second time included."""
-        tensors = [tensor for part in (*self.parts.values(), self.parts["average"]) for tensor in part.values()]
+        tensors = [tensor for part in (*self.parts.values(), self.parts["generator_ema"]) for tensor in part.values()]
         return sum(tensor.nbytes for tensor in tensors)
 
 
 def take_snapshot(
-    state: State, phase: Phase, notes: dict[str, Any], *, memory: Snapshot | None = None, more: Parts | None = None
+    state: State,
+    phase: Phase,
+    notes: dict[str, Any],
+    *,
+    memory: Snapshot | None = None,
+    extra_state: Parts | None = None,
 ) -> Snapshot:
     """Copy `state` as it is now; training may go on while the copy is being written.
 
     `phase`: that of the last image shown.  `notes`: plain values for state.json, the configuration for one.
-    `more`: parts that belong to the state besides.
+    `extra_state`: of the gradient reducer.
     `memory`: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
     """
     old = {} if memory is None else memory.parts
     parts = {
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
-        for part, tensors in (state.tensors() | (more or {})).items()
+        for part, tensors in (state.tensors() | (extra_state or {})).items()
     }
     if any(tensor.is_cuda for tensors in state.tensors().values() for tensor in tensors.values()):
         torch.cuda.synchronize()  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
-    return Snapshot(parts, state.images, state.phase_index, state.average.architecture, stage, notes)
+    return Snapshot(parts, state.images, state.phase_index, state.g_ema.architecture, stage, notes)
 
 
 def _host_copy(tensor: Tensor, memory: Tensor | None) -> Tensor:
@@ -93,7 +105,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` and its generator into `run_dir`.
 
     The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
-    Raises NotFinite when there is a number that is not finite, and OSError; then all is as it was before.
+    Raises NonFiniteError when there is a number that is not finite, and OSError; then all is as it was before.
     """
     require_finite(snapshot.parts, snapshot.images)
     about = {
@@ -109,23 +121,23 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
         "state_sha256": state_sha256(snapshot.parts, snapshot.images, snapshot.phase_index),
         **snapshot.notes,
     }
-    with _system_errors(), whole_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
+    with _system_errors(), atomic_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
         for part, tensors in snapshot.parts.items():
             save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
         # A copy, because the safetensors library would leave its own temporary file behind if it was killed here.
-        with whole_file(run_dir / GENERATOR_FILE) as temporary:
-            shutil.copyfile(directory / "average.safetensors", temporary)
+        with atomic_write(run_dir / GENERATOR_FILE) as temporary:
+            shutil.copyfile(directory / "generator_ema.safetensors", temporary)
         header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
         header[CHECKSUM] = checksum_of(header)
         (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
 
 
 def require_finite(parts: Parts, images: int | None = None) -> None:
-    """Raise NotFinite, naming the tensor, unless every number in `parts`, of a state at `images`, is finite."""
+    """Raise NonFiniteError, naming the tensor, unless every number in `parts`, of a state at `images`, is finite."""
     for part, tensors in parts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise NotFinite(f"{part}/{name}", images)
+                raise NonFiniteError(f"{part}/{name}", images)
 
 
 @contextmanager
@@ -162,10 +174,10 @@ def _is_milestone(directory: Path) -> bool:
         return False
 
 
-class Saver:
+class CheckpointWriter:
     """Writes one snapshot at a time, in the order given.
 
-    What goes wrong in the background is raised by the next `save` or `wait`: UserError when the disk refuses, NotFinite
+    What goes wrong in the background is raised by the next `save` or `wait`: UserError when the disk refuses, NonFiniteError
     when the snapshot is not worth keeping.
     """
 
@@ -175,7 +187,7 @@ class Saver:
         self._thread: Thread | None = None
         self._error: Exception | None = None
 
-    def __enter__(self) -> "Saver":
+    def __enter__(self) -> "CheckpointWriter":
         return self
 
     def __exit__(
@@ -228,6 +240,6 @@ def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
-        "Training has stopped; the last checkpoint is whole. Make room there, or get permission, and give the same "
+        "Training has stopped; the last checkpoint is valid. Make room there, or get permission, and give the same "
         "command again.",
     )

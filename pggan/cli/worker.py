@@ -1,4 +1,4 @@
-"""`python -m pggan.cli.worker`: one of the processes that a command starts."""
+"""`python -m pggan.cli.worker`: one of the ranks that a command starts."""
 
 import os
 import signal
@@ -8,7 +8,8 @@ from threading import Thread
 
 from omegaconf import OmegaConf
 
-from pggan.cli.main import VERBS, guarded, run_plain
+from pggan.cli.commands import COMMANDS
+from pggan.cli.main import guarded, run_command
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 
 LOOK_SECONDS = 0.5
@@ -26,7 +27,7 @@ def main() -> int:
     task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
     assert isinstance(task, dict), "the parent writes keys and values"
     Thread(target=end_with_parent, args=(int(os.environ[PARENT_VARIABLE]),), name="parent", daemon=True).start()
-    return guarded(lambda: run_plain(VERBS[task["verb"]], task["values"]))
+    return guarded(lambda: run_command(COMMANDS[task["command"]], task["values"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keys of `pggan bench`."""
+"""Keys of `pggan bench` and `pggan bench scaling`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,28 @@ from itertools import product
 from typing import Any
 
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
-from pggan.config.model import ModelConfig, ScheduleConfig
+from pggan.config.distributed import DistributedConfig
+from pggan.config.gradients import dgc_options
+from pggan.config.model import ModelConfig
 from pggan.config.notation import PerLevel, table
+from pggan.config.schedule import ScheduleConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import table_at
-from pggan.core.validation import require
+from pggan.core.validation import require, require_bounds
 
 BENCH_MODES = ("eager", "compiled", "graph", "compiled_graph")
+
+
+def require_stages(stages: Any, batch: PerLevel, model: ModelConfig) -> None:
+    """Raise UserError unless `stages` are resolutions whose `batch` divides into groups for minibatch stddev."""
+    wanted = "resolutions: powers of two from 4, for example [4,8,16]"
+    listed = stages if isinstance(stages, list) else [stages]
+    require(bool(listed), "stages", stages, wanted)
+    for stage in listed:
+        valid = isinstance(stage, int) and stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
+        require(valid, "stages", stages, wanted)
+        model.require_whole_groups("batch", int(table_at(table("batch", batch, stage, least=1, whole=True), stage)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +39,15 @@ class BenchDataConfig:
     device_budget_mib: int | None
 
     def __post_init__(self) -> None:
-        require(self.batches >= 1, "data.batches", self.batches, "at least 1")
-        budget = self.device_budget_mib
-        require(budget is None or budget >= 0, "data.device_budget_mib", budget, "at least 0, or null")
+        require_bounds(self, "data.", batches=">=1", device_budget_mib=">=0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchComputeConfig:
-    """What all ways of calculating have in common."""
+    """What all variants of the step have in common."""
 
-    micro_batch: int | None
-    recompute: bool
+    micro_batch_size: int | None
+    activation_checkpointing: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,34 +73,26 @@ class BenchConfig:
     loss: dict[str, Any]
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps", self.steps, "at least 1")
-        require(self.warmup >= 0, "warmup", self.warmup, "at least 0")
-        self._require_some("precisions", self.precisions, (precision.value for precision in Precision))
-        self._require_some("modes", self.modes, BENCH_MODES)
-        self._require_some("convolutions", self.convolutions, (method.value for method in ConvolutionMethod))
-        self._require_some("penalties", self.penalties, (path.value for path in PenaltyPath))
-        stages = self.stages if isinstance(self.stages, list) else [self.stages]
-        require(bool(stages), "stages", self.stages, "resolutions, for example [4,8,16]")
-        for stage in stages:
-            valid = isinstance(stage, int) and stage >= SMALLEST_RESOLUTION and is_power_of_two(stage)
-            require(valid, "stages", self.stages, "resolutions: powers of two from 4, for example [4,8,16]")
-            batches = self.schedule.batch if self.batch is None else self.batch
-            batch = table_at(table("batch", batches, stage, least=1, whole=True), stage)
-            self.model.require_whole_groups("batch", int(batch))
+        require_bounds(self, steps=">=1", warmup=">=0")
+        _require_some("precisions", self.precisions, (precision.value for precision in Precision))
+        _require_some("modes", self.modes, BENCH_MODES)
+        _require_some("convolutions", self.convolutions, (method.value for method in ConvolutionMethod))
+        _require_some("penalties", self.penalties, (path.value for path in PenaltyPath))
+        require_stages(self.stages, self.schedule.batch if self.batch is None else self.batch, self.model)
         self._require_compatible()
-        for _, way in self.ways().values():
-            way.require_whole_groups(self.model.stddev_group)
+        for _, compute in self.variants().values():
+            compute.require_whole_groups(self.model.stddev_group)
 
-    def ways(self) -> dict[str, tuple[Precision, ComputeConfig]]:
-        """Every way of calculating by its name: its precision, its mode, and what else was chosen."""
+    def variants(self) -> dict[str, tuple[Precision, ComputeConfig]]:
+        """Every variant of the step by its name: its precision, and how it is calculated."""
         return {
             " ".join([precision, mode, *(word for word in others if word != "auto")]): (
                 Precision(precision),
                 ComputeConfig(
                     convolution=ConvolutionMethod(others[0]),
                     penalty=PenaltyPath(others[1]),
-                    micro_batch=self.compute.micro_batch,
-                    recompute=self.compute.recompute,
+                    micro_batch_size=self.compute.micro_batch_size,
+                    activation_checkpointing=self.compute.activation_checkpointing,
                     compile="compiled" in mode,
                     cuda_graphs=Switch.on if "graph" in mode else Switch.off,
                 ),
@@ -96,19 +100,50 @@ class BenchConfig:
             for precision, mode, *others in product(self.precisions, self.modes, self.convolutions, self.penalties)
         }
 
-    def _require_some(self, key: str, chosen: list[str], known: Iterable[str]) -> None:
-        words = list(known)
-        require(bool(chosen) and set(chosen) <= set(words), key, chosen, f"some of {', '.join(words)}")
-
     def _require_compatible(self) -> None:
         compiled = [mode for mode in self.modes if "compiled" in mode]
         if compiled and PenaltyPath.autograd.value in self.penalties:
             raise UserError(
                 f"modes={compiled} can't differentiate a compiled pass twice (penalties={self.penalties}).",
-                "Measure compiled modes with penalties=[auto] or [tangent], and autograd in a run of its own.",
+                "Measure compiled modes with penalties=[auto] or [jvp], and autograd in a run of its own.",
             )
-        if self.compute.recompute and (compiled or PenaltyPath.tangent.value in self.penalties):
+        if self.compute.activation_checkpointing and (compiled or PenaltyPath.jvp.value in self.penalties):
             raise UserError(
-                "compute.recompute=true works with penalties=[autograd] or [auto] and without compiled modes.",
+                "compute.activation_checkpointing=true works with penalties=[autograd] or [auto] and without compiled "
+                "modes.",
                 "Leave out the others.",
             )
+
+
+def _require_some(key: str, chosen: list[str], known: Iterable[str]) -> None:
+    words = list(known)
+    require(bool(chosen) and set(chosen) <= set(words), key, chosen, f"some of {', '.join(words)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchScalingConfig:
+    """Speed of several ranks beside that of one."""
+
+    processes: list[int]
+    devices: str
+    stages: list[int]
+    batch: PerLevel
+    steps: int
+    warmup: int
+    precision: Precision
+    elastic: bool
+    gradients: dict[str, Any]
+    model: ModelConfig
+    loss: dict[str, Any]
+    distributed: DistributedConfig
+    trace: str | None
+    json: bool
+    out: str | None
+
+    def __post_init__(self) -> None:
+        require_bounds(self, steps=">=1", warmup=">=1")
+        counts = bool(self.processes) and all(count >= 1 for count in self.processes)
+        require(counts, "processes", self.processes, "numbers of ranks, for example [1,2]")
+        require(self.devices in ("auto", "cpu", "cuda"), "devices", self.devices, "auto, cpu or cuda")
+        dgc_options(self.gradients, elastic=self.elastic)
+        require_stages(self.stages, self.batch, self.model)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from math import inf, isfinite
 from typing import Any
 
-from pggan.core.validation import require
+from pggan.core.validation import require_bounds
 
 
 class InterpolationPath(Enum):
@@ -19,7 +18,7 @@ class InterpolationPath(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig:
-    """Which generator draws which faces, and where they go."""
+    """Which generator rng which faces, and where they go."""
 
     run: str
     seeds: Any
@@ -30,11 +29,10 @@ class DrawConfig:
     grid: str | None
     zoom: int
     out: str
-    devices: str
+    device: str
 
     def __post_init__(self) -> None:
-        require(self.zoom >= 1, "zoom", self.zoom, "at least 1")
-        require(isfinite(self.truncation), "truncation", self.truncation, "a number, 1 for none")
+        require_bounds(self, zoom=">=1", truncation="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +51,7 @@ class InterpolateConfig(DrawConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.frames >= 2, "frames", self.frames, "at least 2")
-        require(self.fps >= 1, "fps", self.fps, "at least 1")
-        require(0 <= self.smoothness < inf, "smoothness", self.smoothness, "at least 0, below infinity")
+        require_bounds(self, frames=">=2", fps=">=1", smoothness=">=0")
 
 
 @dataclass(frozen=True, kw_only=True)

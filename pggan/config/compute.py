@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pggan.core.errors import UserError
-from pggan.core.validation import require
+from pggan.core.validation import require_bounds
 
 
 class Precision(Enum):
@@ -23,7 +23,7 @@ class ConvolutionMethod(Enum):
     auto = "auto"
     native = "native"
     direct = "direct"
-    columns = "columns"
+    im2col = "im2col"
     winograd = "winograd"
 
 
@@ -32,7 +32,7 @@ class PenaltyPath(Enum):
 
     auto = "auto"
     autograd = "autograd"
-    tangent = "tangent"
+    jvp = "jvp"
 
 
 class Switch(Enum):
@@ -47,37 +47,36 @@ class Switch(Enum):
 class ComputeConfig:
     """Choices that change speed and memory, and results by rounding only."""
 
-    convolution: ConvolutionMethod
-    penalty: PenaltyPath
-    micro_batch: int | None
-    recompute: bool
-    compile: bool
-    cuda_graphs: Switch
+    convolution: ConvolutionMethod = ConvolutionMethod.auto
+    penalty: PenaltyPath = PenaltyPath.auto
+    micro_batch_size: int | None = None
+    activation_checkpointing: bool = False
+    compile: bool = False
+    cuda_graphs: Switch = Switch.auto
 
     def __post_init__(self) -> None:
-        micro = self.micro_batch
-        require(micro is None or micro >= 1, "compute.micro_batch", micro, "at least 1, or null")
-        tangent = self.penalty is not PenaltyPath.autograd
-        if self.compile and not tangent:
+        require_bounds(self, "compute.", micro_batch_size=">=1")
+        if self.compile and self.penalty is PenaltyPath.autograd:
             raise UserError(
                 "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
-                "Take compute.penalty=tangent or auto.",
+                "Take compute.penalty=jvp or auto.",
             )
         if self.compile and self.convolution not in (ConvolutionMethod.auto, ConvolutionMethod.native):
             raise UserError(
                 f"compute.compile=true can't be had with compute.convolution={self.convolution.value}.",
                 "Take compute.convolution=auto: a compiled pass uses PyTorch's own.",
             )
-        if self.recompute and (self.compile or self.penalty is PenaltyPath.tangent):
+        if self.activation_checkpointing and (self.compile or self.penalty is PenaltyPath.jvp):
             raise UserError(
-                "compute.recompute=true needs compute.penalty=autograd and compute.compile=false.",
+                "compute.activation_checkpointing=true needs compute.penalty=autograd and compute.compile=false.",
                 "Set these two, or take smaller micro-batches: they save memory, too.",
             )
 
     def require_whole_groups(self, group: int) -> None:
         """Raise UserError unless micro-batches hold whole groups of minibatch stddev."""
-        if self.micro_batch is not None and self.micro_batch % group:
+        size = self.micro_batch_size
+        if size is not None and size % group:
             raise UserError(
-                f"compute.micro_batch={self.micro_batch} does not divide into groups of model.stddev_group={group}.",
-                f"Take {max(self.micro_batch // group, 1) * group}.",
+                f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}.",
+                f"Take {max(size // group, 1) * group}.",
             )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pggan.core.validation import require
+from pggan.core.validation import require, require_bounds
 
 
 class Crop(Enum):
@@ -39,9 +39,7 @@ class DataConfig:
     device_budget_mib: int | None
 
     def __post_init__(self) -> None:
-        require(self.count >= 1, "data.count", self.count, "at least 1")
-        budget = self.device_budget_mib
-        require(budget is None or budget >= 0, "data.device_budget_mib", budget, "at least 0, or null")
+        require_bounds(self, "data.", count=">=1", device_budget_mib=">=0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +57,11 @@ class PrepareConfig:
     on_bad: OnBad
     check: bool
     report: str | None
-    workers: int | None
+    num_workers: int | None
     root: str
     split: str
     download: bool
 
     def __post_init__(self) -> None:
-        require(0 < self.keep <= 1, "keep", self.keep, "more than 0 and at most 1")
+        require_bounds(self, keep=">0 <=1", num_workers=">=1")
         require(isinstance(self.labels, bool | str), "labels", self.labels, "true, false or the path of a file")
-        require(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1, or null")

@@ -1,35 +1,33 @@
-"""Keys of training with several processes."""
+"""Keys of training on several ranks."""
 
 from dataclasses import dataclass
 
 from pggan.core.errors import UserError
-from pggan.core.validation import require
+from pggan.core.validation import require, require_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkersConfig:
-    """How processes find each other, and what happens when one is lost."""
+class DistributedConfig:
+    """How ranks find each other, and what happens when one is lost.  Named as torchrun's options are."""
 
-    nodes: int
-    rendezvous: str | None
-    address: str | None
-    join_seconds: int
-    shards: int
-    restarts: int
-    patience_seconds: float
+    nnodes: int = 1
+    rdzv_endpoint: str | None = None
+    local_addr: str | None = None
+    rdzv_timeout_seconds: int = 300
+    max_restarts: int = 3
+    heartbeat_timeout_seconds: float = 45
+    elastic_chunks: int = 4
 
     def __post_init__(self) -> None:
-        require(self.nodes >= 1, "workers.nodes", self.nodes, "at least 1")
-        require(self.join_seconds >= 1, "workers.join_seconds", self.join_seconds, "at least 1")
-        require(self.shards >= 1, "workers.shards", self.shards, "at least 1")
-        require(self.restarts >= 0, "workers.restarts", self.restarts, "at least 0")
-        require(self.patience_seconds >= 5, "workers.patience_seconds", self.patience_seconds, "at least 5")
-        if self.nodes > 1 and self.rendezvous is None:
+        require_bounds(self, "distributed.", nnodes=">=1", rdzv_timeout_seconds=">=1", max_restarts=">=0")
+        require_bounds(self, "distributed.", heartbeat_timeout_seconds=">=5", elastic_chunks=">=1")
+        if self.nnodes > 1 and self.rdzv_endpoint is None:
             raise UserError(
-                f"workers.nodes={self.nodes} machines have to meet somewhere.",
-                "Add workers.rendezvous=HOST:PORT, with the address of one of them and a free port, the same on all.",
+                f"distributed.nnodes={self.nnodes} machines need a rendezvous.",
+                "Add distributed.rdzv_endpoint=HOST:PORT, with the address of one of them and a free port, the same on "
+                "all.",
             )
-        if self.rendezvous is not None:
-            host, _, port = self.rendezvous.rpartition(":")
+        if self.rdzv_endpoint is not None:
+            host, _, port = self.rdzv_endpoint.rpartition(":")
             good = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
-            require(good, "workers.rendezvous", self.rendezvous, "HOST:PORT, for example node0:29500")
+            require(good, "distributed.rdzv_endpoint", self.rdzv_endpoint, "HOST:PORT, for example node0:29500")

@@ -13,8 +13,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-TEMPORARY = ".partial-"  # what a killed process may leave behind; swept by `sweep`
-REPLACED = ".replaced-"  # what was there, while the new one takes its name; put back by `sweep` if that did not happen
+TEMPORARY = ".partial-"  # what a killed process may leave behind; swept by `clean_partials`
+REPLACED = ".replaced-"  # what was there, while the new one takes its name; put back by `clean_partials` if that did not happen
 
 
 def fsync_path(path: Path) -> None:
@@ -41,7 +41,7 @@ def existing_parent(path: Path) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it becomes `path` when the block ends without an exception."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
@@ -54,7 +54,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path) -> Iterator[Path]:
     """A temporary directory to fill; it becomes `path`, replacing what was there, when the block ends well."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -82,7 +82,7 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def sweep(directory: Path) -> None:
+def clean_partials(directory: Path) -> None:
     """Clean up after killed processes in `directory`: remove what is half-written, put back what was being replaced."""
     for leftover in sorted(directory.glob(f"{REPLACED}*")):
         original = leftover.with_name(leftover.name.removeprefix(REPLACED))

@@ -1,6 +1,6 @@
 """Counter-based randomness: each random number is a function of (seed, purpose, count), never of history.
 
-So a resumed run draws what the uninterrupted one would have drawn, and there is no generator state to save.
+So a resumed run rng what the uninterrupted one would have drawn, and there is no generator state to save.
 """
 
 from hashlib import blake2b
@@ -20,7 +20,7 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
     return torch.Generator(device or "cpu").manual_seed(counter_seed(seed, purpose, count))
 
 
-class Draws:
+class StepRng:
     """The random numbers of one training step: those of image count `images`."""
 
     def __init__(self, seed: int, images: int, device: torch.device) -> None:

@@ -58,8 +58,8 @@ class Schedule:
     learning_rate_d: Table
     batch_factor: int = 1  # all batches times this
     learning_rate_factor: float = 1.0  # … and both learning rates times this
-    warm_up_images: int = 0  # over this many first images of every phase both learning rates rise linearly from 0
-    decay_images: int = 0  # over this many last images both learning rates fall linearly to 0
+    lr_warmup_images: int = 0  # over this many first images of every phase both learning rates rise linearly from 0
+    lr_decay_images: int = 0  # over this many last images both learning rates fall linearly to 0
     total_images: int | None = None  # None: to the end of the last stable phase; more: the last phase goes on
 
     @cached_property
@@ -98,9 +98,9 @@ class Schedule:
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
-        decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
+        decay = ahead / self.lr_decay_images if ahead < self.lr_decay_images else 1.0
         warm = images + phase.batch - phase.start  # after this step
-        factor = decay * (warm / self.warm_up_images if warm < self.warm_up_images else 1.0)
+        factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         return replace(
             phase,
             alpha=alpha,

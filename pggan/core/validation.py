@@ -1,7 +1,8 @@
 """Plain values to dataclasses, with errors that name the key."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -10,12 +11,35 @@ from omegaconf.errors import OmegaConfBaseException
 from pggan.core.errors import UserError, nearest
 
 Conf = TypeVar("Conf")
+COMPARISONS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    ">=": ("at least", lambda value, limit: value >= limit),
+    ">": ("above", lambda value, limit: value > limit),
+    "<=": ("at most", lambda value, limit: value <= limit),
+    "<": ("below", lambda value, limit: value < limit),
+}
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
     """Raise UserError unless `holds`: `key` is `value`, and should be as `wanted` says."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
+
+
+def require_bounds(config: object, prefix: str = "", **bounds: str) -> None:
+    """Raise UserError unless fields of the dataclass `config` are finite and within `bounds`, such as ">=0 <1".
+
+    A field that is None passes.  `prefix` leads the name of the key in the message.
+    """
+    optional = {field.name for field in fields(config) if "None" in str(field.type)}  # type: ignore[arg-type]
+    for name, text in bounds.items():
+        value, limits = getattr(config, name), []
+        for bound in text.split():
+            sign = bound.rstrip("0123456789.")
+            limits.append((*COMPARISONS[sign], float(bound.removeprefix(sign))))
+        words = [*(f"{word} {limit:g}" for word, _, limit in limits), *["finite"] * (not limits or value == inf)]
+        wanted = " and ".join(words) + ", or null" * (name in optional)
+        holds = value is None or (isfinite(value) and all(compare(value, limit) for _, compare, limit in limits))
+        require(holds, f"{prefix}{name}", value, wanted)
 
 
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:

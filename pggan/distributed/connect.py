@@ -1,4 +1,4 @@
-"""Connecting to other processes: for a limited time, and without torch's own pages about it on the console."""
+"""Connecting to other ranks: for a limited time, and without torch's own pages about it on the console."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The processes that train together, seen from one of them: what they tell each other besides gradients."""
+"""The ranks of one run, seen from one of them: rendezvous, collectives on small values, errors that all ranks share."""
 
 import json
 import os
@@ -13,140 +13,137 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.errors import UserError
 from pggan.distributed.connect import reason, who_answers, within
 
-# A process that hangs is found by the Watchdog; these only end what nobody can be blamed for.
-LONGEST_EXCHANGE = timedelta(minutes=30)  # a slow link is no fault
-LONGEST_WAIT = timedelta(days=7)  # while one process prepares data, the others wait
+# The Watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
+GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
+CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class PeerLost(Exception):
-    """Another process went away in the middle of a common operation."""
+    """Another rank went away in the middle of a collective."""
 
 
-class EndedElsewhere(Exception):
-    """Another process has an error of the user's to tell, and tells it."""
+class RemoteUserError(Exception):
+    """Another rank raised a UserError, and reports it."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One process among all: its number, and its number on its machine."""
+class RankInfo:
+    """The position of one process: its rank among all, and on its machine."""
 
     rank: int
-    size: int
+    world_size: int
     local_rank: int
-    local_size: int
+    local_world_size: int
 
 
-def launched() -> Place | None:
-    """Where this process is, if torchrun, or something that sets the same variables, started it among others.
+def rank_from_environment() -> RankInfo | None:
+    """The position that torchrun, or a launcher that sets the same variables, gave this process; None without one.
 
-    Raises UserError when some of the variables are there and others are not.
+    Raises UserError when the variables are incomplete or contradict each other.
     """
     if "RANK" not in os.environ:
         return None
     missing = [name for name in RANK_VARIABLES if name not in os.environ]
-    remedy = "Start with torchrun, or let devices=N start the processes; `unset RANK` trains alone."
+    remedy = "Start with torchrun, or let devices=N start the ranks; `unset RANK` trains in one process."
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        raise UserError(
-            f"RANK is set, as by a launcher of several processes, but {', '.join(missing)} {are} not.", remedy
-        )
-    said = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
-    if all(value.isdecimal() for value in said.values()):
-        rank, size, local_rank, local_size, port = map(int, said.values())
-        if rank < size and local_rank < local_size <= size and port < 2**16:
-            return Place(rank, size, local_rank, local_size)
-    listed = " ".join(f"{name}={value}" for name, value in said.items())
-    raise UserError(f"A launcher of several processes has set what does not go together: {listed}.", remedy)
+        raise UserError(f"RANK is set, as by a launcher of several ranks, but {', '.join(missing)} {are} not.", remedy)
+    values = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
+    if all(value.isdecimal() for value in values.values()):
+        rank, world_size, local_rank, local_world_size, port = map(int, values.values())
+        if rank < world_size and local_rank < local_world_size <= world_size and port < 2**16:
+            return RankInfo(rank, world_size, local_rank, local_world_size)
+    listed = " ".join(f"{name}={value}" for name, value in values.items())
+    raise UserError(f"A launcher has set rank variables that contradict each other: {listed}.", remedy)
 
 
-class World:
-    """All processes of a run.  Every method but `is_first` and `name` is called by all of them, in the same order."""
+class ProcessGroup:
+    """All ranks of a run.  Every method that communicates is called by all of them, in the same order."""
 
     def __init__(
-        self, place: Place, device: torch.device, control: ProcessGroup | None, store: TCPStore | None
+        self, info: RankInfo, device: torch.device, control: dist.ProcessGroup | None, store: TCPStore | None
     ) -> None:
-        """Args: control: over which small things go, in host memory; None when there is one process only."""
-        self.rank, self.size = place.rank, place.size
-        self.local_rank, self.local_size = place.local_rank, place.local_size
+        """Args: control: group for small values in host memory; None in a single process."""
+        self.rank, self.world_size = info.rank, info.world_size
+        self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device = device
         self.store = store
-        self.is_first = place.rank == 0
-        self.name = f"process {place.rank} on {socket.gethostname()} (pid {os.getpid()})"
-        self.names = [f"process {rank}" for rank in range(place.size)]  # more of them is known once they have met
-        self.waiting_since: float | None = None  # for the others, in time.monotonic() seconds
-        self.group: ProcessGroup | None = None  # over which gradients go; None: that of all
+        self.is_main = info.rank == 0
+        self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
+        self.names = [f"rank {rank}" for rank in range(info.world_size)]  # `connect` completes them
+        self.waiting_since: float | None = None  # time.monotonic() seconds at which the present collective began
+        self.torch_group: dist.ProcessGroup | None = None  # of gradients; None: the default group
         self._control = control
-        self._wishes = torch.zeros(1, dtype=torch.int32)
-        self._wished = 0  # by this process, in the last call
-        self._vote: dist.Work | None = None
+        self._flags = torch.zeros(1, dtype=torch.int32)
+        self._raised = 0  # flags of this rank in the last call
+        self._reduce: dist.Work | None = None
 
     @classmethod
-    def alone(cls, device: torch.device) -> "World":
-        """One process."""
-        return cls(Place(0, 1, 0, 1), device, None, None)
+    def single_process(cls, device: torch.device) -> "ProcessGroup":
+        """The group of a run in one process."""
+        return cls(RankInfo(0, 1, 0, 1), device, None, None)
 
     @classmethod
-    def joined(cls, place: Place, device: torch.device, patience: float) -> "World":
-        """One of several processes; returns when all are there.
+    def connect(cls, info: RankInfo, device: torch.device, timeout_seconds: float) -> "ProcessGroup":
+        """Join the rendezvous; returns when all ranks are there.
 
-        Raises UserError when that takes longer than `patience` seconds.
+        Raises UserError when that takes longer than `timeout_seconds`.
         """
-        limit = timedelta(seconds=patience)
+        limit = timedelta(seconds=timeout_seconds)
         try:
-            store, _, _ = within(patience, lambda: next(rendezvous("env://", timeout=limit)))
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            store, _, _ = within(timeout_seconds, lambda: next(rendezvous("env://", timeout=limit)))
             dist.init_process_group(
-                backend,
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore("gradients", store),
-                rank=place.rank,
-                world_size=place.size,
-                timeout=LONGEST_EXCHANGE,
+                rank=info.rank,
+                world_size=info.world_size,
+                timeout=GRADIENT_TIMEOUT,
             )
-            world = cls(place, device, dist.new_group(backend="gloo", timeout=LONGEST_WAIT), store)
-            world.names = world.gather(world.name)
-            return world
+            group = cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT), store)
+            group.names = group.all_gather_object(group.name)
+            return group
         except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
-            time.sleep(1)  # if it is because another one was lost, the launcher ends this one, and nobody is misled
+            time.sleep(1)  # if another rank was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             why = who_answers(address) if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
-                f"Process {place.rank} of {place.size} did not find the others at {address}: {why}.",
-                "Start as many processes as were announced, and see that all machines can reach this address.",
+                f"Rank {info.rank} of {info.world_size} did not find the others at {address}: {why}.",
+                "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
             ) from error
 
-    def of_first(self, size: int) -> "World | None":
-        """The first `size` processes as a world of their own for gradients, in those; called by all of them."""
-        group = dist.new_group(list(range(size))) if self.size > 1 else None
+    def subgroup(self, size: int) -> "ProcessGroup | None":
+        """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
+        torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         if self.rank >= size:
             return None
-        place = Place(self.rank, size, self.local_rank, min(size, self.local_size))
-        world = World(place, self.device, group if size > 1 else None, None)
-        world.group = group
-        return world
+        info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
+        group = ProcessGroup(info, self.device, torch_group if size > 1 else None, None)
+        group.torch_group = torch_group
+        return group
 
-    def wait_for_all(self) -> None:
-        """Return when all processes have come here."""
-        if self.size > 1:
-            with self.waiting():
-                dist.barrier(self._control or self.group)
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+        if self.world_size > 1:
+            with self.collective():
+                dist.barrier(self._control or self.torch_group)
 
-    def leave(self) -> None:
-        """Wait for all to have come to their end, and close the connections."""
-        self.wait_for_all()
-        if self.size > 1:
+    def shutdown(self) -> None:
+        """Wait for all ranks to have come to their end, and close the connections."""
+        self.barrier()
+        if self.world_size > 1:
             dist.destroy_process_group()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around everything that needs the others; raises PeerLost when one of them is gone."""
+    def collective(self) -> Iterator[None]:
+        """Around every collective: records since when this rank waits; raises PeerLost when another one is gone."""
         self.waiting_since = time.monotonic()
         try:
             yield
@@ -155,141 +152,135 @@ class World:
         finally:
             self.waiting_since = None
 
-    # ---- words -------------------------------------------------------------------------------------------
+    # ---- objects -----------------------------------------------------------------------------------------
 
-    def gather(self, text: str) -> list[str]:
-        """What every process says, in order of rank."""
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Every rank's `value`, which is plain enough for JSON, in order of rank."""
         if self._control is None:
-            return [text]
-        content = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
-        with self.waiting():
+            return [json.loads(json.dumps(value))]
+        content = torch.frombuffer(bytearray(json.dumps(value).encode() + b"\0"), dtype=torch.uint8)
+        with self.collective():
             length = torch.tensor([len(content)])
             dist.all_reduce(length, ReduceOp.MAX, group=self._control)
             padded = torch.zeros(int(length), dtype=torch.uint8)
             padded[: len(content)] = content
-            said = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(said, padded, group=self._control)
-        return [bytes(tensor.tolist()).split(b"\0", 1)[0].decode() for tensor in said]
+            gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
+            dist.all_gather(gathered, padded, group=self._control)
+        return [json.loads(bytes(tensor.tolist()).split(b"\0", 1)[0]) for tensor in gathered]
 
-    def tell(self, value: Any) -> Any:
-        """The first process's `value`, which is plain enough for JSON."""
-        return json.loads(self.gather(json.dumps(value) if self.is_first else "")[0])
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's `value`, which is plain enough for JSON."""
+        return self.all_gather_object(value if self.is_main else None)[0]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """All processes leave this block well, or none does.
+    def collective_errors(self) -> Iterator[None]:
+        """All ranks leave this block without an error, or none does.
 
-        Raises the UserError of this process; EndedElsewhere when it was another one that had one.
+        Raises the UserError of this rank; RemoteUserError when it was another one that had one.
         """
         problem: UserError | None = None
         try:
             yield
         except UserError as error:
             problem = error
-        failed = [rank for rank, said in enumerate(self.gather("failed" if problem else "")) if said]
+        failed = [rank for rank, has_failed in enumerate(self.all_gather_object(problem is not None)) if has_failed]
         if problem is not None and self.rank == failed[0]:
             raise problem
         if failed:
-            raise EndedElsewhere(f"ended by process {failed[0]}")
+            raise RemoteUserError(f"ended by rank {failed[0]}")
 
     def require_same(self, facts: Mapping[str, Any]) -> None:
-        """Raise UserError, naming the process and the fact, unless `facts` are the same everywhere."""
-        everyone = [json.loads(said) for said in self.gather(json.dumps(facts))]
-        with self.together():
+        """Raise UserError, naming the rank and the fact, unless `facts` are the same on all ranks."""
+        everyone = self.all_gather_object(facts)
+        with self.collective_errors():
             first = everyone[0]
             for rank, theirs in enumerate(everyone):
                 for name in {**first, **theirs}:  # tables may have other keys
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
                         raise UserError(
-                            f"Process {rank} has another {name} than process 0: {there} instead of {here}.",
-                            "Give all processes the same code, configuration and data.",
+                            f"Rank {rank} has another {name} than rank 0: {there} instead of {here}.",
+                            "Give all ranks the same code, configuration and data.",
                         )
-
-    # ---- wishes ------------------------------------------------------------------------------------------
-
-    def agreed(self, wishes: int) -> int:
-        """The bits of all processes' wishes, joined: those of the call before, so that nobody waits.
-
-        A wish is made once, though it is there in two calls in a row.  Alone, those of this call.
-        """
-        if self._control is None:
-            return wishes
-        last = self._settled()
-        self._wished = wishes & ~self._wished
-        self._wishes = torch.tensor([self._wished], dtype=torch.int32)
-        self._vote = dist.all_reduce(self._wishes, ReduceOp.BOR, group=self._control, async_op=True)
-        return last
-
-    def _settled(self) -> int:
-        if self._vote is None:
-            return 0
-        with self.waiting():
-            self._vote.wait()
-        self._vote = None
-        return int(self._wishes)
 
     # ---- numbers -----------------------------------------------------------------------------------------
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sums over all processes of `values`, float64 in host memory."""
-        return self._reduced(values, ReduceOp.SUM)
+    def all_reduce_flags(self, flags: int) -> int:
+        """Bitwise OR of all ranks' `flags`, one call late, so that no rank waits: the result of the call before.
 
-    def highest(self, values: Tensor) -> Tensor:
-        """The maxima over all processes of `values`, float64 in host memory."""
-        return self._reduced(values, ReduceOp.MAX)
+        A flag that is raised in two calls in a row counts once.  In a single process, the flags of this call.
+        """
+        if self._control is None:
+            return flags
+        if self._reduce is not None:
+            with self.collective():
+                self._reduce.wait()
+        reduced = 0 if self._reduce is None else int(self._flags)
+        self._raised = flags & ~self._raised
+        self._flags = torch.tensor([self._raised], dtype=torch.int32)
+        self._reduce = dist.all_reduce(self._flags, ReduceOp.BOR, group=self._control, async_op=True)
+        return reduced
 
-    def lowest(self, value: int | None) -> int | None:
-        """The smallest of all processes' values; None, which is no value, counts as the largest."""
-        known = [int(said) for said in self.gather("" if value is None else str(value)) if said]
-        return min(known, default=None)
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """The sums over all ranks of `values`, float64 in host memory."""
+        return self._all_reduce(values, ReduceOp.SUM)
 
-    def _reduced(self, values: Tensor, operation: Any) -> Tensor:
+    def all_reduce_max(self, values: Tensor) -> Tensor:
+        """The maxima over all ranks of `values`, float64 in host memory."""
+        return self._all_reduce(values, ReduceOp.MAX)
+
+    def all_reduce_min(self, value: int | None) -> int | None:
+        """The smallest of all ranks' values; None, which is no value, counts as the largest."""
+        return min((other for other in self.all_gather_object(value) if other is not None), default=None)
+
+    def _all_reduce(self, values: Tensor, operation: Any) -> Tensor:
         values = values.double().cpu()
         if self._control is not None and values.numel():
-            with self.waiting():
+            with self.collective():
                 dist.all_reduce(values, operation, group=self._control)
         return values
 
-    def from_first(self, tensors: list[Tensor]) -> None:
-        """Overwrite `tensors` with those of the first process."""
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """Overwrite `tensors` with those of rank 0."""
         if self._control is None:
             return
-        with self.waiting():
+        with self.collective():
             for tensor in tensors:
                 dense = tensor.contiguous()
                 dist.broadcast(dense, 0)
                 if dense.data_ptr() != tensor.data_ptr():
                     tensor.copy_(dense)
 
-    def gathered(self, tensor: Tensor) -> list[Tensor]:
-        """Every process's `tensor`, in order of rank, on all of them; shapes and types are the same everywhere."""
+    def all_gather(self, tensor: Tensor, *, control: bool = False) -> list[Tensor]:
+        """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks.
+
+        Args: control: through the group for small values in host memory.
+        """
         if self._control is None:
             return [tensor]
-        everyone = [torch.empty_like(tensor) for _ in range(self.size)]
-        with self.waiting():
-            dist.all_gather(everyone, tensor)
-        return everyone
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        with self.collective():
+            dist.all_gather(gathered, tensor, group=self._control if control else None)
+        return gathered
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError, naming the process, unless the weights by network name are the same bits everywhere."""
+        """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self._control is None:
             return
-        digests = torch.stack([_digest(weights) for weights in named.values()]).cpu()
-        everyone = [torch.empty_like(digests) for _ in range(self.size)]
-        with self.waiting():
-            dist.all_gather(everyone, digests, group=self._control)
-        others = [rank for rank, theirs in enumerate(everyone) if not torch.equal(theirs, everyone[0])]
-        with self.together():
-            if others and self.is_first:
-                theirs = everyone[others[0]]
-                name = next(
-                    name for name, a, b in zip(named, everyone[0], theirs, strict=True) if not torch.equal(a, b)
-                )
+        everyone = self.all_gather(torch.stack([_digest(weights) for weights in named.values()]).cpu(), control=True)
+        differing = [
+            (rank, name)
+            for rank, theirs in enumerate(everyone)
+            for name, a, b in zip(named, everyone[0], theirs, strict=True)
+            if not torch.equal(a, b)
+        ]
+        with self.collective_errors():
+            if differing and self.is_main:
+                rank, name = differing[0]
                 raise UserError(
-                    f"The weights of {name} in process {others[0]} are no longer those of process 0.",
-                    "Give the same command again: it goes on from the last checkpoint. If this comes back, that "
-                    "machine's memory or link is at fault.",
+                    f"The weights of {name} on rank {rank} differ from those on rank 0.",
+                    "Give the same command again: it resumes from the last checkpoint. If this comes back, the memory "
+                    "or the link of that machine is at fault.",
                 )
 
 

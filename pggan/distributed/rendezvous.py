@@ -1,4 +1,4 @@
-"""Where the machines of a run meet: the c10d store of torchrun, kept by one of them."""
+"""The rendezvous of the machines of a run: the c10d store of torchrun, kept by one of them."""
 
 import socket
 import time
@@ -13,66 +13,67 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from pggan.config import WorkersConfig
+from pggan.config import DistributedConfig
 from pggan.core.errors import UserError
 from pggan.distributed.connect import listens, reason, who_answers, within
 
 RETRY_SECONDS = 1.0
 STRANGER_SECONDS = 30.0  # for the answer of a port that takes connections
-MEETING_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
+RENDEZVOUS_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
 STRANGER = "Ping failed"  # what torch says when something else answers
 SLOW = "has timed out"  # … when nobody does, or nothing that it understands
 
 
-def meeting_point(workers: WorkersConfig) -> RendezvousHandler:
-    """Where the machines of this run meet, reached.
+def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
+    """The rendezvous of the machines of this run, reached.
 
-    Raises UserError when that takes longer than `workers.join_seconds`, or something else answers there.
+    Raises UserError when that takes longer than `rdzv_timeout_seconds`, or something else answers there.
     """
-    run_id = "pggan" if workers.nodes > 1 else uuid.uuid4().hex
-    end = time.monotonic() + workers.join_seconds
+    run_id = "pggan" if config.nnodes > 1 else uuid.uuid4().hex
+    end = time.monotonic() + config.rdzv_timeout_seconds
     problem: Exception | None = None
     while True:
         left = end - time.monotonic()
         try:
             # A store that is there answers at once; something else that listens there may never.
-            answered = workers.rendezvous is not None and listens(workers.rendezvous)
-            return within(min(left, STRANGER_SECONDS) if answered else left, lambda: _reached(workers, run_id))
+            answered = config.rdzv_endpoint is not None and listens(config.rdzv_endpoint)
+            return within(min(left, STRANGER_SECONDS) if answered else left, lambda: _handler(config, run_id))
         except TimeoutError as error:
-            raise not_met(workers, problem or error) from error
+            raise rendezvous_failed(config, problem or error) from error
         except (RendezvousConnectionError, OSError) as error:
             if STRANGER in str(error.__cause__) or left < RETRY_SECONDS:
-                raise not_met(workers, error) from error
+                raise rendezvous_failed(config, error) from error
             problem = error
             time.sleep(RETRY_SECONDS)  # the machine there may not have come so far
 
 
-def _reached(workers: WorkersConfig, run_id: str) -> RendezvousHandler:
-    endpoint = workers.rendezvous or "localhost:0"
-    socket.getaddrinfo(endpoint.rpartition(":")[0], None)  # torch tries for long without saying why
+def _handler(config: DistributedConfig, run_id: str) -> RendezvousHandler:
+    endpoint = config.rdzv_endpoint or "localhost:0"
+    host = endpoint.rpartition(":")[0]
+    socket.getaddrinfo(host, None)  # torch tries for long without saying why
 
-    def reached(**roles: bool) -> RendezvousHandler:
+    def handler(**roles: bool) -> RendezvousHandler:
         parameters = RendezvousParameters(
             backend="c10d",
             endpoint=endpoint,
             run_id=run_id,
-            min_nodes=workers.nodes,
-            max_nodes=workers.nodes,
-            local_addr=workers.address,
-            join_timeout=workers.join_seconds,
-            read_timeout=min(workers.join_seconds, 60),
+            min_nodes=config.nnodes,
+            max_nodes=config.nnodes,
+            local_addr=config.local_addr,
+            join_timeout=config.rdzv_timeout_seconds,
+            read_timeout=min(config.rdzv_timeout_seconds, 60),
             **roles,
         )
         return get_rendezvous_handler(parameters)
 
-    if workers.address is None or workers.rendezvous is None:
-        return reached()  # torch looks at the names of this machine
-    if not _addresses(endpoint.rpartition(":")[0]) & _addresses(workers.address):
-        return reached(is_host=False)
+    if config.local_addr is None or config.rdzv_endpoint is None:
+        return handler()  # torch looks at the names of this machine
+    if not _addresses(host) & _addresses(config.local_addr):
+        return handler(is_host=False)
     try:
-        return reached(is_host=True)
-    except RendezvousConnectionError:  # another one on this machine may have come first
-        return reached(is_host=False)
+        return handler(is_host=True)
+    except RendezvousConnectionError:  # another agent on this machine may have come first
+        return handler(is_host=False)
 
 
 def _addresses(host: str) -> set[str]:
@@ -82,21 +83,21 @@ def _addresses(host: str) -> set[str]:
         return {host}
 
 
-def not_met(workers: WorkersConfig, error: Exception) -> UserError:
+def rendezvous_failed(config: DistributedConfig, error: Exception) -> UserError:
     """What to tell people about an `error` from before all machines have met."""
     return UserError(
-        f"The machines did not meet at workers.rendezvous={workers.rendezvous}: {_why(error, workers)}.",
-        f"Start the same command on all {workers.nodes} machines, with the address of one of them that all can reach, "
-        "and a port that is free there; workers.join_seconds is how long they wait for each other.",
+        f"The rendezvous at distributed.rdzv_endpoint={config.rdzv_endpoint} failed: {_why(error, config)}.",
+        f"Start the same command on all {config.nnodes} machines, with the address of one of them that all can reach, "
+        "and a port that is free there; distributed.rdzv_timeout_seconds is how long they wait for each other.",
     )
 
 
-def _why(error: Exception, workers: WorkersConfig) -> str:
+def _why(error: Exception, config: DistributedConfig) -> str:
     if isinstance(error, RendezvousTimeoutError):
-        return f"not all {workers.nodes} came within {workers.join_seconds} s"
+        return f"not all {config.nnodes} machines came within {config.rdzv_timeout_seconds} s"
     if isinstance(error, RendezvousClosedError):
-        return "a run that met there has just ended"
+        return "a run with this rendezvous has just ended"
     cause = error.__cause__ or error
     if isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
-        return who_answers(str(workers.rendezvous))
+        return who_answers(str(config.rdzv_endpoint))
     return reason(cause)

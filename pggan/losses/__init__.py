@@ -1,4 +1,7 @@
-"""Losses by name.  A new loss is one file here, with one `Loss` dataclass, and one YAML in `configs/loss/`."""
+"""GAN losses, one file each: a `Loss` dataclass here and a YAML in `configs/loss/` make one.
+
+This file knows the names without importing torch.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -10,7 +13,8 @@ from pggan.core.validation import validated
 if TYPE_CHECKING:  # importing a loss imports torch, which composing a configuration must not do
     from pggan.losses.base import Loss
 
-LOSSES = sorted(module.name for module in iter_modules(__path__) if module.name != "base")
+SHARED = ("base", "gradient_penalty")
+LOSSES = sorted(module.name for module in iter_modules(__path__) if module.name not in SHARED)
 
 
 def require_loss(name: str) -> None:
@@ -24,11 +28,11 @@ def loss_class(name: str) -> "type[Loss]":
     require_loss(name)
     from pggan.losses.base import Loss
 
-    module = import_module(f"{__name__}.{name}")
+    members = vars(import_module(f"{__name__}.{name}")).values()
     (found,) = (
         member
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Loss) and member.__module__ == module.__name__
+        for member in members
+        if isinstance(member, type) and issubclass(member, Loss) and member.__module__ == f"{__name__}.{name}"
     )
     return found
 

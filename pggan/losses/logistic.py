@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.losses.base import GradientPenalty, Loss, Points
+from pggan.losses.base import Loss
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,5 +22,5 @@ class Logistic(Loss):
         return {"G/fakes": F.softplus(-fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        r1 = GradientPenalty(name="D/r1", at=Points.reals, weight=self.gamma / 2, interval=self.interval)
+        r1 = GradientPenalty(name="D/r1", at=PenaltyAt.reals, weight=self.gamma / 2, reg_interval=self.reg_interval)
         return (r1,)

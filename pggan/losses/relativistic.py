@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.losses.base import GradientPenalty, Loss, Points
+from pggan.losses.base import Loss
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,6 @@ class Relativistic(Loss):
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         return tuple(
-            GradientPenalty(name=name, at=at, weight=self.gamma / 2, interval=self.interval)
-            for name, at in (("D/r1", Points.reals), ("D/r2", Points.fakes))
+            GradientPenalty(name=name, at=at, weight=self.gamma / 2, reg_interval=self.reg_interval)
+            for name, at in (("D/r1", PenaltyAt.reals), ("D/r2", PenaltyAt.fakes))
         )

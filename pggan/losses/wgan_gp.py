@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pggan.losses.base import GradientPenalty, Loss, Points, Reference
+from pggan.losses.base import Loss
+from pggan.losses.gradient_penalty import GradientPenalty, NormReference, PenaltyAt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,7 @@ class WganGp(Loss):
     penalty_weight: float
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
     drift: float  # keeps the real scores near 0
-    gp_reference: Reference
+    gp_reference: NormReference
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/critic": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}
@@ -25,10 +26,10 @@ class WganGp(Loss):
     def penalties(self) -> tuple[GradientPenalty, ...]:
         penalty = GradientPenalty(
             name="D/gradient_penalty",
-            at=Points.mixed,
+            at=PenaltyAt.interpolated,
             weight=self.penalty_weight,
             target=self.target,
-            interval=self.interval,
+            reg_interval=self.reg_interval,
             reference=self.gp_reference,
         )
         return (penalty,)

@@ -14,7 +14,7 @@ LEAKY_SLOPE = 0.2  # paper Table 2
 EPSILON = 1e-8  # paper section 4.2
 
 
-def widened(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """`x` in float32, unless it is that precise already."""
     return x.float() if x.dtype.itemsize < 4 else x
 
@@ -26,7 +26,7 @@ def activate(x: Tensor) -> Tensor:
 
 def pixel_norm(features: Tensor) -> Tensor:
     """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
-    wide = widened(features)
+    wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 
 
@@ -47,7 +47,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         F.leaky_relu_(x, LEAKY_SLOPE)
-        wide = widened(x)
+        wide = to_float32(x)
         scale = torch.linalg.vector_norm(wide, dim=1, keepdim=True)  # [N, 1, R, R]
         scale = scale.square_().div_(x.shape[1]).add_(EPSILON).rsqrt_()
         x.copy_(wide.mul_(scale))
@@ -60,7 +60,7 @@ class ActivationAndNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """With y = scale * z, z the leaky ReLU: dL/dz = scale * (g - y * mean(g * y)); y has the sign of z."""
         y, scale = ctx.saved_tensors
-        wide, g = widened(y), widened(gradient)
+        wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
         return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Convolutions, alone or joined with resampling, and wide dense layers: each by the fastest method for its shape.
+"""Convolutions, alone or fused with resampling, and wide dense layers: each by the fastest method for its shape.
 
 Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
 both of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never
@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Geometry
-from pggan.networks import im2col as columns
-from pggan.networks import winograd
+from pggan.networks import im2col, winograd
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
 TILES = 64  # in a batch, from which they outweigh the transformation of the kernel
@@ -27,23 +26,23 @@ LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes
 
 @dataclass(frozen=True)
 class Method:
-    """A way to convolve.  `geometry` is that of the convolution; kernels are as `prepared` gives them."""
+    """A way to convolve.  `geometry` is that of the convolution; kernels are as `transform` gives them."""
 
     name: str  # tells methods apart that share their functions
-    prepared: Callable[[Tensor, Geometry, float], Tensor]  # kernel [O, I, 3, 3], what it is multiplied by
+    transform: Callable[[Tensor, Geometry, float], Tensor]  # kernel [O, I, 3, 3] and its factor, to this method's form
     convolve: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # x [N, I, H, W], kernel, bias [O]
     input_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # gradient [N, O, …], kernel
     kernel_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # x, gradient
 
-    def remakes(self, geometry: Geometry) -> bool:
-        """Whether a prepared kernel has another form, so that its scale costs nothing."""
-        return geometry is not Geometry.same or self.prepared is winograd.transformed
+    def transforms(self, geometry: Geometry) -> bool:
+        """Whether `transform` makes a new kernel in any case, so that its factor costs nothing."""
+        return geometry is not Geometry.same or self.transform is winograd.transformed
 
 
-def joined(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale`, joined with the resampling: [O, I, 3, 3] or 4x4, for `up` [I, O, 4, 4].
+def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+    """A kernel [O, I, 3, 3] times `scale`, fuse_resampling with the resampling: [O, I, 3, 3] or 4x4, for `up` [I, O, 4, 4].
 
-    The joined kernel is the sum of four one-pixel shifts.  It is made as a product of matrices, with its output maps
+    The fuse_resampling kernel is the sum of four one-pixel shifts.  It is made as a product of matrices, with its output maps
     side by side as convolutions want them: the derivative of sums of slices takes ten times as long.
     """
     if geometry is Geometry.same:
@@ -62,7 +61,7 @@ def joined(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """The plain convolution, with PyTorch's own derivatives; `kernel` is `joined`."""
+    """The plain convolution, with PyTorch's own derivatives; `kernel` comes from `fuse_resampling`."""
     if geometry is Geometry.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     return F.conv2d(x, kernel, bias, stride=1 if geometry is Geometry.same else 2, padding=1)
@@ -91,7 +90,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     return result
 
 
-def product(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+def matmul(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """[N, I] -> [N, O]"""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
@@ -109,16 +108,16 @@ def pointwise_kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     return result
 
 
-NATIVE = Method("native", joined, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
-DIRECT = Method("direct", joined, convolve, input_gradient, kernel_gradient)
-COLUMNS = Method("columns", joined, columns.convolve, columns.input_gradient, columns.kernel_gradient)
+NATIVE = Method("native", fuse_resampling, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
+DIRECT = Method("direct", fuse_resampling, convolve, input_gradient, kernel_gradient)
+IM2COL = Method("im2col", fuse_resampling, im2col.convolve, im2col.input_gradient, im2col.kernel_gradient)
 WINOGRAD = Method(
     "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
 )
-PRODUCT = Method(  # of a dense layer, x [N, I] and kernel [O, I]
-    "product",
+MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
+    "matmul",
     lambda kernel, geometry, scale: kernel * scale,
-    lambda x, kernel, bias, geometry: product(x, kernel, bias),
+    lambda x, kernel, bias, geometry: matmul(x, kernel, bias),
     lambda gradient, kernel, geometry: gradient @ kernel,
     lambda x, gradient, geometry: gradient.t() @ x,
 )
@@ -141,14 +140,14 @@ def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
         stride = 2 if geometry is Geometry.up else 4
         tiles = len(x) * (x.shape[2] // stride) * (x.shape[3] // stride)
         if tiles < TILES:
-            return COLUMNS
+            return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
     return DIRECT if x.shape[-1] >= LARGE else NATIVE
 
 
 def convolution(x: Tensor, kernel: Tensor, bias: Tensor, method: Method, geometry: Geometry) -> Tensor:
-    """[N, I, H, W] -> [N, O, …]; `kernel` is the method's `prepared` one, `bias` [O]."""
+    """[N, I, H, W] -> [N, O, …]; `kernel` in the method's form, `bias` [O]."""
     if method is NATIVE:
         return convolve(x, kernel, bias, geometry)
     result: Tensor = Convolution.apply(x, kernel, bias, method, geometry)  # type: ignore[no-untyped-call]
@@ -163,7 +162,7 @@ def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None
     """
     if method is NATIVE or min(kernel.shape) < WIDE or torch.compiler.is_compiling():
         return F.linear(x, kernel, bias)
-    result: Tensor = Convolution.apply(x, kernel, bias, PRODUCT, Geometry.same)  # type: ignore[no-untyped-call]
+    result: Tensor = Convolution.apply(x, kernel, bias, MATMUL, Geometry.same)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -178,27 +177,21 @@ def pointwise(x: Tensor, kernel: Tensor, bias: Tensor, method: Method | None) ->
     return result
 
 
-@dataclass
-class Asked:
-    """Which gradients a backward pass is for; seen by all threads, of which autograd has its own."""
-
-    weights: bool = True
-
-
-ASKED = Asked()
+_weight_gradients = True  # whether backward passes are to give them; seen by all threads, of which autograd has its own
 
 
 @contextmanager
-def for_images_alone() -> Iterator[None]:
+def input_gradients_only() -> Iterator[None]:
     """Inside, backward passes leave out the gradients of weights, which `torch.autograd.grad` of images would drop.
 
-    PyTorch tells its own functions what is asked for, but not those written in Python.
+    PyTorch tells its own functions which gradients are asked for, but not those written in Python.
     """
-    ASKED.weights = False
+    global _weight_gradients  # noqa: PLW0603
+    _weight_gradients = False
     try:
         yield
     finally:
-        ASKED.weights = True
+        _weight_gradients = True
 
 
 def remember(ctx: Any, one: Tensor, other: Tensor, method: Method, geometry: Geometry) -> None:
@@ -209,7 +202,7 @@ def remember(ctx: Any, one: Tensor, other: Tensor, method: Method, geometry: Geo
 
 
 class Convolution(torch.autograd.Function):
-    """x, prepared kernel, bias or None, method, geometry -> [N, O, …]"""
+    """x, transformed kernel, bias or None, method, geometry -> [N, O, …]"""
 
     @staticmethod
     def forward(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, geometry: Geometry) -> Tensor:
@@ -221,7 +214,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:
-        """Only images have tangents: it is the penalties' path."""
+        """Only images have tangents: forward-mode AD serves gradient penalties."""
         assert kernel is None
         assert bias is None
         return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return, no-untyped-call]
@@ -229,18 +222,18 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
-        how = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        method = ctx.method, ctx.geometry
+        for_x = InputGradient.apply(gradient, kernel, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
         for_kernel = for_bias = None
-        if ctx.needs_input_grad[1] and ASKED.weights:
-            for_kernel = KernelGradient.apply(x, gradient, *how)  # type: ignore[no-untyped-call]
-        if ctx.needs_input_grad[2] and ASKED.weights:
+        if ctx.needs_input_grad[1] and _weight_gradients:
+            for_kernel = KernelGradient.apply(x, gradient, *method)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[2] and _weight_gradients:
             for_bias = gradient.sum((0, *range(2, gradient.dim())))
         return for_x, for_kernel, for_bias, None, None
 
 
 class InputGradient(torch.autograd.Function):
-    """gradient [N, O, …], prepared kernel, method, geometry -> [N, I, H, W]"""
+    """gradient [N, O, …], transformed kernel, method, geometry -> [N, I, H, W]"""
 
     @staticmethod
     def forward(gradient: Tensor, kernel: Tensor, method: Method, geometry: Geometry) -> Tensor:
@@ -253,14 +246,14 @@ class InputGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:
         gradient, kernel = ctx.saved_tensors
-        how = ctx.method, ctx.geometry
-        for_gradient = Convolution.apply(tangent, kernel, None, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_kernel = KernelGradient.apply(tangent, gradient, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
+        method = ctx.method, ctx.geometry
+        for_gradient = Convolution.apply(tangent, kernel, None, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        for_kernel = KernelGradient.apply(tangent, gradient, *method) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         return for_gradient, for_kernel, None, None
 
 
 class KernelGradient(torch.autograd.Function):
-    """x [N, I, H, W], gradient [N, O, …], method, geometry -> the prepared kernel's gradient"""
+    """x [N, I, H, W], gradient [N, O, …], method, geometry -> the transformed kernel's gradient"""
 
     @staticmethod
     def forward(x: Tensor, gradient: Tensor, method: Method, geometry: Geometry) -> Tensor:
@@ -273,7 +266,7 @@ class KernelGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, ...]:
         x, gradient = ctx.saved_tensors
-        how = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *how) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_gradient = Convolution.apply(x, kernel, None, *how) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
+        method = ctx.method, ctx.geometry
+        for_x = InputGradient.apply(gradient, kernel, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        for_gradient = Convolution.apply(x, kernel, None, *method) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         return for_x, for_gradient, None, None

@@ -8,12 +8,12 @@ from pggan.networks.convolution import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compute:
+class ComputeOptions:
     """The ways of calculating one training step."""
 
     dtype: torch.dtype | None = None  # of activations and kernels; None: that of the weights
     method: Method | None = None  # of all 3x3 convolutions; None: the fastest one for each
-    tangent: bool = False  # gradient penalties by a forward derivative, not by differentiating twice
-    micro_batch: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
-    recompute: bool = False  # a block's activations are made anew on the way back, not kept
-    compiled: bool = False  # the passes of D and G go through torch.compile, which needs tangent penalties
+    jvp: bool = False  # gradient penalties by forward-mode AD, not by differentiating twice
+    micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
+    activation_checkpointing: bool = False  # a block's activations are recomputed in the backward pass
+    compiled: bool = False  # the passes of D and G go through torch.compile, which needs penalties by forward-mode AD

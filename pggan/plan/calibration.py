@@ -5,24 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-import torch
 from torch import Tensor
 
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
+from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.distributed.membership import division_of
-from pggan.distributed.process_group import World
-from pggan.losses.base import Loss
-from pggan.networks.numerics import Compute
-from pggan.plan.phases import PhaseCost
-from pggan.plan.updates import Updates, lone_updates, shared_updates
-from pggan.training.cost.flops import halfway
-from pggan.training.cost.memory_fit import USABLE, free_bytes
-from pggan.training.gradients.build import build_exchange, compresses
-from pggan.training.state import new_state
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.batch_partition import BatchPartition
+from pggan.plan.phases import PhaseCost, halfway
+from pggan.plan.updates import TimedUpdates
+from pggan.training.memory_fit import USABLE
 
 MEASURED, EXTRAPOLATED, ASSUMED = "measured", "extrapolated", "assumed"
 ROUNDS = 3  # of all phases in turn: what else the machine does for a while does not fall on one of them
@@ -43,7 +38,7 @@ class Timing:
 class Probe:
     """Updates of one kind, timed in every round."""
 
-    updates: Updates
+    updates: TimedUpdates
     phase: Phase
     rounds: list[float] = field(default_factory=list)  # seconds of an update
 
@@ -58,7 +53,7 @@ class Probes:
     """What is timed of one phase."""
 
     run: Probe  # the updates of the run
-    lone: Probe  # one process's part of the batch, with nothing to exchange; in a run of one process, the same
+    lone: Probe  # one rank's part of the batch, with nothing to reduce; in a run of one rank, the same
     small: Probe | None  # a group of minibatch stddev alone; None where the part is no larger, or another phase tells
 
     def all(self) -> list[Probe]:
@@ -82,43 +77,32 @@ class Probes:
 
 
 class Calibration:
-    """A state that all processes of a run train on noise, in order to see how long that takes."""
+    """Trainers on all ranks of a run, which train on noise in order to see how long that takes."""
 
     def __init__(
         self,
         config: PlanConfig,
         architecture: Architecture,
-        loss: Loss,
-        compute: Compute,
+        costs: Sequence[PhaseCost],
+        process_group: ProcessGroup,
         *,
-        world: World,
         pyramid: ImagePyramid,
-        notice: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Args: pyramid: images to train on; notice: hears what does not work here and what is done instead."""
-        self.config, self.world = config, world
+        """Args: pyramid: images to train on; log: is told what does not work here."""
+        self.config, self.process_group = config, process_group
         self.group = config.model.stddev_group
-        self.division = division_of(config, world.size, world.rank)
-        self.state = new_state(
-            architecture,
-            config.optimizer,
-            0,
-            world.device,
-            half=compute.dtype is torch.float16,
-            sparse=compresses(config.gradients, world),
-        )
-        self.exchange = build_exchange(
-            config.gradients, self.state, config.optimizer, world=world, division=self.division
-        )
-        common = (config, self.state, loss, compute)
-        self.lone = lone_updates(*common, pyramid=pyramid, device=world.device, notice=notice)
-        self.run = self.lone
-        if world.size > 1 or config.elastic:
-            self.run = shared_updates(
-                *common, exchange=self.exchange, division=self.division, pyramid=pyramid, world=world, notice=notice
-            )
+        phases = [cost.phase for cost in costs]
+        batches = (phase.batch for phase in phases)
+        self.partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
+        self.run = TimedUpdates(config, architecture, phases, process_group, pyramid=pyramid, log=log)
+        self.lone = self.run
+        if process_group.world_size > 1 or config.elastic:
+            alone = replace(config, elastic=False, gradients={"name": "fp32"})
+            single = ProcessGroup.single_process(process_group.device)
+            self.lone = TimedUpdates(alone, architecture, phases, single, pyramid=pyramid, log=log)
 
-    def timings(self, costs: Sequence[PhaseCost], tell: Callable[[str], None]) -> list[Timing]:
+    def timings(self, costs: Sequence[PhaseCost], log: Callable[[str], None]) -> list[Timing]:
         """One per phase; from the first that does not fit or would take too long on, they follow from the last rate.
 
         Raises UserError if not even the first one fits.
@@ -129,12 +113,12 @@ class Calibration:
             if not self._goes_on(cost, costs[number - 1] if number else None, found, deadline):
                 break
             found.append(self._probes(halfway(cost.phase), found))
-            self._take(found[-1], 1, tell)
+            self._take(found[-1], 1, log)
         for number in range(2, ROUNDS + 1):
             for probes in found:
                 need = 2 * sum(probe.seconds * (probe.updates.warmup + 1) for probe in probes.all())
-                if self.world.tell(time.monotonic() + need < deadline):
-                    self._take(probes, number, tell)
+                if self.process_group.broadcast_object(time.monotonic() + need < deadline):
+                    self._take(probes, number, log)
         fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
         timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
         last, flops = timings[-1], costs[len(found) - 1].flops
@@ -145,23 +129,23 @@ class Calibration:
         return timings
 
     def seconds_of_comparing(self) -> float:
-        """How long the processes take to compare their weights, as at every tick; before any `timings`."""
-        weights: dict[str, list[Tensor]] = {
-            "G": list(self.state.g.network.weights),
-            "D": list(self.state.d.network.weights),
-        }
-        self.world.wait_for_all()
+        """How long the ranks take to compare their weights, as at every tick; before any `timings`."""
+        state = self.run.trainer.state
+        weights: dict[str, list[Tensor]] = {"G": list(state.g.network.weights), "D": list(state.d.network.weights)}
+        self.process_group.barrier()
         start = time.perf_counter()
-        self.world.require_equal_weights(weights)
+        self.process_group.require_equal_weights(weights)
         return time.perf_counter() - start
 
     def _goes_on(self, cost: PhaseCost, before: PhaseCost | None, found: Sequence[Probes], deadline: float) -> bool:
         """Whether the phase of `cost` can be measured, in time; raises UserError if it is the first and can't."""
-        free = self.world.lowest(free_bytes(self.world.device, self.world.local_size))
+        free = self.process_group.all_reduce_min(
+            free_memory(self.process_group.device, self.process_group.local_world_size)
+        )
         fits = free is None or cost.peak_bytes <= USABLE * free
         if before is None:
-            with self.world.together():
-                if not fits and self.world.is_first:
+            with self.process_group.collective_errors():
+                if not fits and self.process_group.is_main:
                     phase = cost.phase
                     raise UserError(
                         f"A step at {phase.name} with {phase.batch} images does not fit into the memory that is free.",
@@ -170,19 +154,19 @@ class Calibration:
             return True
         probe = found[-1].run
         need = 2 * (probe.updates.warmup + 1) * probe.seconds * cost.flops / before.flops
-        return bool(self.world.tell(fits and time.monotonic() + need < deadline))
+        return bool(self.process_group.broadcast_object(fits and time.monotonic() + need < deadline))
 
     def _probes(self, phase: Phase, found: Sequence[Probes]) -> Probes:
         run = Probe(self.run, phase)
-        part = self.division.largest_share(phase.batch)
+        part = self.partition.largest_part(phase.batch)
         lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
         group = min(self.group, part)
         tells = group < part and phase.resolution not in [probes.run.phase.resolution for probes in found]
         return Probes(run, lone, Probe(self.lone, replace(phase, batch=group)) if tells else None)
 
-    def _take(self, probes: Probes, round_number: int, tell: Callable[[str], None]) -> None:
+    def _take(self, probes: Probes, round_number: int, log: Callable[[str], None]) -> None:
         phase = probes.run.phase
-        tell(f"Measuring steps at {phase.name}, batch {phase.batch} ({round_number} of {ROUNDS} times)")
+        log(f"Measuring steps at {phase.name}, batch {phase.batch} ({round_number} of {ROUNDS} times)")
         steps = -(-self.config.steps // ROUNDS)
         for probe in probes.all():
             probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))

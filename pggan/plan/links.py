@@ -1,4 +1,4 @@
-"""What it takes to exchange gradients between devices: a model of latency and bandwidth.  Standard library only.
+"""What it takes to exchange gradients between devices: a model of latency and bandwidth.
 
 n devices, each with a link of its own; k numbers in a gradient.  A ring passes every message to the next device: an
 all-reduce sends 2 (n - 1) messages of a share 1/n, an all-gather n - 1 messages of all that one device has.
@@ -8,6 +8,8 @@ Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for cl
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
+
+from pggan.core.errors import UserError, nearest
 
 SENT_BYTES = 3  # of one number of a compressed update: its place in a block in 16 bits, its value in 8
 
@@ -35,7 +37,7 @@ LINKS = {
 }
 
 
-class Exchange(Enum):
+class Reduction(Enum):
     """What is sent of a gradient."""
 
     fp32 = "fp32"  # all of it
@@ -53,8 +55,14 @@ def all_gather_seconds(link: Link, devices: int, size: float) -> float:
     return (devices - 1) * (link.latency_seconds + size / link.bytes_per_second)
 
 
-def exchange_seconds(link: Link, exchange: Exchange, devices: int, numbers: int, ratio: float) -> float:
+def reduction_seconds(link: Link, reduction: Reduction, devices: int, numbers: int, ratio: float) -> float:
     """To average a gradient of `numbers` numbers over `devices`; `ratio`: the share of them that dgc sends."""
-    if exchange is Exchange.dgc:
+    if reduction is Reduction.dgc:
         return all_gather_seconds(link, devices, SENT_BYTES * ceil(ratio * numbers))
-    return all_reduce_seconds(link, devices, (4 if exchange is Exchange.fp32 else 2) * numbers)
+    return all_reduce_seconds(link, devices, (4 if reduction is Reduction.fp32 else 2) * numbers)
+
+
+def require_link(name: str) -> None:
+    """Raise UserError unless `name` is a network of LINKS."""
+    if name not in LINKS:
+        raise UserError(f"There is no network '{name}'.", nearest(name, LINKS))

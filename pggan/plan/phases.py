@@ -9,10 +9,11 @@ from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.schedule import Phase, Schedule
 from pggan.losses.base import Loss
-from pggan.networks.numerics import Compute
-from pggan.training.cost.fake_step import Imagined
-from pggan.training.cost.flops import Count, Counter, halfway
-from pggan.training.gradients.batch_partition import ALONE, Division
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training.fake_step import Count, FakeStep
+
+HALFWAY = 0.5  # alpha of a fading phase; at 0 or 1 there would be nothing to blend
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,12 @@ class PhaseCost:
     updates: int
     count: Count  # of one update in which penalties are due
     flops: float  # of one update, mean over the interval of lazy penalties
-    peak_bytes: int  # of a process, in the worse of the phases at this resolution, fading and stable
+    peak_bytes: int  # of a rank, in the worse of the phases at this resolution, fading and stable
+
+
+def halfway(phase: Phase) -> Phase:
+    """`phase` at its middle, as far as alpha is concerned."""
+    return replace(phase, alpha=HALFWAY) if phase.fading else phase
 
 
 def phase_costs(
@@ -33,29 +39,28 @@ def phase_costs(
     loss: Loss,
     *,
     optimizer: OptimizerConfig,
-    compute: Compute,
+    options: ComputeOptions,
     device: torch.device,
-    tell: Callable[[str], None],
-    division: Division = ALONE,
+    partition: BatchPartition,
+    log: Callable[[str], None],
 ) -> list[PhaseCost]:
-    """The costs of all phases that `schedule` reaches; `tell` hears what is being looked at.
+    """The costs of all phases that `schedule` reaches; `log` is told what is being counted.
 
-    Memory is that of one process of those among which `division` divides the batches.
+    Memory is that of one rank of those among which `partition` divides the batches.
     """
-    counter = Counter(architecture, optimizer, loss)
-    imagined = Imagined(architecture, optimizer, device, half=compute.dtype is torch.float16)
+    fake = FakeStep(architecture, optimizer, device, half=options.dtype is torch.float16)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):
         if updates == 0:
             continue
-        tell(f"Counting a step at {phase.name}")
-        count = counter.count(halfway(phase))
+        log(f"Counting a step at {phase.name}")
+        count = fake.count(halfway(phase), loss)
         at = phase.resolution, phase.batch
         if at not in peaks:  # the fading phase comes first, and needs more
-            part = replace(halfway(phase), batch=division.largest_share(phase.batch))
-            passes = replace(compute, micro_batch=division.pass_size(phase.batch) or compute.micro_batch)
-            peaks[at] = imagined.peak_bytes(part, loss, passes)
+            part = replace(halfway(phase), batch=partition.largest_part(phase.batch))
+            size = partition.micro_batch_size(phase.batch) or options.micro_batch_size
+            peaks[at] = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
         images = min(phase.end, schedule.total) - phase.start
-        costs.append(PhaseCost(phase, images, updates, count, count.flops.mean(loss.interval), peaks[at]))
+        costs.append(PhaseCost(phase, images, updates, count, count.flops.mean(loss.reg_interval), peaks[at]))
     return costs

@@ -1,4 +1,4 @@
-"""What a device draws.  Standard library only.
+"""What a device rng.  Standard library only.
 
 Of a GPU this is the limit of its data sheet (thermal design power), which training comes close to; of a CPU a guess.
 """

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.plan.links import Exchange, Link, exchange_seconds
+from pggan.plan.links import Link, Reduction, reduction_seconds
 
 MOST_DEVICES = 1024  # up to which is looked for the number at which communication dominates
 
@@ -48,12 +48,12 @@ class Network:
     """A link, and what is sent over it."""
 
     link: Link
-    exchange: Exchange
+    reduction: Reduction
     ratio: float  # share of the numbers that dgc sends
 
     def seconds(self, load: Load, devices: int) -> float:
         """Of the exchanges of one update between `devices`."""
-        each = (exchange_seconds(self.link, self.exchange, devices, n, self.ratio) for n in load.numbers)
+        each = (reduction_seconds(self.link, self.reduction, devices, n, self.ratio) for n in load.numbers)
         return sum(each)
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from math import log
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from pggan.core.tables import duration, new_table, three_digits
 from pggan.plan.calibration import EXTRAPOLATED
-from pggan.plan.links import LINKS, Exchange
+from pggan.plan.links import LINKS, Reduction
 from pggan.plan.scaling import Scaling
 
 
@@ -39,7 +39,7 @@ def time_table(plan: dict[str, Any]) -> Table:
             duration(3600 * row["hours"]),
             f"{row['energy_kwh']:.2g}",
         )
-    rest = sum(total["rest_seconds"].values())
+    rest = sum(total["overhead_seconds"].values())
     if rest:
         table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
@@ -78,14 +78,14 @@ def work_table(plan: dict[str, Any]) -> Table:
 
 
 def scaling_table(scaling: dict[str, Any]) -> Table:
-    """A line per number of devices and exchange."""
+    """A line per number of devices and gradient reduction."""
     parts = "time", "device\nhours", "effi-\nciency", "comm."
     table = new_table(
         f"Scaling on {scaling['network']}: {scaling['link']['source']}",
-        *("n", "exchange", *parts, *parts),
+        *("n", "gradients", *parts, *parts),
     )
-    names = {kind.value: kind.value for kind in Exchange} | {"dgc": f"dgc {100 * scaling['ratio']:g} %"}
-    found = {(run["devices"], run["exchange"], run["scaling"]): run for run in scaling["runs"]}
+    names = {kind.value: kind.value for kind in Reduction} | {"dgc": f"dgc {100 * scaling['ratio']:g} %"}
+    found = {(run["devices"], run["reduction"], run["scaling"]): run for run in scaling["runs"]}
     table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
     for devices in dict.fromkeys(run["devices"] for run in scaling["runs"]):
         for kind, name in names.items():
@@ -100,11 +100,11 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 def dominance_table(plan: dict[str, Any]) -> Table:
     """From how many devices on communication takes more than half of an update."""
-    ways = [(way.value, exchange.value) for way in Scaling for exchange in Exchange]
+    ways = [(way.value, reduction.value) for way in Scaling for reduction in Reduction]
     table = new_table(
         "Devices from which on communication takes more than half of an update (-: never)",
         "network",
-        *(f"{way}\n{exchange}" for way, exchange in ways),
+        *(f"{way}\n{reduction}" for way, reduction in ways),
     )
     network = plan["scaling"]["network"]
     for row in plan["phases"]:
@@ -117,25 +117,9 @@ def dominance_table(plan: dict[str, Any]) -> Table:
     return table
 
 
-def new_table(title: str, first: str, *others: str) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def devices_of(plan: dict[str, Any]) -> str:
     kind = plan["hardware"]["device"].partition(":")[0]
-    return f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} processes, {kind}"
+    return f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
 
 
 def short_name(row: dict[str, Any]) -> str:
@@ -153,16 +137,3 @@ class Unit:
     def of(self, value: float) -> str:
         """`value` in this unit."""
         return three_digits(value / self.factor)
-
-
-def three_digits(value: float) -> str:
-    """Or all before the point; 0 for what is not worth the place."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
-
-
-def duration(seconds: float) -> str:
-    """Three digits in the largest unit of which there are two."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"

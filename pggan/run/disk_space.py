@@ -12,18 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
-from pggan.checkpoints.read import PARTS
-from pggan.config import PHASES, CheckpointConfig, MonitorConfig
+from pggan.config import CheckpointConfig, MonitorConfig
 from pggan.config.notation import parse_grid
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.errors import UserError
+from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Discriminator, Generator
+from pggan.optim.state import State
 from pggan.sampling.images import contact_sheet, to_pil
-from pggan.training.state import State
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
 TICK_BYTES = 3000
@@ -31,7 +32,7 @@ TICK_BYTES = 3000
 # on the demo, where the files of 32x32 came out 10 % larger than predicted, those of 16x16 as predicted.
 GRAIN = 4
 HEADER_BYTES = 80  # what a safetensors header says about one tensor, besides its name
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam keeps of a weight
+MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")  # what Adam keeps of a weight
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,20 @@ def disk_need(
     state: State,
     pyramid: ImagePyramid,
     description: dict[str, Any],
-    keepers: int = 1,
+    moments: int = 1,
 ) -> DiskNeed:
     """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints.
 
-    `keepers`: processes that have moments of their own.
+    `moments`: ranks that have moments of their own.
     """
-    average = state.average
+    average = state.g_ema
     generator = _tensor_bytes(average)
     weights = 2 * generator + _tensor_bytes(state.d.network) + len(json.dumps(description, indent=1))
-    largest = weights + keepers * _moment_bytes(average.architecture)
+    largest = weights + moments * _moment_bytes(average.architecture)
     ordinary, milestones = _kept(schedule, checkpoints)
     kept = [*ordinary[-checkpoints.keep :], *milestones]
     final = generator + sum(
-        weights + keepers * _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
+        weights + moments * _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
         for images in kept
     )
     ticks = schedule.total // monitor.tick_images + 1
@@ -92,15 +93,14 @@ def _moment_bytes(architecture: Architecture) -> int:
     for network in networks:
         for name, weight in network.named_parameters():
             total += 2 * weight.nbytes + 4  # the two moments, and the step count
-            total += sum(len(name) + HEADER_BYTES + len(moment) for moment in MOMENTS)
+            total += sum(len(name) + HEADER_BYTES + len(moment) for moment in MOMENT_NAMES)
     return total
 
 
 def _kept(schedule: Schedule, checkpoints: CheckpointConfig) -> tuple[list[int], list[int]]:
     """Image counts of the last ordinary checkpoints and of the milestones; every_minutes changes neither number."""
     total, every = schedule.total, images_between(checkpoints)
-    counts = [phase.end for phase in schedule.phases] if checkpoints.milestones == PHASES else checkpoints.milestones
-    milestones = [count for count in counts if count <= total]
+    milestones = [count for count in checkpoints.milestone_images(schedule) if count <= total]
     last = range(total // every * every, 0, -every)[: checkpoints.keep + len(milestones)]
     ordinary = {total, *last} - set(milestones)
     return sorted(ordinary), milestones
@@ -120,7 +120,7 @@ def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid)
         encoded = BytesIO()
         to_pil(sheet).save(encoded, format="PNG")
         end = min(phase.end, schedule.total)
-        grids = end // monitor.grid_images - min(phase.start, end) // monitor.grid_images
+        grids = multiples_between(monitor.grid_images, min(phase.start, end), end)
         grids += (phase.index == 0) + 2 * (phase is schedule.phases[-1])  # the first one; the last one and the reals
         count += grids
         total += 2 * grids * encoded.tell()

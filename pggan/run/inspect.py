@@ -9,14 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import device
 
-from pggan.checkpoints.read import (
-    Checkpoint,
-    architecture_from,
-    architecture_to_plain,
-    load_generator,
-    newest_checkpoint,
-    open_checkpoint,
-)
+from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.header import architecture_from, architecture_to_plain
+from pggan.checkpoints.read import resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
@@ -50,8 +45,8 @@ def run(config: InspectConfig) -> int:
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """What the newest whole checkpoint of a run, or the checkpoint at `path`, holds."""
-    checkpoint = _checkpoint_at(path)
+    """What the newest valid checkpoint of a run, or the checkpoint at `path`, holds."""
+    checkpoint, _ = resolve_checkpoint(path, "run")
     header = checkpoint.header
     with device("meta"):  # shapes only
         architecture = architecture_from(header["architecture"])
@@ -90,7 +85,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     if config.verify:
         pyramid.verify()
     if config.sheet is not None:
-        save_png(contact_sheet(pyramid), check_output(config.sheet, (".png",), "sheet"))
+        save_png(data_sheet(pyramid), check_output(config.sheet, (".png",), "sheet"))
     names, labels = pyramid.class_names, pyramid.labels
     counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {
@@ -121,13 +116,13 @@ def contact_sheet(pyramid: ImagePyramid) -> Pixels:
     return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)
 
 
-def _checkpoint_at(path: Path) -> Checkpoint:
-    if (path / "state.json").is_file():
-        return open_checkpoint(path)
-    checkpoint, broken = newest_checkpoint(path)
-    if checkpoint is None:
-        remedy = (
-            "; ".join(broken) or "A run has its first checkpoint after checkpoint.every_images, or when it is stopped."
-        )
-        raise UserError(f"run={path}: there is no whole checkpoint.", remedy)
-    return checkpoint
+def data_sheet(pyramid: ImagePyramid) -> Pixels:
+    """Images evenly spread over the set, and in the last row one of them at every level up to the tiles' size."""
+    tile = min(pyramid.resolution, SHEET_TILE)
+    count = min(SHEET_IMAGES, pyramid.images)
+    shown = arange(count) * pyramid.images // count
+    images = zeros((-(-count // SHEET_COLUMNS) * SHEET_COLUMNS, tile, tile, pyramid.channels), uint8)
+    images[:count] = pyramid.read(tile, shown)
+    levels = [level for level in pyramid.resolutions if level <= tile][-SHEET_COLUMNS:]
+    enlarged = [enlarge(pyramid.read(level, shown[:1]), tile // level) for level in levels]
+    return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)

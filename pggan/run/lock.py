@@ -1,23 +1,22 @@
 """One process per run directory."""
 
-import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import ENOLCK, EOPNOTSUPP
 from pathlib import Path
 
 from pggan.core.atomic_io import make_directory
 from pggan.core.errors import UserError
+from pggan.core.file_lock import try_lock
 
 LOCK_FILE = ".lock"
 
 
 @contextmanager
-def claimed(run_dir: Path) -> Iterator[None]:
+def lock_run_dir(run_dir: Path) -> Iterator[None]:
     """Make `run_dir` if need be, and keep every other process out of it for as long as the block runs.
 
     The system frees the lock however this process ends, so a killed run leaves nothing to clean up.
@@ -49,19 +48,15 @@ def _lock(run_dir: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 4096).decode(errors="replace")
+            if not try_lock(descriptor, without_locks=True):
+                holder = os.read(descriptor, 4096).decode(errors="replace")
+                raise UserError(
+                    f"run_dir={run_dir} is in use by {_description(holder)}.",
+                    "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=.",
+                )
+        except (OSError, UserError):
             os.close(descriptor)
-            raise UserError(
-                f"run_dir={run_dir} is in use by {_description(holder)}.",
-                "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=.",
-            ) from None
-        except OSError as error:
-            # Some network file systems know no locks; training there is better than not training.
-            if error.errno not in (ENOLCK, EOPNOTSUPP):
-                os.close(descriptor)
-                raise
+            raise
         if _is_still_there(descriptor, path):
             break
         os.close(descriptor)  # the run before ended between our opening and locking its file

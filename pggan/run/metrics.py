@@ -1,11 +1,11 @@
-"""Means of what training steps give to watch, over many steps and over all processes."""
+"""Means of the metrics of training steps, over many steps and over all ranks."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pggan.distributed.process_group import World
+from pggan.distributed.process_group import ProcessGroup
 
 COUNTED = "/skipped"  # how these names end
 PEAKED = "/gradient_norm"
@@ -15,7 +15,7 @@ Names = tuple[tuple[str, int], ...]  # and how many numbers each has
 
 
 @dataclass
-class Running:
+class RunningSums:
     """The sums and maxima of what came with the same names, number by number, and how often it came."""
 
     sums: Tensor
@@ -23,14 +23,14 @@ class Running:
     times: int = 1
 
 
-class Averages:
+class MetricAccumulator:
     """Running means of named tensors, kept on the device until they are asked for.
 
     Of what is `COUNTED` they are sums; of what is `PEAKED` there is the maximum too.
     """
 
     def __init__(self) -> None:
-        self._of: dict[Names, Running] = {}
+        self._of: dict[Names, RunningSums] = {}
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Take in tensors of any shape; a name need not come every time."""
@@ -39,14 +39,14 @@ class Averages:
         numbers = torch.cat([values.flatten().float() for values in named.values()])
         running = self._of.get(names)
         if running is None:
-            self._of[names] = Running(numbers, numbers.clone())
+            self._of[names] = RunningSums(numbers, numbers.clone())
         else:
             running.sums.add_(numbers)
             torch.maximum(running.peaks, numbers, out=running.peaks)
             running.times += 1
 
-    def flush(self, world: World) -> dict[str, float]:
-        """The means, or sums, over all processes since the last flush; waits for the device."""
+    def reduce(self, process_group: ProcessGroup) -> dict[str, float]:
+        """The means, or sums, over all ranks since the last call; waits for the device."""
         if not self._of:
             return {}
         sums: dict[str, Tensor] = {}
@@ -61,17 +61,17 @@ class Averages:
                 if name.endswith(PEAKED):
                     peak = largest.max()
                     peaks[name + PEAK] = torch.maximum(peaks.get(name + PEAK, peak), peak)
-        totals = world.total(torch.stack(list(sums.values()))).tolist()
-        all_counts = world.total(torch.tensor(list(counts.values()))).tolist()
-        highest = world.highest(torch.stack(list(peaks.values()))).tolist() if peaks else []
+        totals = process_group.all_reduce_sum(torch.stack(list(sums.values()))).tolist()
+        all_counts = process_group.all_reduce_sum(torch.tensor(list(counts.values()))).tolist()
+        highest = process_group.all_reduce_max(torch.stack(list(peaks.values()))).tolist() if peaks else []
         means = {
-            name: total / (world.size if name.endswith(COUNTED) else count)
+            name: total / (process_group.world_size if name.endswith(COUNTED) else count)
             for name, total, count in zip(sums, totals, all_counts, strict=True)
         }
         found = means | dict(zip(peaks, highest, strict=True))
-        self.forget()
+        self.reset()
         return found
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew."""
         self._of.clear()

@@ -5,7 +5,6 @@ Nothing here waits for the device between ticks.
 
 import json
 import math
-import resource
 import sys
 import time
 from collections import deque
@@ -19,35 +18,36 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import whole_file
+from pggan.core.atomic_io import atomic_write
+from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
-from pggan.distributed.process_group import World
 from pggan.run.metrics import COUNTED, PEAK, PEAKED
+from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels
 
 if TYPE_CHECKING:
-    from pggan.run.tensorboard import Board
+    from pggan.run.tensorboard import TensorBoardWriter
 
 
-ALARM_FACTOR = 100  # times what a gradient norm has been lately; growth and restarts stay far below
-ALARM_TICKS = 10  # lately
+SPIKE_FACTOR = 100  # times what a gradient norm has been lately; growth and restarts stay far below
+SPIKE_TICKS = 10  # lately
 
 
-class Alarms:
-    """Notices gradients that are far larger than they have been lately."""
+class GradientSpikeDetector:
+    """Detects gradients that are far larger than they have been lately."""
 
     def __init__(self) -> None:
         self._lately: dict[str, deque[float]] = {}
 
-    def look(self, means: dict[str, float]) -> list[str]:
+    def detect(self, means: dict[str, float]) -> list[str]:
         """What to say about the numbers of one tick; nothing, if all is well."""
         said = []
         for name, peak in means.items():
             if not name.endswith(PEAKED + PEAK):
                 continue
-            lately = self._lately.setdefault(name, deque(maxlen=ALARM_TICKS))
+            lately = self._lately.setdefault(name, deque(maxlen=SPIKE_TICKS))
             usual = median(lately) if lately else math.inf
-            if peak > ALARM_FACTOR * usual:
+            if peak > SPIKE_FACTOR * usual:
                 said.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
             if math.isfinite(peak):
                 lately.append(peak)
@@ -71,16 +71,8 @@ def clock(seconds: float) -> str:
     return f"{hour}:{minute:02}:{second:02}"
 
 
-def memory_bytes(device: torch.device) -> int:
-    """Peak memory: of the device's allocator on CUDA, of this process elsewhere."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-class Silence:
-    """What a process reports that is not the first one: nothing."""
+class NullReporter:
+    """What the ranks besides rank 0 report: nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -109,17 +101,17 @@ class Silence:
         """Make sure that all is written."""
 
 
-class Report(Silence):
+class Reporter(NullReporter):
     """The one place where a run's numbers, lines and pictures are written."""
 
-    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, world: World) -> None:
+    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device) -> None:
         self.run_dir = run_dir
         self.schedule = schedule
         self.architecture = architecture
-        self.world = world
-        self.alarms = Alarms()
+        self.device = device
+        self.spikes = GradientSpikeDetector()
         self.console = Console(stderr=True, highlight=False)
-        self._board: Board | None = None
+        self._writer: TensorBoardWriter | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -141,9 +133,9 @@ class Report(Silence):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        if self._board is not None:
+        if self._writer is not None:
             try:
-                self._board.close()
+                self._writer.close()
             except OSError:  # a full disk, which is why the block failed
                 if kind is None:
                     raise
@@ -153,21 +145,20 @@ class Report(Silence):
         metrics = self.run_dir / "metrics.jsonl"
         if metrics.is_file():
             lines = metrics.read_text().splitlines()
-            with whole_file(metrics) as temporary:
+            with atomic_write(metrics) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
-        if self._board is not None:
-            self._board.close()
-        from pggan.run.tensorboard import Board  # slow to import, and needed by training only
+        if self._writer is not None:
+            self._writer.close()
+        from pggan.run.tensorboard import TensorBoardWriter  # slow to import, and needed by training only
 
-        self._board = Board(self.run_dir, first=images + 1 if images else 0)
+        self._writer = TensorBoardWriter(self.run_dir, first=images + 1 if images else 0)
         self._tick_images = images
         self._tick_time = time.monotonic()
 
     def line(self, text: str) -> None:
         """Show a line on the console and keep it in train.log."""
         self.console.print(text, markup=False, soft_wrap=True)
-        with (self.run_dir / "train.log").open("a") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        append_log(self.run_dir, text)
 
     def progress(self, images: int, phase: Phase) -> None:
         """Move the bar."""
@@ -179,7 +170,7 @@ class Report(Silence):
         shown = max(images - self._tick_images, 1)
         seconds_per_image = (now - self._tick_time) / shown
         left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
-        alarms = self.alarms.look(means)
+        alarms = self.spikes.detect(means)
         scalars: dict[str, float] = {
             **means,
             "schedule/resolution": phase.resolution,
@@ -188,14 +179,14 @@ class Report(Silence):
             "schedule/learning_rate_g": phase.learning_rate_g,
             "schedule/learning_rate_d": phase.learning_rate_d,
             "speed/images_per_second": 1 / seconds_per_image,
-            "speed/memory_bytes": memory_bytes(self.world.device),
+            "speed/memory_bytes": peak_memory(self.device),
             "speed/eta_seconds": left,
             "health/alarms": len(alarms),
         }
-        assert self._board is not None, "begin() comes first"
+        assert self._writer is not None, "begin() comes first"
         for name, value in scalars.items():
-            self._board.scalar(name, value, images)
-        self._board.flush()
+            self._writer.scalar(name, value, images)
+        self._writer.flush()
         about = {name.split("/", 1)[1]: value for name, value in scalars.items() if name not in means}
         finite = {name: value if math.isfinite(value) else None for name, value in means.items()}  # JSON has no NaN
         record = {"images": images, "phase": phase.name, **about, **finite}
@@ -205,27 +196,27 @@ class Report(Silence):
         self._progress.update(self._task, status=status)
         self.line(
             f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
-            f"G {means.get('G/loss', 0):8.3f}  {status}  {memory_bytes(self.world.device) / 2**20:.0f} MiB"
+            f"G {means.get('G/loss', 0):8.3f}  {status}  {peak_memory(self.device) / 2**20:.0f} MiB"
         )
         for alarm in alarms:
             self.line(f"Alarm: {alarm}.")
-        for player in ("G", "D"):
-            if skipped := means.get(f"{player}{COUNTED}"):
-                self.line(f"Skipped {skipped:.0f} updates of {player}: their gradients were not finite.")
+        for name in ("G", "D"):
+            if skipped := means.get(f"{name}{COUNTED}"):
+                self.line(f"Skipped {skipped:.0f} updates of {name}: their gradients were not finite.")
         self._tick_images, self._tick_time = images, now
 
     def picture(self, tag: str, picture: Pixels, images: int) -> None:
         """Show a picture [H, W, C] in TensorBoard."""
-        assert self._board is not None, "begin() comes first"
-        self._board.picture(tag, picture, images)
+        assert self._writer is not None, "begin() comes first"
+        self._writer.picture(tag, picture, images)
 
     def flush(self) -> None:
         """Hand to the system what TensorBoard's file still holds back.
 
         Before a state is saved, so that a process killed afterwards has reported everything up to there.
         """
-        assert self._board is not None, "begin() comes first"
-        self._board.flush()
+        assert self._writer is not None, "begin() comes first"
+        self._writer.flush()
 
 
 def _images_of(line: str) -> int:

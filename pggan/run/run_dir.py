@@ -1,23 +1,19 @@
-"""The directory of one run: where it is, and what it says about itself."""
+"""The directory of one run: where it is, its log, and the configuration in it."""
 
-import math
-import platform
+import sys
 import time
-from collections.abc import Iterator
-from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan import __version__
 from pggan.config import TrainConfig
-from pggan.core.atomic_io import make_directory, whole_file
+from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import UserError
 
-LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
+LOG_FILE = "train.log"
 
 
 def choose_run_dir(config: TrainConfig) -> Path:
@@ -41,72 +37,24 @@ def create_run_dir(path: Path) -> None:
         raise UserError(f"run_dir={path} can't be written: {error.strerror}.", "Choose another run_dir=.") from error
 
 
-def describe(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as plain values, with the versions of everything that shaped the run; exact as JSON."""
-    return {**_json_values(plain(config)), "versions": versions()}
-
-
-def plain(config: object) -> dict[str, Any]:
-    """A configuration as plain values, from which it can be made again."""
-    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
-    assert isinstance(values, dict), "a dataclass becomes a dictionary"
-    return {str(key): value for key, value in values.items()}
-
-
-def _json_values(value: Any) -> Any:
-    """`value` as it comes back from JSON: keys are text; an infinity, which JSON has not, is too."""
-    if isinstance(value, dict):
-        return {str(key): _json_values(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_json_values(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def write_config(path: Path, description: dict[str, Any]) -> None:
     """Write config.yaml."""
-    with whole_file(path / "config.yaml") as temporary:
+    with atomic_write(path / "config.yaml") as temporary:
         temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)))
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of this code, of Python and of the libraries that matter."""
-    found: dict[str, str | None] = {
-        "pggan": __version__,
-        "code": _commit(),
-        "python": platform.python_version(),
-    }
-    for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = None
-    return found
+def append_log(run_dir: Path, text: str) -> None:
+    """Add a line to train.log, with the time."""
+    with (run_dir / LOG_FILE).open("a") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
-def code_in_use() -> str:
-    """The commit or version, and a digest of the sources, which may differ where neither of these does."""
-    digest, here = sha256(), Path(__file__).parents[1]
-    for path in sorted(here.rglob("*.py")):
-        digest.update(f"{path.relative_to(here)}\0".encode() + path.read_bytes())
-    return f"{_commit() or __version__} with files {digest.hexdigest()[:12]}"
+def rank_logger(run_dir: Path) -> Callable[[str], None]:
+    """A logger for what rank 0 may no longer be able to report: this rank's own console, and train.log."""
 
+    def log(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # on another machine, it may not be there
+            append_log(run_dir, text)
 
-def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The keys in which two descriptions differ, each with 'key: before -> now'."""
-    for key in sorted({*before, *now} - {"versions"}):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from changes(old, new, f"{prefix}{key}.")
-        elif old != new:
-            yield f"{prefix}{key}", f"{prefix}{key}: {old} -> {new}"
-
-
-def _commit() -> str | None:
-    """The version-control commit of the code that runs, with '+changes' when files differ from it."""
-    here = Path(__file__).parents[1]
-    try:
-        commit = check_output(["git", "rev-parse", "HEAD"], cwd=here, stderr=DEVNULL, text=True).strip()
-        dirty = check_output(["git", "status", "--porcelain", "."], cwd=here, stderr=DEVNULL, text=True).strip()
-    except (OSError, CalledProcessError):
-        return None
-    return f"{commit}+changes" if dirty else commit
+    return log

@@ -22,7 +22,7 @@ from pggan.sampling.images import Pixels
 EVENTS = "events.out.tfevents."
 
 
-class Board:
+class TensorBoardWriter:
     """An event file in `run_dir` whose points replace all earlier ones from step `first` on."""
 
     def __init__(self, run_dir: Path, first: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pggan.core.atomic_io import whole_file
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ def to_pil(picture: Pixels) -> Image.Image:
 
 def save_png(picture: Pixels, path: Path) -> None:
     """Write one picture [H, W, C], whole or not at all."""
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG")
 
 
@@ -75,7 +75,7 @@ def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> Non
         "duration": round(1000 / frames_per_second),
         "loop": 0,
     }
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         if path.suffix.lower() == ".webp":
             first.save(temporary, format="WEBP", lossless=True, **options)
         else:

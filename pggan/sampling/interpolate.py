@@ -8,9 +8,9 @@ from torch import Tensor
 from pggan.config import InterpolateConfig, InterpolationPath
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.core.errors import UserError
+from pggan.sampling.generate import open_generator, render
 from pggan.sampling.images import ANIMATED, check_output, enlarge, grid, save_frames, save_png
-from pggan.sampling.latents import seed_latents, visit, walk
-from pggan.sampling.render import open_generator, render
+from pggan.sampling.latents import interpolate_path, random_walk, seed_latents
 
 
 def run(config: InterpolateConfig) -> int:
@@ -22,19 +22,19 @@ def run(config: InterpolateConfig) -> int:
     seeds = parse_seeds(config.seeds)
     animated = Path(config.out).suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
-    generator, stage = open_generator(config)
+    generator, settings = open_generator(config)
     out = check_output(config.out, (".png", *ANIMATED))
     size = generator.network.architecture.latent_size
     count = columns * rows if animated else 1
     drawn = [
-        enlarge(render(generator, latents_of_path(config, seeds, number, size), stage), config.zoom)
+        enlarge(render(generator, latents_of_path(config, seeds, number, size), settings), config.zoom)
         for number in range(count)
     ]
     if animated:
         save_frames([grid(frames, columns) for frames in np.stack(drawn, axis=1)], out, config.fps)
     else:
         save_png(grid(drawn[0], columns), out)
-    print(f"{out}: {config.frames} frames at {stage.resolution}x{stage.resolution}, {config.path.value}")
+    print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
     return 0
 
 
@@ -42,11 +42,13 @@ def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, si
     """The latents [frames, Z] of path `number`: path 0 goes through `seeds`, path n through each seed + 1000 n."""
     shifted = [seed + 1000 * number for seed in seeds]
     if config.path is InterpolationPath.walk:
-        return walk(shifted[0], size, config.frames, config.smoothness)
+        return random_walk(shifted[0], size, config.frames, config.smoothness)
     if len(seeds) < 2:
         raise UserError(
             f"path={config.path.value} goes from one seed to the next, and there is one.",
             "Give at least two, for example seeds=[1,5,9]; path=walk needs only one.",
         )
     between = "lerp" if config.path is InterpolationPath.lerp else "slerp"
-    return visit(seed_latents(shifted, size), config.frames, between, closed=config.path is InterpolationPath.loop)
+    return interpolate_path(
+        seed_latents(shifted, size), config.frames, between, closed=config.path is InterpolationPath.loop
+    )

@@ -42,7 +42,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     return latents
 
 
-def visit(keys: Tensor, frames: int, between: str, closed: bool) -> Tensor:
+def interpolate_path(keys: Tensor, frames: int, between: str, closed: bool) -> Tensor:
     """Latents [F, Z] that pass through `keys` [K, Z] in order; back to the first if `closed`.
 
     Open paths show both ends; a closed one leaves out the last frame, which would repeat the first.
@@ -58,7 +58,7 @@ def visit(keys: Tensor, frames: int, between: str, closed: bool) -> Tensor:
     return torch.stack(found)
 
 
-def walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
+def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
     """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
 
     Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] with unit mean square.

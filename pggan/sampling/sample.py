@@ -6,9 +6,9 @@ from pathlib import Path
 from pggan.config import SampleConfig
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.core.errors import UserError
+from pggan.sampling.generate import open_generator, render
 from pggan.sampling.images import check_output, enlarge, grid, make_folder, save_png
 from pggan.sampling.latents import seed_latents
-from pggan.sampling.render import open_generator, render
 
 
 def run(config: SampleConfig) -> int:
@@ -17,17 +17,17 @@ def run(config: SampleConfig) -> int:
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (ceil(sqrt(len(seeds))), len(seeds))
     if columns * rows < len(seeds):
         raise UserError(f"grid={config.grid} has no room for {len(seeds)} seeds.", "Take a larger grid or fewer seeds.")
-    generator, stage = open_generator(config)
+    generator, settings = open_generator(config)
     one_file = bool(Path(config.out).suffix)
     out = check_output(config.out, (".png",)) if one_file else Path(config.out)
     if not one_file:
         make_folder(out, "out")
     latents = seed_latents(seeds, generator.network.architecture.latent_size)
-    images = enlarge(render(generator, latents, stage), config.zoom)
+    images = enlarge(render(generator, latents, settings), config.zoom)
     if one_file:
         save_png(grid(images, columns), out)
     else:
         for seed, image in zip(seeds, images, strict=True):
             save_png(image, out / f"seed-{seed}.png")
-    print(f"{out}: {len(seeds)} images at {stage.resolution}x{stage.resolution}, alpha {stage.alpha:g}")
+    print(f"{out}: {len(seeds)} images at {settings.resolution}x{settings.resolution}, alpha {settings.alpha:g}")
     return 0

@@ -1,211 +1,202 @@
-"""One training step.  No I/O, no configuration, no rank.
+"""One training step, and the one way to take it: `Trainer.step`.  No I/O, no configuration, no rank.
 
-N batch, Z latent size, C channels, R resolution of the phase.
+N batch, C channels, R resolution of the phase.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from pggan.core.rng import Draws
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Examination, GradientPenalty, Loss, Points, Reals, Terms
-from pggan.networks.networks import Discriminator, Generator, prepared
-from pggan.networks.numerics import Compute
-from pggan.training.gradients.reducer import Exchange
-from pggan.training.state import Player, State, follow
+from pggan.losses.base import Loss, LossTerms
+from pggan.networks.networks import cached_weights, frozen
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.ema import update_ema
+from pggan.optim.reducer import GradientReducer
+from pggan.optim.state import State, Trainable
+from pggan.training.cuda_graphs import CudaGraphs
+from pggan.training.inputs import StepInputs, draw_inputs, micro_batches
+from pggan.training.oom_probe import OomProbe, out_of_memory
+from pggan.training.passes import Passes, compiled_passes
+
+Metrics = dict[str, Tensor]  # named values of one step, not reduced
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What is the same for many steps: one compiled function, or one recording, serves them all."""
+class Trainer:
+    """The networks of one run, and how their steps are calculated: eagerly, compiled, or by replaying CUDA graphs."""
 
-    loss: Loss
-    due: tuple[GradientPenalty, ...]
-    compute: Compute
-    resolution: int
-    missing_levels: int
-    fading: bool
-    batch: int  # images of all processes
+    def __init__(
+        self,
+        state: State,
+        loss: Loss,
+        options: ComputeOptions,
+        *,
+        reducer: GradientReducer | None = None,
+        indices: Callable[[int], Tensor | None] = lambda batch: None,
+        micro_batch_sizes: Mapping[tuple[int, int], int] | None = None,
+        reset_at_phase: bool = True,
+        capture: bool = False,
+        probe_memory: bool = False,
+        any_rank: Callable[[bool], bool] = bool,
+        log: Callable[[str], None] = print,
+    ) -> None:
+        """Args: indices: from a batch's size to the positions in it that this rank has; None for all.
+
+        micro_batch_sizes: images per pass by (resolution, batch), where the whole batch is too large.
+        reset_at_phase: forget Adam's moments when a phase begins.  capture: replay CUDA graphs.
+        probe_memory: try the first step of every kind, to find micro-batches that the memory suffices for.
+        any_rank: whether something is so on any of the ranks.  log: is told what does not work here.
+        """
+        self.state, self.loss, self.options = state, loss, options
+        self.reducer = reducer or GradientReducer()
+        self.indices = indices
+        self.micro_batch_sizes = dict(micro_batch_sizes or {})
+        self.reset_at_phase = reset_at_phase
+        self.passes = compiled_passes() if options.compiled else Passes()
+        self.log = log
+        self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._log) if capture else None
+        self.oom_probe = OomProbe(self._try_step, any_rank, self._log) if probe_memory else None
+
+    def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> Metrics:
+        """Update D, then G, then the averaged G; the values returned are valid until the next step.
+
+        Raises UserError when the memory does not suffice.
+        """
+        if phase.index != self.state.phase_index:
+            self.begin_phase()
+        self.reducer.begin_step(phase, self.state.images)
+        size = self.micro_batch_sizes.get((phase.resolution, phase.batch))
+        inputs = draw_inputs(
+            phase,
+            reals,
+            self.loss,
+            rng,
+            latent_size=self.state.g_ema.architecture.latent_size,
+            ema_decay=ema_decay,
+            options=self.options if size is None else replace(self.options, micro_batch_size=size),
+            indices=self.indices(phase.batch),
+        )
+        if self.oom_probe is not None:
+            inputs = self._probed(inputs)
+        metrics = None if self.graphs is None else self.graphs.replay(inputs)
+        if metrics is None:
+            metrics = self._eager_step(inputs)
+        self.state.images += phase.batch
+        self.state.phase_index = phase.index
+        return metrics
+
+    def begin_phase(self) -> None:
+        """Release captured steps, which hold the moments of the phase before, and forget these if configured."""
+        if self.reset_at_phase:
+            self.state.reset_optimizers()
+        self.release_graphs()
+
+    def release_graphs(self) -> None:
+        """Release captured steps and their memory, because what they refer to changes."""
+        if self.graphs is not None:
+            self.graphs.clear()
+        if self.oom_probe is not None:
+            self.oom_probe.clear()
+
+    def _eager_step(self, inputs: StepInputs) -> Metrics:
+        try:
+            return self._train_step(inputs)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(inputs.spec) from error
+
+    def _train_step(self, inputs: StepInputs) -> Metrics:
+        return train_step(self.state, inputs, self.passes, self.reducer)
+
+    def _probed(self, inputs: StepInputs) -> StepInputs:
+        assert self.oom_probe is not None, "called where there is one"
+        if self.graphs is not None and not self.oom_probe.knows(inputs.spec):
+            self.graphs.release_memory()  # which eager steps can't use
+        options = self.oom_probe.fitting_options(inputs, self.state.g_ema.architecture.stddev_group)
+        if options.micro_batch_size is not None and options != inputs.spec.options:
+            self.micro_batch_sizes[inputs.spec.resolution, inputs.spec.batch] = options.micro_batch_size
+        return inputs._replace(spec=replace(inputs.spec, options=options))
+
+    def _try_step(self, inputs: StepInputs) -> bool:
+        """Whether the memory suffices for a step, whose gradients stay on this rank; the state is as before."""
+        saved = {
+            part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            for part, tensors in self.state.tensors().items()
+        }
+        try:
+            train_step(self.state, inputs, self.passes, GradientReducer())
+            return True
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            self._abort_step()
+            self.state.load_tensors(saved)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _abort_step(self) -> None:
+        """Clear away what a step that did not come to its end has left."""
+        for trainable in (self.state.g, self.state.d):
+            trainable.network.requires_grad_(True)
+            trainable.zero_grad()
+        self.reducer.abort_step()
+
+    def _log(self, text: str) -> None:
+        self.log(text)  # which may be set later
 
 
-class Inputs(NamedTuple):
-    """The images and random numbers of one step; of this process's part of it, where there are several."""
+def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> Metrics:
+    """Update D, then G, then the averaged G; never waits for the device."""
+    d, g, spec, alpha = state.d, state.g, inputs.spec, inputs.alpha
+    parts, terms, metrics = micro_batches(inputs, state.g_ema.architecture.stddev_group), [], Metrics()
 
-    reals: Reals
-    latents_d: Tensor  # [N, Z]
-    latents_g: Tensor  # [N, Z]
-    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1)
-
-    def rows(self, rows: Tensor) -> "Inputs":
-        mix = None if self.mix is None else self.mix[rows]
-        return Inputs(self.reals.rows(rows), self.latents_d[rows], self.latents_g[rows], mix)
-
-
-class Passes(NamedTuple):
-    """The forward passes of a step, as they are or compiled."""
-
-    fakes: Callable[..., Tensor]
-    d: Callable[..., Terms]
-    g: Callable[..., Terms]
-
-
-class Dials(NamedTuple):
-    """What changes from step to step; tensors where the step is recorded, to be set without recording anew."""
-
-    alpha: float | Tensor
-    learning_rate_d: float | Tensor
-    learning_rate_g: float | Tensor
-    decay: float | Tensor  # of the averaged generator
-
-
-def train_step(
-    state: State, phase: Phase, reals: Reals, loss: Loss, draws: Draws, *, decay: float, compute: Compute
-) -> dict[str, Tensor]:
-    """Update D once, then G once, then the averaged G; returns what is worth watching, not reduced."""
-    watched = learn(state, *set_up(state, phase, reals, loss, draws, decay=decay, compute=compute))
-    state.images += phase.batch
-    state.phase_index = phase.index
-    return watched
-
-
-def set_up(
-    state: State,
-    phase: Phase,
-    reals: Reals,
-    loss: Loss,
-    draws: Draws,
-    *,
-    decay: float,
-    compute: Compute,
-    rows: Tensor | None = None,
-) -> tuple[Stage, Inputs, Dials]:
-    """All that one step needs to know, so that `learn` is arithmetic alone.
-
-    `rows`: the positions in the batch of `reals`, where those are a part of it; the random numbers are the batch's.
-    """
-    count, size = phase.batch, state.average.architecture.latent_size
-    due = tuple(penalty for penalty in loss.penalties() if penalty.due(phase, draws.images))
-    mix = draws.uniform("mix", count, 1, 1, 1) if any(penalty.at is Points.mixed for penalty in due) else None
-    drawn = (draws.normal("d_latents", count, size), draws.normal("g_latents", count, size), mix)
-    if rows is not None:
-        drawn = (drawn[0][rows], drawn[1][rows], None if mix is None else mix[rows])
-    return (
-        Stage(loss, due, compute, phase.resolution, phase.missing_levels, phase.fading, count),
-        Inputs(reals, *drawn),
-        Dials(phase.alpha, phase.learning_rate_d, phase.learning_rate_g, decay),
-    )
-
-
-def learn(
-    state: State,
-    stage: Stage,
-    inputs: Inputs,
-    dials: Dials,
-    *,
-    passes: Passes | None = None,
-    exchange: Exchange | None = None,
-) -> dict[str, Tensor]:
-    """The step itself; never waits for the device."""
-    passes, exchange = passes or Passes(make_fakes, look_at_images, look_at_fakes), exchange or Exchange()
-    d, g, batch, compute, alpha = state.d, state.g, stage.batch, stage.compute, dials.alpha
-    parts = micro_batches(inputs, state.average.architecture.stddev_group, compute.micro_batch)
-
-    seen, watched = [], {}
-    for part in parts:  # D: tell reals from fakes
-        with torch.no_grad(), prepared(g.network, compute):
-            fakes = passes.fakes(state, stage, part.latents_d, part.reals.labels, alpha)
-        with prepared(d.network, compute):
-            seen.append(backward(d, passes.d(state, stage, part, alpha, fakes), batch, exchange))
-    arrived = exchange.send(d, batch)
+    for part in parts:  # D: score reals above fakes
+        with torch.no_grad(), cached_weights(g.network, spec.options):
+            fakes = passes.fakes(state, spec, part.latents_d, part.reals.labels, alpha)  # [N, C, R, R]
+        with cached_weights(d.network, spec.options):
+            d_terms = passes.d(state, spec, part.reals, part.mix, fakes, alpha)  # {name: [N]}
+            terms.append(backward(d, d_terms, spec.batch, reducer))
+    d_loss = reducer.all_reduce(d, spec.batch)
 
     for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel
-        with prepared(g.network, compute):
-            fakes = passes.fakes(state, stage, part.latents_g, part.reals.fake_labels, alpha)
+        with cached_weights(g.network, spec.options):
+            fakes = passes.fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)  # [N, C, R, R]
             if number == 0:
-                watched, seen = update(d, seen, arrived(), dials.learning_rate_d, "D"), []
-            with prepared(d.network, compute), frozen(d.network):
-                seen.append(backward(g, passes.g(state, stage, part, alpha, fakes), batch, exchange))
-    watched |= update(g, seen, exchange.send(g, batch)(), dials.learning_rate_g, "G")
+                metrics, terms = update(d, terms, d_loss(), inputs.learning_rate_d, "D"), []
+            with cached_weights(d.network, spec.options), frozen(d.network):
+                g_terms = passes.g(state, spec, part.reals, fakes, alpha)  # {name: [N]}
+                terms.append(backward(g, g_terms, spec.batch, reducer))
+    metrics |= update(g, terms, reducer.all_reduce(g, spec.batch)(), inputs.learning_rate_g, "G")
 
-    follow(state.average, g.network, dials.decay)
-    return watched
-
-
-def make_fakes(state: State, stage: Stage, latents: Tensor, labels: Tensor | None, alpha: float | Tensor) -> Tensor:
-    """Fakes of `latents` [N, Z].  [N, C, R, R]"""
-    fakes: Tensor = state.g.network(latents, labels, stage.resolution, alpha)
-    return fakes
+    update_ema(state.g_ema, g.network, inputs.ema_decay)
+    return metrics
 
 
-def look_at_images(state: State, stage: Stage, part: Inputs, alpha: float | Tensor, fakes: Tensor) -> Terms:
-    """D's terms for reals and `fakes`."""
-    critic = partial(state.d.network, resolution=stage.resolution, alpha=alpha)
-    how = Examination(stage.due, stage.missing_levels, part.mix, state.d.scale, stage.compute.tangent)
-    return stage.loss.for_d(critic, part.reals, fakes, how)
-
-
-def look_at_fakes(state: State, stage: Stage, part: Inputs, alpha: float | Tensor, fakes: Tensor) -> Terms:
-    """G's terms for fresh `fakes`."""
-    return stage.loss.for_g(partial(state.d.network, resolution=stage.resolution, alpha=alpha), part.reals, fakes)
-
-
-def micro_batches(inputs: Inputs, group: int, size: int | None) -> list[Inputs]:
-    """The images in parts of at most `size`.
-
-    A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
-    """
-    count = len(inputs.latents_d)
-    group = min(group, count)
-    if size is None or size >= count:
-        return [inputs]
-    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
-    return [inputs.rows(part.flatten()) for part in torch.split(members, max(size // group, 1), 1)]
-
-
-def backward(player: Player, terms: Terms, batch: int, exchange: Exchange) -> Terms:
+def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
     """Add the gradient of the terms' sums over `batch`; returns the terms without their gradient."""
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
-    (total if player.scale is None else total * player.scale).backward()  # type: ignore[no-untyped-call]
-    exchange.add(player, total.detach(), batch)
-    return Terms({tag: term.detach() for tag, term in terms.loss.items()}, terms.shown)
+    (total if trainable.scale is None else total * trainable.scale).backward()  # type: ignore[no-untyped-call]
+    reducer.accumulate(trainable, total.detach(), batch)
+    return LossTerms({tag: term.detach() for tag, term in terms.loss.items()}, terms.metrics)
 
 
 def update(
-    player: Player, seen: list[Terms], total: Tensor, learning_rate: float | Tensor, name: str
-) -> dict[str, Tensor]:
-    """One optimizer step, unless loss or gradient are not finite; forgets the gradient, returns what to watch.
-
-    `total`: the loss of the whole batch.
-    """
-    loss, shown = seen[0] if len(seen) == 1 else join(seen)
-    norm = player.gradient_norm()
-    player.step(learning_rate, torch.isfinite(norm + total))
-    about = {"loss": total, "gradient_norm": norm, "skipped": (player.skipped > 0).float()}
-    if player.scale is not None:
-        about["loss_scale"] = player.scale.clone()  # of the next step
-    return {**{f"{name}/{tag}": value for tag, value in about.items()}, **loss, **shown}
-
-
-def join(parts: list[Terms]) -> Terms:
-    """The terms of all micro-batches."""
-    loss = {tag: torch.cat([terms.loss[tag] for terms in parts]) for tag in parts[0].loss}
-    return Terms(loss, {tag: torch.cat([terms.shown[tag] for terms in parts]) for tag in parts[0].shown})
-
-
-@contextmanager
-def frozen(network: Generator | Discriminator) -> Iterator[None]:
-    """No gradient for `network`'s weights: the backward pass goes through it, not into it."""
-    for weight in network.weights:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in network.weights:
-            weight.requires_grad_(True)
+    trainable: Trainable, terms: list[LossTerms], loss: Tensor, learning_rate: float | Tensor, name: str
+) -> Metrics:
+    """One optimizer step, unless gradient or `loss` (of the whole batch) are not finite; returns what to report."""
+    norm = trainable.gradient_norm()
+    finite = torch.isfinite(norm + loss)
+    trainable.prepare_update(learning_rate, finite)
+    trainable.optimizer.step()
+    trainable.finish_update(finite)
+    about = {"loss": loss, "gradient_norm": norm, "skipped": (trainable.skipped > 0).float()}
+    if trainable.scale is not None:
+        about["loss_scale"] = trainable.scale.clone()  # of the next step
+    per_image = terms[0].loss | terms[0].metrics
+    if len(terms) > 1:
+        per_image = {tag: torch.cat([(part.loss | part.metrics)[tag] for part in terms]) for tag in per_image}
+    return {**{f"{name}/{tag}": value for tag, value in about.items()}, **per_image}

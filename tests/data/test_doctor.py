@@ -18,7 +18,7 @@ from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.data.prepare.command import check, prepare
 from pggan.data.prepare.planning import Options
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.folders import open_source
 
 
@@ -130,7 +130,7 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prepared(photos):
+def cached_weights(photos):
     destination = photos.parent / "set"
     pyramid = prepare(photos, destination, Options(max_resolution=32))
     return pyramid, json.loads((destination / "report.json").read_text())
@@ -168,7 +168,7 @@ def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_
 
 def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
     before = sorted(photos.parent.iterdir())
-    check(open_source(photos), Options(max_resolution=32), Workers(1), str(tmp_path / "found.json"))
+    check(open_source(photos), Options(max_resolution=32), WorkerPool(1), str(tmp_path / "found.json"))
     report = json.loads((tmp_path / "found.json").read_text())
     left_out = {Path(entry["file"]).name for entry in report["left_out"]}
     assert left_out == set(LEFT_OUT)
@@ -190,7 +190,7 @@ def test_check_names_images_too_small_or_without_landmarks(tmp_path):
     (tmp_path / "photos").mkdir()
     photo().save(tmp_path / "photos" / "a.png")
     with pytest.raises(UserError, match="smaller than 128x128"):
-        check(open_source(tmp_path / "photos"), Options(max_resolution=128), Workers(1))
+        check(open_source(tmp_path / "photos"), Options(max_resolution=128), WorkerPool(1))
 
 
 MEMORY = """
@@ -198,7 +198,7 @@ import resource, sys
 from pathlib import Path
 from pggan.data.prepare.checks import examine
 from pggan.data.sources.image_file import Target, load_image
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.folders import open_source
 
 def largest():
@@ -208,7 +208,7 @@ source = open_source(Path(sys.argv[1]))
 entries = source.entries()
 load_image(next(entry.file for entry in entries if entry.name == "good.png"), Target(4, 3, "center"))
 before = largest()
-findings = examine(source, entries, Workers(1))
+findings = examine(source, entries, WorkerPool(1))
 for entry in entries:
     if entry.name != "good.png":
         try:

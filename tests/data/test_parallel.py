@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 
 KILLED_PARENT = """
 import os, sys, time
 from pathlib import Path
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 
 def work(number):
     Path(sys.argv[1], str(os.getpid())).touch()
     time.sleep(60)
 
 if __name__ == "__main__":
-    with Workers(2) as crew, crew.in_order("Working", work, range(99), 99) as results:
+    with WorkerPool(2) as crew, crew.in_order("Working", work, range(99), 99) as results:
         list(results)
 """
 
@@ -55,7 +55,7 @@ def is_running(process):
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     items = [str(number) for number in range(40)]
-    with Workers(workers) as crew, crew.in_order("Counting", int, items, 40) as results:
+    with WorkerPool(workers) as crew, crew.in_order("Counting", int, items, 40) as results:
         assert list(results) == list(range(40))
 
 
@@ -67,7 +67,7 @@ def test_only_a_few_items_are_worked_on_ahead():
             handed_out.append(number)
             yield number
 
-    with Workers(2) as crew, crew.in_order("Counting", int, items(), 1000) as results:
+    with WorkerPool(2) as crew, crew.in_order("Counting", int, items(), 1000) as results:
         assert next(results) == 0
     assert len(handed_out) == 32
 
@@ -75,18 +75,18 @@ def test_only_a_few_items_are_worked_on_ahead():
 def test_a_few_large_items_are_shared_among_the_workers(tmp_path):
     """Two that can only end together: in one worker, the first would wait for the second in vain."""
     items = [(tmp_path / "first", tmp_path / "second"), (tmp_path / "second", tmp_path / "first")]
-    with Workers(2) as crew, crew.in_order("Meeting", meet, items, 2) as results:
+    with WorkerPool(2) as crew, crew.in_order("Meeting", meet, items, 2) as results:
         assert list(results) == ["first", "second"]
 
 
 def test_nothing_to_do_is_done():
-    with Workers(2) as crew, crew.in_order("Counting", int, [], 0) as results:
+    with WorkerPool(2) as crew, crew.in_order("Counting", int, [], 0) as results:
         assert list(results) == []
 
 
 def test_a_killed_worker_is_a_user_error():
     with (
-        Workers(2) as crew,
+        WorkerPool(2) as crew,
         crew.in_order("Dying", die, range(99), 99) as results,
         pytest.raises(UserError, match="was killed"),
     ):

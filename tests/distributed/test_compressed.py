@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.distributed.process_group import Place, World
+from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.run import launch
-from pggan.training.gradients.compression import WarmUp
-from pggan.training.gradients.dgc import Compressed
-from pggan.training.state import new_state
+from pggan.optim.compression import WarmUp
+from pggan.optim.dgc import DgcReducer
+from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
@@ -47,13 +47,13 @@ def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
 
 def test_more_processes_get_the_mean_of_what_fewer_had_kept():
     state = new_state(PAPER_LIKE, ADAM, 0, CPU, sparse=True)
-    world = World(Place(2, 3, 2, 3), CPU, None, None)
-    exchange = Compressed(world, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
+    process_group = ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None)
+    exchange = DgcReducer(process_group, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
     names = ("residual", "mean_square", "steps")
     kept = {f"d/{rank}/{name}": torch.full((5,), float(rank + 1)) for rank in (0, 1) for name in names[:2]}
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
-    exchange.load_parts({"compression": kept, "generator": {}})
-    found = exchange._compressors["d"].tensors()
+    reducer.load_parts({"compression": kept, "generator": {}})
+    found = reducer._compressors["d"].tensors()
     assert (
         found["residual"].tolist() == found["mean_square"].tolist() == [1.5] * 5
     )  # what waits, in the mean of all, is what it was

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
-from pggan.training.gradients.batch_partition import Division
+from pggan.optim.batch_partition import BatchPartition
 from pggan.training.step import micro_batches
 
 
@@ -28,10 +28,10 @@ def divisions(draw, elastic=None):
     group, groups = draw(st.integers(1, 6)), draw(st.integers(1, 24))
     batch = draw(st.sampled_from([group * groups, draw(st.integers(1, group))]))  # or smaller than a group
     elastic = draw(st.booleans()) if elastic is None else elastic
-    micro_batch = draw(st.none() | st.integers(1, 30))
+    micro_batch_size = draw(st.none() | st.integers(1, 30))
     size = draw(st.integers(1, 8))
     shards = draw(st.integers(1, 8))
-    parts = [Division(rank, size, group, elastic, micro_batch, shards) for rank in range(size)]
+    parts = [BatchPartition(rank, size, group, elastic, micro_batch_size, shards) for rank in range(size)]
     try:
         parts[0].require_enough("schedule.batch", batch)
     except UserError:
@@ -45,7 +45,7 @@ def test_the_parts_make_the_whole_batch_each_image_once(case):
     rows = np.concatenate([part.rows(batch) for part in parts])
     assert sorted(rows) == list(range(batch))
     assert all(len(part.rows(batch)) for part in parts)
-    assert parts[0].largest_share(batch) == max(len(part.rows(batch)) for part in parts)
+    assert parts[0].largest_part(batch) == max(len(part.rows(batch)) for part in parts)
 
 
 @given(divisions())
@@ -75,9 +75,12 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_processes(case):
 
     parts, batch = case
 
-    def passes(division):
-        share = Rows(torch.from_numpy(division.rows(batch)))
-        return [tuple(part.kept.tolist()) for part in micro_batches(share, division.group, division.pass_size(batch))]
+    def passes(partition):
+        share = Rows(torch.from_numpy(partition.indices(batch)))
+        return [
+            tuple(part.kept.tolist())
+            for part in micro_batches(share, partition.group, partition.micro_batch_size(batch))
+        ]
 
     alone = dataclasses.replace(parts[0], rank=0, size=1)
     wanted = passes(alone)
@@ -87,35 +90,35 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_processes(case):
     assert numbers == list(range(len(wanted)))
     shares = [len(part.shards_of(part.rank, batch)) for part in parts]
     assert max(shares) - min(shares) <= 1
-    if parts[0].micro_batch is not None:
-        assert max(map(len, wanted)) <= max(parts[0].micro_batch, min(parts[0].group, batch))
+    if parts[0].micro_batch_size is not None:
+        assert max(map(len, wanted)) <= max(parts[0].micro_batch_size, min(parts[0].group, batch))
 
 
 def test_three_processes_share_four_shards_unevenly():
-    parts = [Division(rank, 3, 4, True, None) for rank in range(3)]
+    parts = [BatchPartition(rank, 3, 4, True, None) for rank in range(3)]
     assert [len(part.shards_of(part.rank, 16)) for part in parts] == [1, 1, 2]
     assert [part.rows(16).tolist() for part in parts] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
-    assert parts[0].largest_share(16) == 8
+    assert parts[0].largest_part(16) == 8
 
 
 @pytest.mark.fault(21)
 def test_a_number_of_processes_that_does_not_divide_the_groups_is_refused_with_those_that_do():
     with pytest.raises(UserError) as caught:
-        Division(0, 5, 4, False, None).require_enough("schedule.batch", 24)
+        BatchPartition(0, 5, 4, False, None).require_enough("schedule.batch", 24)
     assert "6 groups of 4 images" in caught.value.problem
     assert "Take 1, 2, 3, 6 processes" in caught.value.remedy
     assert "multiple of 20" in caught.value.remedy
     for size in (1, 2, 3, 6):
-        Division(0, size, 4, False, None).require_enough("schedule.batch", 24)
+        BatchPartition(0, size, 4, False, None).require_enough("schedule.batch", 24)
 
 
 @pytest.mark.fault(21)
 def test_elastic_training_refuses_more_processes_than_shards():
     with pytest.raises(UserError, match="has 4 shards in elastic training, too few for 5"):
-        Division(0, 5, 1, True, None).require_enough("schedule.batch", 64)
+        BatchPartition(0, 5, 1, True, None).require_enough("schedule.batch", 64)
     with pytest.raises(UserError, match="has 2 shards"):
-        Division(0, 3, 4, True, None).require_enough("schedule.batch", 8)
+        BatchPartition(0, 3, 4, True, None).require_enough("schedule.batch", 8)
     with pytest.raises(UserError, match="has 2 shards"):
-        Division(0, 3, 1, True, None, most_shards=2).require_enough("schedule.batch", 64)
-    Division(0, 8, 1, True, None, most_shards=8).require_enough("schedule.batch", 64)
-    Division(0, 8, 1, True, 8).require_enough("schedule.batch", 64)  # smaller passes make more shards
+        BatchPartition(0, 3, 1, True, None, most_shards=2).require_enough("schedule.batch", 64)
+    BatchPartition(0, 8, 1, True, None, most_shards=8).require_enough("schedule.batch", 64)
+    BatchPartition(0, 8, 1, True, 8).require_enough("schedule.batch", 64)  # smaller passes make more shards

@@ -5,20 +5,20 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.core.rng import Draws
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.distributed.process_group import Place, World, launched
-from pggan.losses.base import Reals, Reference
+from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.losses.base import NormReference, Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.numerics import Compute
-from pggan.training.gradients.batch_partition import Division
-from pggan.training.gradients.build import build_exchange
-from pggan.training.gradients.dgc import Compressed
-from pggan.training.gradients.elastic import Sharded
-from pggan.training.gradients.reducer import Dense, Exchange, Flat, Half
-from pggan.training.state import new_state
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
+from pggan.optim.build_reducer import build_reducer
+from pggan.optim.dgc import DgcReducer
+from pggan.optim.elastic import ElasticReducer
+from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
+from pggan.optim.state import new_state
 from pggan.training.step import learn, set_up
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
@@ -29,7 +29,7 @@ BATCH = 8
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
 LOSSES = {
-    "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Reference.official, interval=1),
+    "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, interval=1),
     "logistic": Logistic(gamma=1.0, interval=1),
     "relativistic": Relativistic(gamma=1.0, interval=1),
 }
@@ -44,7 +44,7 @@ class Case:
     dtype: torch.dtype | None = None
     gradients: str = "dense"
     elastic: bool = False
-    poison: str = ""  # the player whose gradient is not finite, on the last process
+    poison: str = ""  # the trainable whose gradient is not finite, on the last process
 
     def reals(self):
         generator = torch.Generator().manual_seed(1)
@@ -59,30 +59,32 @@ class Case:
         return new_state(architecture, ADAM, 0, CPU, half=self.dtype is torch.float16)
 
 
-def step(case, world):
+def step(case, process_group):
     """Gradients of both players (before the update), what was watched, and the weights afterwards."""
     state = case.state()
     caught = {}
-    for name, player in (("D", state.d), ("G", state.g)):
+    for name, trainable in (("D", state.d), ("G", state.g)):
 
-        def keep(*_, name=name, player=player):
-            gradients = [weight.grad for weight in player.network.weights if weight.grad is not None]
-            scale = 1 if player.scale is None else float(player.scale)
+        def keep(*_, name=name, player=trainable):
+            gradients = [weight.grad for weight in trainable.network.weights if weight.grad is not None]
+            scale = 1 if trainable.scale is None else float(trainable.scale)
             caught[name] = torch.cat([gradient.flatten() for gradient in gradients]) / scale
 
-        player.optimizer.register_step_pre_hook(keep)
-        if name == case.poison and world.rank == world.size - 1:
-            player.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
-    division = Division(world.rank, world.size, ARCHITECTURE.stddev_group, case.elastic, None)
-    rows = torch.from_numpy(division.rows(BATCH)) if world.size > 1 else None
-    compute = Compute(dtype=case.dtype, micro_batch=division.pass_size(BATCH))
+        trainable.optimizer.register_step_pre_hook(keep)
+        if name == case.poison and process_group.rank == process_group.world_size - 1:
+            trainable.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
+    partition = BatchPartition(
+        process_group.rank, process_group.world_size, ARCHITECTURE.stddev_group, case.elastic, None
+    )
+    rows = torch.from_numpy(partition.indices(BATCH)) if process_group.world_size > 1 else None
+    compute = ComputeOptions(dtype=case.dtype, micro_batch_size=partition.micro_batch_size(BATCH))
     reals = case.reals() if rows is None else case.reals().rows(rows)
-    setting = set_up(state, PHASE, reals, LOSSES[case.loss], Draws(0, 0, CPU), decay=0.9, compute=compute, rows=rows)
-    exchange = build_exchange({"name": case.gradients}, state, ADAM, world=world, division=division)
-    watched = learn(state, *setting, exchange=exchange)
+    setting = set_up(state, PHASE, reals, LOSSES[case.loss], StepRng(0, 0, CPU), decay=0.9, compute=compute, rows=rows)
+    exchange = build_reducer({"name": case.gradients}, state, ADAM, process_group=process_group, partition=partition)
+    watched = train_step(state, *setting, reducer=reducer)
     weights = {name: torch.cat([w.detach().flatten() for w in p.network.weights]) for name, p in players(state)}
     shown = {name: float(value.float().mean()) for name, value in watched.items()}
-    skipped = {name: int(player.skipped) for name, player in players(state)}
+    skipped = {name: int(trainable.skipped) for name, trainable in players(state)}
     return {"gradients": caught, "shown": shown, "weights": weights, "skipped": skipped}
 
 
@@ -92,9 +94,9 @@ def players(state):
 
 def steps(cases):
     """In a process of several, as plain arrays, which travel between processes."""
-    world = World.joined(launched(), CPU, 60)
-    found = [step(case, world) for case in cases]
-    world.leave()
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [step(case, process_group) for case in cases]
+    process_group.shutdown()
     for one in found:
         for part in ("gradients", "weights"):
             one[part] = {name: tensor.numpy() for name, tensor in one[part].items()}
@@ -109,7 +111,7 @@ SAME = [
     Case("wgan_gp", labels=3, dtype=torch.float16, elastic=True),
 ]
 SHORT = [Case(loss, gradients="bf16") for loss in LOSSES]
-POISONED = [Case("wgan_gp", poison=player, elastic=elastic) for player in "DG" for elastic in (False, True)]
+POISONED = [Case("wgan_gp", poison=trainable, elastic=elastic) for trainable in "DG" for elastic in (False, True)]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def of_two():
 
 
 def alone(case):
-    return step(case, World.alone(CPU))
+    return step(case, ProcessGroup.single_process(CPU))
 
 
 def off(gradients, wanted):
@@ -134,7 +136,7 @@ def test_two_processes_have_the_gradients_of_one(of_two, case):
     wanted = alone(dataclasses.replace(case, elastic=False))
     tolerance = 1e-5 if case.dtype is None else 1e-2  # fp16 rounds what a batch adds up, and here that is half of it
     for found in of_two[case]:
-        for player in "DG":
+        for trainable in "DG":
             assert wanted["gradients"][player].abs().max() > 1e-4
             assert off(found["gradients"][player], wanted["gradients"][player]) < tolerance
             assert found["shown"][f"{player}/loss"] == pytest.approx(wanted["shown"][f"{player}/loss"], rel=tolerance)
@@ -146,7 +148,7 @@ def test_two_processes_have_the_gradients_of_one(of_two, case):
 def test_all_processes_end_with_the_same_bits(of_two, case):
     one, other = of_two[case]
     for part in ("gradients", "weights"):
-        for player in "DG":
+        for trainable in "DG":
             assert (one[part][player] == other[part][player]).all()
 
 
@@ -155,7 +157,7 @@ def test_all_processes_end_with_the_same_bits(of_two, case):
 def test_elastic_gradients_are_those_of_one_process_bit_by_bit(of_two, case):
     wanted = alone(case)
     for found in of_two[case]:
-        for player in "DG":
+        for trainable in "DG":
             assert torch.from_numpy(found["gradients"][player]).equal(wanted["gradients"][player])
             assert torch.from_numpy(found["weights"][player]).equal(wanted["weights"][player])
             assert found["shown"][f"{player}/loss"] == wanted["shown"][f"{player}/loss"]
@@ -166,7 +168,7 @@ def test_the_short_exchange_is_off_by_its_precision_and_no_more(of_two, case):
     """Each number is rounded to 8 bits, which it keeps whatever its size, before and after it is added up."""
     wanted = alone(case)
     for found in of_two[case]:
-        for player in "DG":
+        for trainable in "DG":
             deviation = off(found["gradients"][player], wanted["gradients"][player])
             assert 1e-5 < deviation < 3 * 2**-8
 
@@ -175,13 +177,13 @@ def test_the_short_exchange_is_off_by_its_precision_and_no_more(of_two, case):
 @pytest.mark.parametrize("case", POISONED, ids=str)
 def test_a_gradient_that_is_not_finite_in_one_process_is_skipped_in_all(of_two, case):
     """That player's update and no other."""
-    before = {name: player.network.weights for name, player in players(case.state())}
+    before = {name: trainable.network.weights for name, trainable in players(case.state())}
     for found in of_two[case]:
-        for player in "DG":
+        for trainable in "DG":
             start = torch.cat([weight.detach().flatten() for weight in before[player]])
             stayed = torch.from_numpy(found["weights"][player]).equal(start)
-            assert stayed == (player == case.poison)
-            assert found["skipped"][player] == (player == case.poison)
+            assert stayed == (trainable == case.poison)
+            assert found["skipped"][player] == (trainable == case.poison)
 
 
 # ---- flat tensors ----------------------------------------------------------------------------------------
@@ -190,31 +192,31 @@ def test_a_gradient_that_is_not_finite_in_one_process_is_skipped_in_all(of_two, 
 @pytest.fixture
 def player():
     """D with gradients for the levels in use."""
-    player = Case("wgan_gp").state().d
-    for number, weight in enumerate(player.network.weights[:-2]):
+    trainable = Case("wgan_gp").state().d
+    for number, weight in enumerate(trainable.network.weights[:-2]):
         weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape) + number)
     return player
 
 
-def test_a_flat_tensor_carries_the_gradients_in_use_and_the_loss(player):
-    flat = Flat(player)
-    used = [weight for weight in player.network.weights if weight.grad is not None]
+def test_a_flat_tensor_carries_the_gradients_in_use_and_the_loss(trainable):
+    flat = FlatBuffer(trainable)
+    used = [weight for weight in trainable.network.weights if weight.grad is not None]
     wanted = [weight.grad.clone() for weight in used]
     numbers = flat.fill(torch.tensor(3.5))
     assert len(numbers) == sum(gradient.numel() for gradient in wanted) + 1
     assert float(flat.place(numbers * 2)) == 7.0
     for weight, gradient in zip(used, wanted, strict=True):
         assert weight.grad.equal(gradient * 2)
-    assert all(weight.grad is None for weight in player.network.weights[-2:])
+    assert all(weight.grad is None for weight in trainable.network.weights[-2:])
 
 
-def test_gradients_become_views_with_the_strides_of_their_weights(player):
+def test_gradients_become_views_with_the_strides_of_their_weights(trainable):
     """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
-    flat = Flat(player)
+    flat = FlatBuffer(trainable)
     numbers = flat.fill(torch.tensor(0.0))
     flat.place(numbers)
     strided = 0
-    for weight in player.network.weights:
+    for weight in trainable.network.weights:
         if weight.grad is not None:
             assert weight.grad.stride() == weight.stride()
             assert weight.grad.untyped_storage().data_ptr() == numbers.untyped_storage().data_ptr()
@@ -224,22 +226,22 @@ def test_gradients_become_views_with_the_strides_of_their_weights(player):
     assert all(float(weight.grad.abs().sum()) == 0 for weight in flat.weights)
 
 
-def test_a_flat_tensor_is_made_anew_when_other_layers_come_into_use(player):
-    flat = Flat(player)
-    assert flat.fits(player)
-    player.network.weights[-1].grad = torch.zeros_like(player.network.weights[-1])
-    assert not flat.fits(player)
+def test_a_flat_tensor_is_made_anew_when_other_layers_come_into_use(trainable):
+    flat = FlatBuffer(trainable)
+    assert flat.fits(trainable)
+    trainable.network.weights[-1].grad = torch.zeros_like(trainable.network.weights[-1])
+    assert not flat.fits(trainable)
 
 
 def test_the_exchange_is_chosen_by_name_and_none_is_needed_alone():
-    one, two = World.alone(CPU), World(Place(0, 2, 0, 1), CPU, None, None)
+    one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None, None)
     state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
     for world in (one, two):
         for elastic in (False, True):
-            division = Division(0, world.size, 2, elastic, None)
+            partition = BatchPartition(0, process_group.world_size, 2, elastic, None)
             for options in WAYS[: 1 if elastic else 3]:
-                exchange = build_exchange(options, state, ADAM, world=world, division=division)
-                kinds[world.size, elastic, options["name"]] = type(exchange)
-    assert [kinds[2, False, options["name"]] for options in WAYS] == [Dense, Half, Compressed]
-    assert {kind for (_, elastic, _), kind in kinds.items() if elastic} == {Sharded}
-    assert {kinds[1, False, options["name"]] for options in WAYS} == {Exchange}
+                exchange = build_reducer(options, state, ADAM, process_group=process_group, partition=partition)
+                kinds[process_group.world_size, elastic, options["name"]] = type(reducer)
+    assert [kinds[2, False, options["name"]] for options in WAYS] == [AllReduceFp32, AllReduceBf16, DgcReducer]
+    assert {kind for (_, elastic, _), kind in kinds.items() if elastic} == {ElasticReducer}
+    assert {kinds[1, False, options["name"]] for options in WAYS} == {GradientReducer}

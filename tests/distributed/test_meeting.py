@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pggan.config import WorkersConfig
+from pggan.config import DistributedConfig
 from pggan.core.errors import UserError
 from pggan.distributed import connect as connecting
 from pggan.distributed import rendezvous as meeting
@@ -16,7 +16,7 @@ def test_a_port_of_something_else_is_not_waited_for_as_long_as_machines_are(monk
     monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
-        workers = WorkersConfig(
+        workers = DistributedConfig(
             nodes=2,
             rendezvous=endpoint,
             address="127.0.0.1",

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pggan.core.errors import UserError
-from pggan.distributed.process_group import Place, World, launched
-from pggan.training.gradients import shared_memory as memory
-from pggan.training.gradients.reducer import Dense
-from pggan.training.gradients.shared_memory import SharedMemory, reserve, see_the_same_memory, shared_rows
-from pggan.training.state import new_state
+from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.optim import shared_memory as memory
+from pggan.optim.reducer import AllReduceFp32
+from pggan.optim.shared_memory import SharedMemoryReducer, reserve, see_the_same_memory, shared_rows
+from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
@@ -19,54 +19,56 @@ CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 
 
-def gradients_of(player, rank, number, layers):
+def gradients_of(trainable, rank, number, layers):
     """Of one process in one step, for the first `layers` weights."""
     generator = torch.Generator().manual_seed(1000 * number + rank)
-    return [torch.randn(weight.shape, generator=generator) for weight in player.network.weights[:layers]]
+    return [torch.randn(weight.shape, generator=generator) for weight in trainable.network.weights[:layers]]
 
 
 def added_up(kind):
-    """Six steps of both players, the last three with more layers: what this process was given, by kind of exchange."""
-    world = World.joined(launched(), CPU, 60)
-    exchange, state, found = kind(world), new_state(ARCHITECTURE, ADAM, 0, CPU), []
+    """Six steps of both players, the last three with more layers: what this process was given, by kind of reducer."""
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    reducer, state, found = kind(process_group), new_state(ARCHITECTURE, ADAM, 0, CPU), []
     open_files = len(os.listdir("/proc/self/fd"))
     for number in range(6):
-        for player in (state.d, state.g):
-            player.forget_gradient()
-            layers = 6 if number < 3 else len(player.network.weights)
+        for trainable in (state.d, state.g):
+            trainable.forget_gradient()
+            layers = 6 if number < 3 else len(trainable.network.weights)
             for weight, gradient in zip(
-                player.network.weights, gradients_of(player, world.rank, number, layers), strict=False
+                trainable.network.weights, gradients_of(trainable, process_group.rank, number, layers), strict=False
             ):
                 weight.grad = torch.empty_like(weight).copy_(gradient)
-            exchange.add(player, torch.tensor(float(world.rank + number)), 6)
-            loss = exchange.send(player, 6)()
-            summed = [weight.grad.numpy().copy() for weight in player.network.weights[:layers]]
-            for weight in player.network.weights[:layers]:
+            reducer.add(trainable, torch.tensor(float(process_group.rank + number)), 6)
+            loss = reducer.send(trainable, 6)()
+            summed = [weight.grad.numpy().copy() for weight in trainable.network.weights[:layers]]
+            for weight in trainable.network.weights[:layers]:
                 weight.grad.fill_(float("nan"))  # as an optimizer may: no other process must see it
             found.append((float(loss), summed))
     left = len(os.listdir("/proc/self/fd")) - open_files
-    world.leave()
+    process_group.shutdown()
     return found, left
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_process_gets_the_sum_of_all_at_every_step_and_after_growth(count):
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
-    for found, left in values_of(in_processes(count, added_up, SharedMemory)):
+    for found, left in values_of(in_processes(count, added_up, SharedMemoryReducer)):
         assert left == 0  # no open file
         for number in range(6):
-            for place, player in enumerate((state.d, state.g)):
-                layers = 6 if number < 3 else len(player.network.weights)
+            for place, trainable in enumerate((state.d, state.g)):
+                layers = 6 if number < 3 else len(trainable.network.weights)
                 loss, summed = found[2 * number + place]
                 assert loss == sum(rank + number for rank in range(count))
-                everyone = [gradients_of(player, rank, number, layers) for rank in range(count)]
+                everyone = [gradients_of(trainable, rank, number, layers) for rank in range(count)]
                 assert len(summed) == layers
                 for mine, theirs in zip(summed, zip(*everyone, strict=True), strict=True):
                     assert torch.from_numpy(mine).equal(sum(theirs[1:], theirs[0]))
 
 
 def test_two_machines_get_the_same_sums_over_a_socket():
-    of_memory, of_sockets = (values_of(in_processes(2, added_up, kind)) for kind in (SharedMemory, Dense))
+    of_memory, of_sockets = (
+        values_of(in_processes(2, added_up, kind)) for kind in (SharedMemoryReducer, AllReduceFp32)
+    )
     for (one, _), (other, _) in zip(of_memory, of_sockets, strict=True):
         for (loss, summed), (their_loss, theirs) in zip(one, other, strict=True):
             assert loss == their_loss
@@ -78,12 +80,12 @@ def test_two_machines_get_the_same_sums_over_a_socket():
 
 def looked(hidden):
     """Whether this process is told that all see the same memory; `hidden` is the rank that can't."""
-    world = World.joined(launched(), CPU, 60)
-    if world.rank == hidden:
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    if process_group.rank == hidden:
         memory.text_at = lambda path: ""
-    elsewhere = World(Place(world.rank, 2, 0, 1), CPU, None, None)  # one process on each machine
-    answer = see_the_same_memory(world), see_the_same_memory(elsewhere)
-    world.leave()
+    elsewhere = ProcessGroup(RankInfo(process_group.rank, 2, 0, 1), CPU, None, None)  # one process on each machine
+    answer = see_the_same_memory(process_group), see_the_same_memory(elsewhere)
+    process_group.shutdown()
     return answer
 
 
@@ -94,10 +96,10 @@ def test_memory_is_shared_where_all_processes_can_see_it_and_nowhere_else(hidden
 
 def without_files():
     """What a process of a system without anonymous files is told."""
-    world = World.joined(launched(), CPU, 60)
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
     del os.memfd_create
-    answer = see_the_same_memory(world)
-    world.leave()
+    answer = see_the_same_memory(process_group)
+    process_group.shutdown()
     return answer
 
 
@@ -116,7 +118,7 @@ def test_too_little_memory_is_told_before_anything_is_written(monkeypatch):
 
 
 def test_rows_do_not_share_a_line_of_the_cache():
-    rows = shared_rows(World.alone(CPU), 17)
+    rows = shared_rows(ProcessGroup.single_process(CPU), 17)
     assert rows.shape == (1, 32)
     assert rows.dtype is torch.float32
     assert not rows.any()

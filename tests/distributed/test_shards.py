@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.training.gradients.elastic import Node, add_shard, nodes_of, tree_sum
+from pggan.optim.elastic import Node, add_shard, nodes_of, tree_sum
 
 
 def numbers(count, seed=0):

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pggan.core.errors import EXIT_LEFT
-from pggan.distributed.process_group import Place, World
-from pggan.distributed.watchdog import BEAT_SECONDS, SLOW_FACTOR, Beat, Pulse, Watchdog
+from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.distributed.watchdog import HEARTBEAT_SECONDS, SLOW_FACTOR, Heartbeat, HeartbeatMonitor, Watchdog
 
 PATIENCE = 45.0
 
@@ -19,11 +19,11 @@ class Clock:
     """Processes that beat each second, seen by one of them that waits."""
 
     def __init__(self, size=2, rank=0, waiting_since=100.0):
-        self.pulse = Pulse(rank, [f"process {other}" for other in range(size)], PATIENCE)
+        self.pulse = HeartbeatMonitor(rank, [f"process {other}" for other in range(size)], PATIENCE)
         self.now, self.number = 100.0, 0
         self.waiting_since = waiting_since
-        self.pulse.culprit(None, self.now)
-        self.beats = {other: Beat(waiting=True, name=f"process {other}") for other in range(size) if other != rank}
+        self.pulse.stalled_rank(None, self.now)
+        self.beats = {other: Heartbeat(waiting=True, name=f"process {other}") for other in range(size) if other != rank}
 
     def pass_by(self, seconds, silent=()):
         """What is said first within so many seconds, and when."""
@@ -32,8 +32,8 @@ class Clock:
             self.number += 1
             for rank, beat in self.beats.items():
                 if rank not in silent:
-                    self.pulse.hear(rank, Beat(**{**vars(beat), "number": self.number}), self.now)
-            said = self.pulse.culprit(self.waiting_since, self.now)
+                    self.pulse.hear(rank, Heartbeat(**{**vars(beat), "number": self.number}), self.now)
+            said = self.pulse.stalled_rank(self.waiting_since, self.now)
             if said:
                 return said, self.now - 100
         return "", 0
@@ -42,7 +42,7 @@ class Clock:
 @pytest.mark.fault(16)
 def test_a_stopped_process_is_named_within_a_minute_with_its_last_place():
     clock = Clock()
-    clock.beats[1] = Beat(waiting=False, allowed=PATIENCE, place="1,200 images", name="process 1 on host (pid 7)")
+    clock.beats[1] = Heartbeat(waiting=False, allowed=PATIENCE, place="1,200 images", name="process 1 on host (pid 7)")
     assert clock.pass_by(30) == ("", 0)
     clock.waiting_since = clock.now
     said, when = clock.pass_by(100, silent=[1])
@@ -54,7 +54,7 @@ def test_a_stopped_process_is_named_within_a_minute_with_its_last_place():
 def test_a_process_whose_threads_live_while_it_hangs_is_named_after_what_its_step_may_take():
     for allowed in (PATIENCE, 3 * PATIENCE):
         clock = Clock()
-        clock.beats[1] = Beat(waiting=False, allowed=allowed, place="64 images", name="process 1")
+        clock.beats[1] = Heartbeat(waiting=False, allowed=allowed, place="64 images", name="process 1")
         said, when = clock.pass_by(1000)
         assert said.startswith("Hung: process 1 does not come to its end; it was last seen at 64 images")
         assert allowed < when <= allowed + 2
@@ -77,7 +77,7 @@ def test_nobody_is_to_blame_while_this_process_does_not_wait():
 @pytest.mark.parametrize("allowed", [math.inf, SLOW_FACTOR * PATIENCE])
 def test_preparing_data_a_slow_checkpoint_and_a_long_first_step_are_no_hangs(allowed):
     clock = Clock()
-    clock.beats[1] = Beat(waiting=False, allowed=allowed, name="process 1")
+    clock.beats[1] = Heartbeat(waiting=False, allowed=allowed, name="process 1")
     assert clock.pass_by(SLOW_FACTOR * PATIENCE) == ("", 0)
 
 
@@ -87,13 +87,13 @@ def test_of_several_the_silent_one_is_named_by_the_lowest_that_waits():
         clock = Clock(size=4, rank=rank)
         said, first[rank] = clock.pass_by(200, silent=[2])
         assert "process 2" in said
-    assert first[0] < first[1] < first[3] <= first[0] + 3 * BEAT_SECONDS
+    assert first[0] < first[1] < first[3] <= first[0] + 3 * HEARTBEAT_SECONDS
 
 
 def test_a_process_that_was_stopped_itself_does_not_blame_the_others():
     """A machine that slept: when it wakes, every beat is old."""
     clock = Clock()
-    clock.beats[1] = Beat(waiting=False, allowed=PATIENCE, name="process 1")
+    clock.beats[1] = Heartbeat(waiting=False, allowed=PATIENCE, name="process 1")
     assert clock.pass_by(10) == ("", 0)
     clock.now += 3600
     assert clock.pass_by(40, silent=[1]) == ("", 0)
@@ -135,21 +135,21 @@ class Store:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("pggan.distributed.watchdog.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("pggan.distributed.watchdog.HEARTBEAT_SECONDS", 0.01)
 
 
 def watchdog_of(store, said, ended, rank=0):
-    world = World(Place(rank, 2, rank, 2), torch.device("cpu"), None, store)
-    return Watchdog(world, 0.2, said.append, ended.append)
+    process_group = ProcessGroup(RankInfo(rank, 2, rank, 2), torch.device("cpu"), None, store)
+    return Watchdog(process_group, 0.2, said.append, ended.append)
 
 
 @pytest.mark.parametrize("stuck", [False, True])
 def test_it_tells_and_ends_the_process(quick, stuck):
     """With an exit code that says that another one is at fault; even when the store itself has stopped."""
     store, said, ended = Store(), [], []
-    store.values["beat/1"] = json.dumps(vars(Beat(1, False, 0.2, "8 images", "process 1 (pid 5)"))).encode()
+    store.values["beat/1"] = json.dumps(vars(Heartbeat(1, False, 0.2, "8 images", "process 1 (pid 5)"))).encode()
     watchdog = watchdog_of(store, said, ended)
-    watchdog.world.waiting_since = time.monotonic()
+    watchdog.process_group.waiting_since = time.monotonic()
     with watchdog:
         for _ in range(20):
             time.sleep(0.01)
@@ -174,7 +174,7 @@ def test_it_says_what_its_process_is_doing(quick):
             if "beat/1" in store.values and json.loads(store.values["beat/1"])["number"] > before + 1:
                 break
             time.sleep(0.01)
-        return Beat(**json.loads(store.values["beat/1"]))
+        return Heartbeat(**json.loads(store.values["beat/1"]))
 
     with watchdog:
         assert (beat().allowed, beat().place, beat().waiting) == (math.inf, "the start", False)
@@ -185,7 +185,7 @@ def test_it_says_what_its_process_is_doing(quick):
         assert (beat().place, beat().allowed) == ("16 images", 0.2)
         with watchdog.slow():
             assert beat().allowed == pytest.approx(SLOW_FACTOR * 0.2)
-        watchdog.world.waiting_since = time.monotonic()
+        watchdog.process_group.waiting_since = time.monotonic()
         assert beat().waiting
         assert "process 1 on" in beat().name
     time.sleep(0.1)
@@ -196,5 +196,5 @@ def test_it_says_what_its_process_is_doing(quick):
 
 def test_alone_there_is_nothing_to_watch():
     before = threading.active_count()
-    with Watchdog(World.alone(torch.device("cpu")), 45, print):
+    with Watchdog(ProcessGroup.single_process(torch.device("cpu")), 45, print):
         assert threading.active_count() == before

@@ -3,7 +3,7 @@
 import torch
 
 import pggan.distributed.process_group
-from pggan.distributed.process_group import Place, World
+from pggan.distributed.process_group import ProcessGroup, RankInfo
 
 CPU = torch.device("cpu")
 
@@ -14,18 +14,18 @@ class Done:
 
 
 def test_alone_a_wish_is_granted_at_once():
-    world = World.alone(CPU)
-    assert [world.agreed(wishes) for wishes in (0, 2, 3, 0)] == [0, 2, 3, 0]
+    process_group = ProcessGroup.single_process(CPU)
+    assert [process_group.all_reduce_flags(flags) for flags in (0, 2, 3, 0)] == [0, 2, 3, 0]
 
 
 def test_a_wish_is_heard_one_call_later_and_once_though_it_is_still_there(monkeypatch):
     theirs = iter([0, 1, 0, 0, 4, 0])  # of the other process
 
-    def all_reduce(wishes, operation, *, group, async_op):
+    def all_reduce(flags, operation, *, group, async_op):
         assert async_op
-        wishes |= next(theirs)
+        flags |= next(theirs)
         return Done()
 
     monkeypatch.setattr(pggan.distributed.process_group.dist, "all_reduce", all_reduce)
-    world = World(Place(0, 2, 0, 2), CPU, object(), None)
-    assert [world.agreed(wishes) for wishes in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]
+    process_group = ProcessGroup(RankInfo(0, 2, 0, 2), CPU, object(), None)
+    assert [process_group.all_reduce_flags(flags) for flags in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]

@@ -10,113 +10,120 @@ import torch
 
 from pggan.cli.main import guarded
 from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
-from pggan.distributed.process_group import EndedElsewhere, PeerLost, World, launched
+from pggan.distributed.process_group import PeerLost, ProcessGroup, RemoteUserError, rank_from_environment
 from pggan.distributed.watchdog import Watchdog
 from pggan.run import launch, loop, run
-from pggan.run.metrics import Averages
+from pggan.run.metrics import MetricAccumulator
 from pggan.training.step_runner import Stepper
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
 
 
-def together(world):
+def together(process_group):
     """Everything that is no collective of tensors alone; what each process saw."""
     found = {
-        "gathered": world.gather("ä" * (3 - world.rank)),
-        "told": world.tell({"a": [1, None]} if world.is_first else None),
-        "lowest": (world.lowest(5 - world.rank), world.lowest(7 if world.is_first else None), world.lowest(None)),
+        "gathered": process_group.all_gather_object("ä" * (3 - process_group.rank)),
+        "told": process_group.broadcast_object({"a": [1, None]} if process_group.is_main else None),
+        "lowest": (
+            process_group.all_reduce_min(5 - process_group.rank),
+            process_group.all_reduce_min(7 if process_group.is_main else None),
+            process_group.all_reduce_min(None),
+        ),
     }
-    with world.together():
+    with process_group.collective_errors():
         found["all well"] = True
     try:
-        with world.together():
-            if world.rank == 2:
+        with process_group.collective_errors():
+            if process_group.rank == 2:
                 raise UserError("No such thing.", "Take another.")
         found["one failed"] = "went on"
-    except (UserError, EndedElsewhere) as error:
+    except (UserError, RemoteUserError) as error:
         found["one failed"] = f"{type(error).__name__}: {error}"
     try:
-        with world.together():
-            raise UserError(f"Process {world.rank} too.", "Take another.")
-    except (UserError, EndedElsewhere) as error:
+        with process_group.collective_errors():
+            raise UserError(f"Process {process_group.rank} too.", "Take another.")
+    except (UserError, RemoteUserError) as error:
         found["all failed"] = f"{type(error).__name__}: {error}"
     try:
-        world.require_same({"seed": 0, "torch": "2.13" if world.rank < 2 else "2.12"})
-    except (UserError, EndedElsewhere) as error:
+        process_group.require_same({"seed": 0, "torch": "2.13" if process_group.rank < 2 else "2.12"})
+    except (UserError, RemoteUserError) as error:
         found["different"] = f"{type(error).__name__}: {error}"
     try:  # tables with other keys
-        world.require_same({"batch.4": 8} if world.rank < 2 else {"batch.4": 8, "batch.8": 16})
-    except (UserError, EndedElsewhere) as error:
+        process_group.require_same({"batch.4": 8} if process_group.rank < 2 else {"batch.4": 8, "batch.8": 16})
+    except (UserError, RemoteUserError) as error:
         found["more"] = f"{type(error).__name__}: {error}"
     try:
-        world.require_same({"batch": 8} if world.is_first else {"batch.4": 8})
-    except (UserError, EndedElsewhere) as error:
+        process_group.require_same({"batch": 8} if process_group.is_main else {"batch.4": 8})
+    except (UserError, RemoteUserError) as error:
         found["other"] = f"{type(error).__name__}: {error}"
-    world.require_same({"seed": 0})
+    process_group.require_same({"seed": 0})
     return found
 
 
-def wishes(world):
-    """The third of three processes wishes something in the second round."""
-    return [world.agreed(4 if (world.rank, number) == (2, 1) else world.rank == 1) for number in range(4)]
+def flags(process_group):
+    """The third of three processes flags something in the second round."""
+    return [
+        process_group.all_reduce_flags(4 if (process_group.rank, number) == (2, 1) else process_group.rank == 1)
+        for number in range(4)
+    ]
 
 
-def means(world):
-    """Averages of unequal shares: 1, 2 and 3 numbers."""
-    averages = Averages()
+def means(process_group):
+    """MetricAccumulator of unequal shares: 1, 2 and 3 numbers."""
+    averages = MetricAccumulator()
     for number in range(2):
-        values = torch.full((world.rank + 1,), float(world.rank))
-        norm = torch.tensor(10.0 * world.rank + number)
+        values = torch.full((process_group.rank + 1,), float(process_group.rank))
+        norm = torch.tensor(10.0 * process_group.rank + number)
         averages.add({"scores/reals": values, "D/gradient_norm": norm, "D/skipped": torch.tensor(number == 1)})
-    first = averages.flush(world)
-    return first, averages.flush(world)
+    first = averages.flush(process_group)
+    return first, averages.flush(process_group)
 
 
-def weights(world):
+def weights(process_group):
     """Equal ones, then one with a flipped bit in process 1."""
     generator = torch.Generator().manual_seed(0)
     named = {"G": [torch.randn(3, generator=generator)], "D": [torch.randn(2, 2, generator=generator), torch.ones(2)]}
-    world.require_equal_weights(named)
-    if world.rank == 1:
+    process_group.require_equal_weights(named)
+    if process_group.rank == 1:
         named["D"][0].view(torch.int32)[1, 1] ^= 1
     try:
-        world.require_equal_weights(named)
-    except (UserError, EndedElsewhere) as error:
+        process_group.require_equal_weights(named)
+    except (UserError, RemoteUserError) as error:
         return f"{type(error).__name__}: {error}"
     return "went on"
 
 
-def swapped(world):
+def swapped(process_group):
     """The same numbers in another order are other weights."""
     named = {"G": [torch.ones(2), torch.zeros(2)]}
-    if world.rank == 1:
+    if process_group.rank == 1:
         named["G"].reverse()
     try:
-        world.require_equal_weights(named)
-    except (UserError, EndedElsewhere):
+        process_group.require_equal_weights(named)
+    except (UserError, RemoteUserError):
         return "ended"
     return "went on"
 
 
-def tensors(world):
-    mine = torch.full((2, 3, 4, 4), float(world.rank)).contiguous(memory_format=torch.channels_last)
-    gathered = [float(other.mean()) for other in world.gathered(torch.tensor([float(world.rank)]))]
-    world.from_first([mine])
-    return float(mine.mean()), gathered, world.total(torch.tensor([1.0, world.rank])).tolist()
+def tensors(process_group):
+    mine = torch.full((2, 3, 4, 4), float(process_group.rank)).contiguous(memory_format=torch.channels_last)
+    gathered = [float(other.mean()) for other in process_group.all_gather(torch.tensor([float(process_group.rank)]))]
+    process_group.broadcast([mine])
+    return float(mine.mean()), gathered, process_group.all_reduce_sum(torch.tensor([1.0, process_group.rank])).tolist()
 
 
-def visit():
-    world = World.joined(launched(), CPU, 60)
-    found = [function(world) for function in (together, wishes, means, weights, swapped, tensors)]
-    world.leave()
+def interpolate_path():
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [function(process_group) for function in (together, flags, means, weights, swapped, tensors)]
+    process_group.shutdown()
     return found
 
 
 @pytest.fixture(scope="module")
 def visits():
     """What three processes saw: by function, then by rank."""
-    return list(zip(*values_of(in_processes(3, visit)), strict=True))
+    return list(zip(*values_of(in_processes(3, interpolate_path)), strict=True))
 
 
 def test_everyone_hears_everyone_in_order_of_rank(visits):
@@ -129,15 +136,15 @@ def test_everyone_hears_everyone_in_order_of_rank(visits):
 def test_an_error_of_one_is_told_by_that_one_and_ends_all(visits):
     assert all(found["all well"] for found in visits[0])
     assert [found["one failed"].split(":")[0] for found in visits[0]] == [
-        "EndedElsewhere",
-        "EndedElsewhere",
+        "RemoteUserError",
+        "RemoteUserError",
         "UserError",
     ]
     assert "No such thing." in visits[0][2]["one failed"]
     assert [found["all failed"].split(":")[0] for found in visits[0]] == [
         "UserError",
-        "EndedElsewhere",
-        "EndedElsewhere",
+        "RemoteUserError",
+        "RemoteUserError",
     ]
 
 
@@ -165,7 +172,7 @@ def test_one_flipped_bit_in_the_weights_of_a_process_ends_the_run_and_names_it(v
     told, *others = visits[3]
     assert "UserError: The weights of D in process 1 are no longer those of process 0" in told
     assert "goes on from the last checkpoint" in told
-    assert all(other.startswith("EndedElsewhere") for other in others)
+    assert all(other.startswith("RemoteUserError") for other in others)
 
 
 def test_exchanged_tensors_are_noticed_too(visits):
@@ -180,11 +187,11 @@ def test_tensors_of_the_first_reach_all_and_totals_are_of_all(visits):
 
 
 def lose_one():
-    world = World.joined(launched(), CPU, 60)
-    if world.rank == 1:
+    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    if process_group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        world.gather("there?")
+        process_group.all_gather_object("there?")
     except PeerLost as error:
         return str(error)
     return "went on"
@@ -207,7 +214,7 @@ def flip_and_train(config):
 
     def take_step(self, phase):
         begin(self, phase)
-        if self.world.rank == 1 and self.state.images == 40:
+        if self.process_group.rank == 1 and self.state.images == 40:
             with torch.no_grad():
                 next(iter(self.state.d.network.weights)).flatten()[:1] *= 1.5
 
@@ -236,7 +243,7 @@ def hang_and_train(config):
         return step(self, *arguments)
 
     Stepper.step = watched_step
-    run.Watchdog = lambda world, _, say: Watchdog(world, 3.0, say)  # keys begin at 5 seconds
+    run.Watchdog = lambda process_group, _, say: Watchdog(process_group, 3.0, say)  # keys begin at 5 seconds
     launch.run(config)
 
 

@@ -128,7 +128,7 @@ def test_going_back_inside_a_run_is_refused(finished_run, tiny_config):
 
 
 def test_a_broken_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
-    (stopped / "checkpoints" / "000000104" / "average.safetensors").unlink()
+    (stopped / "checkpoints" / "000000104" / "generator_ema.safetensors").unlink()
     with pytest.raises(UserError, match=r"(?s)not a whole checkpoint.*average"):
         launch.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
 
@@ -144,7 +144,7 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
 
     def look(state) -> None:
         if state.images == 8:
-            seen.update({name: value.clone() for name, value in state.average.state_dict().items()})
+            seen.update({name: value.clone() for name, value in state.g_ema.state_dict().items()})
 
     after_step(look)
     settings = [f"run_dir={tmp_path}", f"init_from={source}", "average.decay_per_step=0.999999"]

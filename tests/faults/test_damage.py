@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints.read import Broken, checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.core.errors import UserError
 from pggan.run import launch
 from pggan.run.inspect import facts_of_run
 
-FILES = ("average", "discriminator", "generator", "optimizer_d", "optimizer_g")
+FILES = ("generator_ema", "discriminator", "generator", "optimizer_d", "optimizer_g")
 
 
 def newest(run_dir: Path) -> Path:
@@ -45,7 +45,7 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
             changed = bytearray(content)
             changed[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
             path.write_bytes(changed)
-            with pytest.raises((Broken, UserError), match=r"000000160"):
+            with pytest.raises((CorruptCheckpoint, UserError), match=r"000000160"):
                 open_checkpoint(newest(run_dir))
         path.write_bytes(content)
     assert open_checkpoint(newest(run_dir)).images == 160
@@ -55,7 +55,7 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
 def test_the_run_goes_on_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     wanted = facts_of_run(run_dir)["state_sha256"]
-    (newest(run_dir) / "average.safetensors").write_bytes(b"")
+    (newest(run_dir) / "generator_ema.safetensors").write_bytes(b"")
     before = (run_dir / "train.log").read_text()
     assert launch.run(tiny_config(f"run_dir={run_dir}")) == 0
     said = (run_dir / "train.log").read_text().removeprefix(before)

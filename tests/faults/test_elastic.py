@@ -11,7 +11,7 @@ from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.run import launch
 from pggan.run.inspect import facts_of_run
 from pggan.run.loop import Trainer
-from pggan.training.gradients.batch_partition import Division
+from pggan.optim.batch_partition import BatchPartition
 from pggan.training.step_runner import Stepper
 from tests.faults.test_stop import COMBINATIONS, LOSSES, POINTS
 from tests.processes import free_ports, in_processes, meet_at, values_of
@@ -20,7 +20,7 @@ SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 proc
 
 
 def train_and_stop(config, stops, ports):
-    """Give the same command once per port; a step before each of `stops`, the last process wishes to stop.
+    """Give the same command once per port; a step before each of `stops`, the last process flags to stop.
 
     With several processes a wish is heard a step later.  The exit codes, and the images of this process by step.
     """
@@ -67,7 +67,7 @@ def several(count, config, stops=(), runs=1):
     for images in found[0][1]:
         batch = {}
         for rank, (_, mine) in enumerate(found):
-            rows = Division(rank, count, config.model.stddev_group, config.elastic, None).rows(8)
+            rows = BatchPartition(rank, count, config.model.stddev_group, config.elastic, None).rows(8)
             batch |= dict(zip(rows.tolist(), mine[images], strict=True))
         shown[images] = [batch[row] for row in range(8)]
     return found[0][0], shown
@@ -137,7 +137,8 @@ def test_without_elastic_another_number_of_processes_sees_the_same_images(tiny_c
     assert codes == [0]
     assert shown == wanted
     one, other = (
-        open_checkpoint(tmp_path / name / "checkpoints" / "000000160").load("average") for name in ("whole", "other")
+        open_checkpoint(tmp_path / name / "checkpoints" / "000000160").load("generator_ema")
+        for name in ("whole", "other")
     )
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-3
     assert facts_of_run(tmp_path / "other")["images"] == 160

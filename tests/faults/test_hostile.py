@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pggan.checkpoints.read import Broken, checkpoints_of, checksum_of, load_generator, open_checkpoint
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, checksum_of, load_generator, open_checkpoint
 from pggan.cli import main as cli
 from pggan.cli.main import main
 from pggan.core.atomic_io import file_sha256
@@ -146,7 +146,7 @@ def test_a_payload_in_place_of_a_generator_is_refused(tmp_path, sentinel, capsys
 @pytest.mark.parametrize("verb", [["train", "init_from={}"], ["train", "resume={}"], ["inspect", "run={}"]])
 def test_payloads_are_refused_on_every_other_way_in(run_dir, tmp_path, tiny_overrides, sentinel, capsys, verb):
     for directory in checkpoints_of(run_dir):
-        for name in ("generator", "discriminator", "average"):
+        for name in ("generator", "discriminator", "generator_ema"):
             (directory / f"{name}.safetensors").write_bytes(pickled_zip(Payload(sentinel)))
         reseal(directory)
     name, *arguments = (word.format(run_dir) for word in verb)
@@ -235,7 +235,7 @@ HEADERS = {
     "a link for state.json": linked("state.json"),
     "a link for a part": linked("generator.safetensors"),
     "a pipe for state.json": piped("state.json"),
-    "a pipe for a part": piped("average.safetensors"),
+    "a pipe for a part": piped("generator_ema.safetensors"),
     "a part of a terabyte": lambda directory: (
         os.truncate(directory / "optimizer_d.safetensors", 2**40) or with_text("{", "{")(directory)
     ),
@@ -249,7 +249,7 @@ def test_a_state_file_that_lies_is_passed_over_without_reading_outside_or_alloca
     tamper(directory)
     tracemalloc.start()
     try:
-        with pytest.raises(Broken) as caught:
+        with pytest.raises(CorruptCheckpoint) as caught:
             open_checkpoint(directory)
         allocated = tracemalloc.get_traced_memory()[1]
     finally:

@@ -143,7 +143,7 @@ def test_a_real_process_refuses_within_three_seconds_beyond_its_imports(tmp_path
 
 
 @pytest.mark.fault(6)
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write any_rank")
 def test_a_directory_without_permission_is_refused_by_name(tiny_overrides, tmp_path, capsys):
     tmp_path.chmod(0o555)
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 2

@@ -25,9 +25,9 @@ PLAYERS = {"G": "g", "D": "d"}
 
 @pytest.fixture
 def poison(after_step):
-    """Make the gradients of a player not finite in the steps from one image count to another, a number of times."""
+    """Make the gradients of a trainable not finite in the steps from one image count to another, a number of times."""
 
-    def install(player: str, first: int, last: int, *, times: int = 1, value: float = math.nan) -> list[int]:
+    def install(trainable: str, first: int, last: int, *, times: int = 1, value: float = math.nan) -> list[int]:
         hooks: list = []
         poisoned: list[int] = []
 
@@ -58,8 +58,8 @@ def metrics_of(run_dir: Path) -> list[dict]:
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("player", PLAYERS)
-def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path, poison, monkeypatch, player, value):
-    poison(player, 48, 48, value=value)
+def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path, poison, monkeypatch, trainable, value):
+    poison(trainable, 48, 48, value=value)
     before: dict[str, dict] = {}
     step = Stepper.step
 
@@ -88,7 +88,7 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
     assert [event.value for event in board.Scalars(f"{player}/skipped")] == [0, 1, 0, 0, 0]
     assert f"Skipped 1 updates of {player}" in (tmp_path / "train.log").read_text()
     checkpoint, _ = newest_checkpoint(tmp_path)
-    require_finite({part: checkpoint.load(part) for part in ("generator", "discriminator", "average")})
+    require_finite({part: checkpoint.load(part) for part in ("generator", "discriminator", "generator_ema")})
 
 
 @pytest.mark.fault(26)
@@ -112,7 +112,7 @@ def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, 
 def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoint(
     tiny_overrides, tmp_path, poison, capsys, player
 ):
-    poison(player, 72, 10**6, times=10**6)
+    poison(trainable, 72, 10**6, times=10**6)
     arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=64", f"run_dir={tmp_path}"]
     assert main(["train", *tiny_overrides, *arguments]) == 2
     shown = capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path,
 
 
 @pytest.mark.fault(26)
-@pytest.mark.parametrize("part", ["g", "d", "average"])
+@pytest.mark.parametrize("part", ["g", "d", "generator_ema"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, after_step, part, times):
     """Not even at the end: the state is taken back to the checkpoint before, once; the second time it is given up."""
@@ -141,7 +141,7 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
     def spoil(state) -> None:
         if state.images == 120 and len(spoilt) < times:
             spoilt.append(state.images)
-            network = state.average if part == "average" else getattr(state, part).network
+            network = state.g_ema if part == "generator_ema" else getattr(state, part).network
             with torch.no_grad():
                 next(network.parameters()).view(-1)[0] = math.inf
 
@@ -156,7 +156,7 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
             launch.run(config)
     for directory in checkpoints_of(tmp_path / "bad"):
         checkpoint, _ = newest_checkpoint(directory.parents[1])
-        require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "average")})
+        require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")})
 
 
 def spoil_and_train(config):
@@ -168,7 +168,7 @@ def spoil_and_train(config):
         if self.state.images == 72 and not spoilt:
             spoilt.append(72)
             with torch.no_grad():
-                next(self.state.average.parameters()).view(-1)[0] = math.inf
+                next(self.state.g_ema.parameters()).view(-1)[0] = math.inf
         return watched
 
     Stepper.step = watched_step

@@ -17,7 +17,7 @@ from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import launch
 from pggan.run.inspect import facts_of_run
-from pggan.run.lock import claimed
+from pggan.run.lock import lock_run_dir
 
 ROOT = Path(__file__).parents[2]
 TICKS = [32, 64, 96, 128, 160]
@@ -36,7 +36,7 @@ def stop_at(after_step, images: int) -> None:
 
 @pytest.mark.fault(31)
 def test_a_second_run_is_refused_with_process_host_and_start_of_the_first(tiny_overrides, tmp_path, capsys):
-    with claimed(tmp_path / "run"):
+    with lock_run_dir(tmp_path / "run"):
         before = sorted((tmp_path / "run").iterdir())
         assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 2
         assert sorted((tmp_path / "run").iterdir()) == before
@@ -86,7 +86,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UserError, match="can't be written"), claimed(tmp_path / "run"):
+    with pytest.raises(UserError, match="can't be written"), lock_run_dir(tmp_path / "run"):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
 
@@ -99,7 +99,7 @@ def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with claimed(tmp_path):
+    with lock_run_dir(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 

@@ -52,7 +52,7 @@ UNLIKE = {
     "seed=5": "seed than process 0: 5 instead of 0",
     "schedule.batch=12": "schedule.batch than process 0: 12 instead of 8",
     "loss=logistic": "loss.",
-    "compute.micro_batch=4": "compute.micro_batch than process 0: 4 instead of None",
+    "compute.micro_batch_size=4": "compute.micro_batch_size than process 0: 4 instead of None",
     "schedule.batch={4: 8, 8: 16}": "schedule.batch than process 0: nothing instead of",
 }
 

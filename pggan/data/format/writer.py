@@ -1,6 +1,5 @@
 """Writes a dataset image by image, for sources that give one image after the other."""
 
-import fcntl
 import hashlib
 import secrets
 import shutil
@@ -14,6 +13,7 @@ import numpy as np
 
 from pggan.core.atomic_io import fsync_path
 from pggan.core.errors import UserError
+from pggan.core.file_lock import try_lock
 from pggan.data.format.index import LABEL_BYTES, Index, StoredFile, check_resolution, levels_up_to
 from pggan.data.format.levels import Images, all_levels
 from pggan.data.format.pyramid import INDEX_FILE, require_new
@@ -38,15 +38,6 @@ def write_labels(path: Path, labels: Sequence[int]) -> StoredFile:
     fsync_path(path)
     assert len(content) == LABEL_BYTES * len(labels), "one number each"
     return StoredFile(path.name, len(labels), len(content), hashlib.sha256(content).hexdigest())
-
-
-def try_lock(file: BinaryIO) -> bool:
-    """Whether this process got the lock; the system frees it when the process ends, however it ends."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked by another process, or a file system without locks
-        return False
-    return True
 
 
 @contextmanager
@@ -100,7 +91,7 @@ class PyramidWriter:
             # Held open and locked from here to the final rename, so that no other writer takes this directory
             # for one whose process was killed.
             self._index_file = (self._partial / INDEX_FILE).open("wb")
-            try_lock(self._index_file)
+            try_lock(self._index_file.fileno(), without_locks=True)
         return self
 
     def __exit__(
@@ -201,7 +192,7 @@ def _remove_abandoned(destination: Path) -> None:
             continue
         try:
             with (entry / INDEX_FILE).open("r+b") as index_file:
-                abandoned = try_lock(index_file)
+                abandoned = try_lock(index_file.fileno(), without_locks=False)
         except FileNotFoundError:
             abandoned = True
         if abandoned:

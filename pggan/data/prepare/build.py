@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from pggan.core.atomic_io import file_sha256, fsync_path
 from pggan.core.errors import UserError
+from pggan.core.file_lock import try_lock
 from pggan.data.format.index import Index, StoredFile
 from pggan.data.format.layout import Layout, close_files, new_layout
 from pggan.data.format.levels import all_levels
 from pggan.data.format.pyramid import INDEX_FILE, pyramid_bytes, require_free_space
-from pggan.data.format.writer import try_lock, write_errors_named, write_labels
+from pggan.data.format.writer import write_errors_named, write_labels
 from pggan.data.prepare.checks import attempt
 from pggan.data.prepare.planning import Plan
 from pggan.data.prepare.records import (
@@ -27,7 +28,7 @@ from pggan.data.prepare.records import (
     JOURNAL_FILE,
     RECORDS_FILE,
     About,
-    Earlier,
+    ExistingDataset,
     Record,
     earlier_dataset,
     read_journal,
@@ -60,7 +61,7 @@ def earlier_attempts(destination: Path) -> list[Path]:
     return sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix))
 
 
-def build(plan: Plan, earlier: Sequence[Earlier]) -> list[Record]:
+def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> list[Record]:
     """Make the dataset of a plan, taking over what is in `earlier` ones of the same recipe; the final records.
 
     Raises UserError for bad images that are too many, and when writing fails; what was done so far stays beside the
@@ -81,7 +82,7 @@ def build(plan: Plan, earlier: Sequence[Earlier]) -> list[Record]:
         return records
 
 
-def _make(plan: Plan, about: About, earlier: Sequence[Earlier], directory: Path) -> None:
+def _make(plan: Plan, about: About, earlier: Sequence[ExistingDataset], directory: Path) -> None:
     images = [record for record in plan.records if record.slot is not None]
     layout = new_layout(directory, plan.recipe.resolution, plan.recipe.channels, len(images), about.generation)
     done = dict(read_journal(directory))
@@ -114,7 +115,7 @@ def _make(plan: Plan, about: About, earlier: Sequence[Earlier], directory: Path)
 
 
 def _fill_places(
-    plan: Plan, earlier: Sequence[Earlier], layout: Layout, left: Sequence[Record]
+    plan: Plan, earlier: Sequence[ExistingDataset], layout: Layout, left: Sequence[Record]
 ) -> dict[int, str | None]:
     """Put the images of the records `left` into their places; why there is no image, or None, for each."""
     done: dict[int, str | None] = {}
@@ -135,7 +136,7 @@ def _fill_places(
     return done
 
 
-def _job(plan: Plan, record: Record, earlier: Sequence[Earlier]) -> Job:
+def _job(plan: Plan, record: Record, earlier: Sequence[ExistingDataset]) -> Job:
     assert record.slot is not None, "an image"
     entry, landmarks = plan.entries[record.name], plan.landmarks.get(record.name)
     for dataset in earlier:
@@ -252,7 +253,7 @@ def _write_index(plan: Plan, about: About, directory: Path, records: list[Record
     fsync_path(directory)
 
 
-def _published(directory: Path) -> Earlier:
+def _published(directory: Path) -> ExistingDataset:
     found = earlier_dataset(directory)
     assert found is not None, "just written"
     return found
@@ -286,7 +287,7 @@ def _claimed(directory: Path, destination: Path) -> Iterator[None]:
     """Make `directory` this process's own.  Raises UserError if another one is at it."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK_FILE).open("ab") as lock:
-        if not try_lock(lock):
+        if not try_lock(lock.fileno(), without_locks=True):
             raise UserError(
                 f"Another process is preparing {destination}.",
                 "Wait until it is done.",
@@ -301,6 +302,6 @@ def _abandoned(directory: Path) -> bool:
     """Whether no process is at work in `directory`."""
     try:
         with (directory / LOCK_FILE).open("ab") as lock:
-            return try_lock(lock)
+            return try_lock(lock.fileno(), without_locks=False)
     except OSError:
         return False

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from pggan.core.atomic_io import whole_file
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.image_file import BadImage, ImageHeader, printable, read_header
 from pggan.data.sources.source import Entry, Source
 
@@ -27,7 +27,7 @@ DUPLICATE = "the same bytes as another file"
 
 
 @dataclass
-class Findings:
+class ValidationReport:
     """What is known of the files of a source: `headers` by name, or a reason in `bad`; `notes` on usable ones."""
 
     headers: dict[str, ImageHeader] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Findings:
         self.notes[text].append(name)
 
 
-def examine(source: Source, entries: Sequence[Entry], workers: Workers) -> Findings:
+def examine(source: Source, entries: Sequence[Entry], workers: WorkerPool) -> ValidationReport:
     """Look at the header of every file, and at the bytes of those that may be the same as another."""
-    findings = Findings()
+    report = ValidationReport()
     sizes = Counter(entry.size for entry in entries if entry.problem is None)
     twins = frozenset(size for size, count in sizes.items() if count > 1)
     alike: dict[bytes, list[str]] = defaultdict(list)
@@ -49,19 +49,19 @@ def examine(source: Source, entries: Sequence[Entry], workers: Workers) -> Findi
     with workers.in_order("Reading headers", look, source.loaded(entries), len(entries)) as results:
         for name, header, digest in results:
             if isinstance(header, BadImage):
-                findings.bad[name] = header
+                report.bad[name] = header
                 continue
-            findings.headers[name] = header
+            report.headers[name] = header
             for note in header.notes:
-                findings.note(name, note)
+                report.note(name, note)
             if digest is not None:
                 alike[digest].append(name)
     suspects = {name for names in alike.values() if len(names) > 1 for name in names}
-    _find_duplicates(source, [entry for entry in entries if entry.name in suspects], workers, findings)
-    return findings
+    _find_duplicates(source, [entry for entry in entries if entry.name in suspects], workers, report)
+    return report
 
 
-def _find_duplicates(source: Source, suspects: Sequence[Entry], workers: Workers, findings: Findings) -> None:
+def _find_duplicates(source: Source, suspects: Sequence[Entry], workers: WorkerPool, report: ValidationReport) -> None:
     """Note every file among `suspects` that is the same, byte by byte, as one before it."""
     if not suspects:
         return
@@ -70,7 +70,7 @@ def _find_duplicates(source: Source, suspects: Sequence[Entry], workers: Workers
     first: dict[bytes, str] = {}
     for entry in suspects:
         if first.setdefault(digests[entry.name], entry.name) != entry.name:
-            findings.note(entry.name, DUPLICATE)
+            report.note(entry.name, DUPLICATE)
 
 
 def _look(twins: frozenset[int], entry: Entry) -> tuple[str, ImageHeader | BadImage, bytes | None]:
@@ -148,5 +148,5 @@ def write_report(path: Path, bad: Sequence[BadImage], notes: Mapping[str, Sequen
         "left_out": [{"file": str(image.path), "reason": image.reason} for image in bad],
         "noted": {text: {"count": len(names), "files": names[:NAMED_PER_NOTE]} for text, names in notes.items()},
     }
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,19 +1,19 @@
 """`pggan prepare`: images to a dataset; every file checked, cropped and reduced, and the bad ones named."""
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from pggan.config import PrepareConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid, require_new
 from pggan.data.prepare.build import build, earlier_attempts
 from pggan.data.prepare.checks import attempt, examine, refuse, show, write_report
 from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
-from pggan.data.prepare.records import Earlier, Record, earlier_attempt, earlier_dataset
-from pggan.data.prepare.worker_pool import Workers, keep_freed_memory
+from pggan.data.prepare.records import ExistingDataset, Record, earlier_attempt, earlier_dataset
+from pggan.data.prepare.worker_pool import WorkerPool, keep_freed_memory
 from pggan.data.sources.face_crop import Landmarks
 from pggan.data.sources.folders import JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, Target, load_image
@@ -26,7 +26,7 @@ REPORT_FILE = "report.json"
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and say what came of it."""
     keep_freed_memory()
-    workers = config.workers or default_workers()
+    workers = config.num_workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
     options = Options(
         max_resolution=config.max_resolution,
@@ -38,7 +38,7 @@ def run(config: PrepareConfig) -> int:
         on_bad=config.on_bad.value,
     )
     if config.check:
-        with Workers(workers) as crew:
+        with WorkerPool(workers) as crew:
             check(source, options, crew, config.report)
         return 0
     if config.dest is None:
@@ -51,8 +51,7 @@ def run(config: PrepareConfig) -> int:
 
 def default_workers() -> int:
     """How many processes to use when nobody says: one per core that this process may use, up to 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 16)
+    return min(available_cores(), 16)
 
 
 def open_sources(paths: object, named: NamedSet) -> Source:
@@ -92,7 +91,7 @@ def prepare(
     source = open_source(source) if isinstance(source, Path) else source
     attempts = map(earlier_attempt, earlier_attempts(destination))
     known = [dataset for dataset in (there, *attempts, *map(earlier_dataset, reuse)) if dataset is not None]
-    with Workers(workers) as crew:
+    with WorkerPool(workers) as crew:
         plan = make_plan(source, destination, options, known, crew)
         records = _made(plan, known, there)
     bad, usable = plan.bad_images(records), {record.name for record in records if record.slot is not None}
@@ -103,7 +102,7 @@ def prepare(
     return ImagePyramid(destination)
 
 
-def _made(plan: Plan, known: Sequence[Earlier], there: Earlier | None) -> list[Record]:
+def _made(plan: Plan, known: Sequence[ExistingDataset], there: ExistingDataset | None) -> list[Record]:
     """Bring about what is planned, unless it is `there` already; what became of every file."""
     if there is not None:
         _check_same_dataset(there, plan)
@@ -114,22 +113,22 @@ def _made(plan: Plan, known: Sequence[Earlier], there: Earlier | None) -> list[R
     return build(plan, [dataset for dataset in whole if dataset.about.plan != plan.digest])
 
 
-def check(source: Source, options: Options, workers: Workers, report: str | None = None) -> None:
+def check(source: Source, options: Options, workers: WorkerPool, report: str | None = None) -> None:
     """Open and decode every file of `source`, and say what is wrong; nothing else is written.
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     entries = source.entries()
-    findings = examine(source, entries, workers)
-    good = [entry for entry in entries if entry.name in findings.headers]
+    found = examine(source, entries, workers)
+    good = [entry for entry in entries if entry.name in found.headers]
     faces = faces_of({entry.name: entry.file.path for entry in entries}, options.landmarks)
     resolution = options.max_resolution or SMALLEST_RESOLUTION
     target = Target(resolution, options.channels or 3, options.crop, options.keep)
     look = partial(_decode, target, faces)
-    bad = dict(findings.bad)
+    bad = dict(found.bad)
     with workers.in_order("Decoding images", look, source.loaded(good), len(good)) as results:
         bad |= {name: image for name, image in results if image is not None}
-    notes = {text: kept for text, names in findings.notes.items() if (kept := [n for n in names if n not in bad])}
+    notes = {text: kept for text, names in found.notes.items() if (kept := [n for n in names if n not in bad])}
     listed = [bad[entry.name] for entry in entries if entry.name in bad]
     if report is not None:
         write_report(Path(report), listed, notes, len(entries))
@@ -143,7 +142,7 @@ def _decode(target: Target, faces: dict[str, Landmarks], entry: Entry) -> tuple[
     return entry.name, pixels if isinstance(pixels, BadImage) else None
 
 
-def _check_same_dataset(there: Earlier, plan: Plan) -> None:
+def _check_same_dataset(there: ExistingDataset, plan: Plan) -> None:
     """Raise UserError unless the plan brings the dataset that is there up to date."""
     if there.about.recipe != plan.recipe:
         changed = [
@@ -162,7 +161,7 @@ def _check_same_dataset(there: Earlier, plan: Plan) -> None:
         )
 
 
-def _is_whole(dataset: Earlier) -> bool:
+def _is_whole(dataset: ExistingDataset) -> bool:
     """Whether every byte of a dataset is as it was written: damage must not be taken over."""
     try:
         ImagePyramid(dataset.directory).verify()

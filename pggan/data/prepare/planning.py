@@ -11,9 +11,9 @@ from typing import Any
 from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.errors import UserError, nearest
 from pggan.data.format.index import check_resolution
-from pggan.data.prepare.checks import Findings, examine, refuse
-from pggan.data.prepare.records import Earlier, Recipe, Record, plan_digest
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.checks import ValidationReport, examine, refuse
+from pggan.data.prepare.records import ExistingDataset, Recipe, Record, plan_digest
+from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks, face_side, read_landmarks
 from pggan.data.sources.image_file import CROPS, EXTENSIONS, MODES, BadImage, ImageHeader, Target, square_side
 from pggan.data.sources.labels import FOLDERS, class_names, class_of_each
@@ -72,7 +72,7 @@ class Plan:
     landmarks: dict[str, Landmarks]
     classes: list[str] | None
     on_bad: str
-    workers: Workers
+    workers: WorkerPool
 
     @cached_property
     def digest(self) -> str:
@@ -106,7 +106,9 @@ class Plan:
         return {**self.source.description, **how}
 
 
-def make_plan(source: Source, destination: Path, options: Options, known: Sequence[Earlier], workers: Workers) -> Plan:
+def make_plan(
+    source: Source, destination: Path, options: Options, known: Sequence[ExistingDataset], workers: WorkerPool
+) -> Plan:
     """Look at every file that is not `known`, and decide.
 
     Raises UserError for no usable image, for options that cannot be met, and with on_bad=stop for unusable files.
@@ -117,13 +119,13 @@ def make_plan(source: Source, destination: Path, options: Options, known: Sequen
             f"There are no images in {source.description['name']}.",
             f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered.",
         )
-    findings = examined(source, entries, known, workers)
+    report = examined(source, entries, known, workers)
     files = {entry.name: entry.file.path for entry in entries}
     faces = faces_of(files, options.landmarks)
-    sides = {name: _side(name, header, options, faces) for name, header in findings.headers.items()}
+    sides = {name: _side(name, header, options, faces) for name, header in report.headers.items()}
     resolution = _top_level(options.max_resolution, sides.values())
     good = [entry for entry in entries if sides.get(entry.name, 0) >= resolution]
-    unfit = findings.bad | {
+    unfit = report.bad | {
         name: BadImage(files[name], _unfit(name, resolution, options, faces))
         for name, side in sides.items()
         if side < resolution
@@ -132,7 +134,7 @@ def make_plan(source: Source, destination: Path, options: Options, known: Sequen
     classes, numbers = _classes(options.labels, source, good)
     recipe = Recipe(
         resolution=resolution,
-        channels=options.channels or _common_channels([findings.headers[entry.name].channels for entry in good]),
+        channels=options.channels or _common_channels([report.headers[entry.name].channels for entry in good]),
         crop=options.crop,
         keep=options.keep,
         landmarks=None if options.landmarks is None else sha256(Path(options.landmarks).read_bytes()).hexdigest(),
@@ -142,9 +144,9 @@ def make_plan(source: Source, destination: Path, options: Options, known: Sequen
         destination=destination,
         source=source,
         entries={entry.name: entry for entry in entries},
-        records=_records(entries, findings, same, good, numbers),
+        records=_records(entries, report, same, good, numbers),
         unfit=unfit,
-        notes=findings.notes,
+        notes=report.notes,
         recipe=recipe,
         landmarks=faces,
         classes=classes,
@@ -153,7 +155,9 @@ def make_plan(source: Source, destination: Path, options: Options, known: Sequen
     )
 
 
-def examined(source: Source, entries: Sequence[Entry], known: Sequence[Earlier], workers: Workers) -> Findings:
+def examined(
+    source: Source, entries: Sequence[Entry], known: Sequence[ExistingDataset], workers: WorkerPool
+) -> ValidationReport:
     """What is known of every file, without opening those that have not changed since an earlier time."""
     records: dict[str, Record] = {}
     for entry in entries:
@@ -163,40 +167,40 @@ def examined(source: Source, entries: Sequence[Entry], known: Sequence[Earlier],
     new_sizes = {entry.size for entry in entries if entry.name not in records}
     # A new file may be the same as one that is known, so those of its size are looked at again.
     looked = [entry for entry in entries if entry.name not in records or entry.size in new_sizes]
-    findings = examine(source, looked, workers) if looked else Findings()
+    report = examine(source, looked, workers) if looked else ValidationReport()
     for entry in entries:
         record = records.get(entry.name)
         if record is None or entry.size in new_sizes:
             continue
         if record.header is None:
-            findings.bad[entry.name] = BadImage(entry.file.path, str(record.unreadable))
+            report.bad[entry.name] = BadImage(entry.file.path, str(record.unreadable))
         else:
-            findings.headers[entry.name] = record.header
+            report.headers[entry.name] = record.header
         for note in record.notes:
-            findings.note(entry.name, note)
-    return findings
+            report.note(entry.name, note)
+    return report
 
 
 def _records(
     entries: Sequence[Entry],
-    findings: Findings,
-    same: Sequence[Earlier],
+    report: ValidationReport,
+    same: Sequence[ExistingDataset],
     good: Sequence[Entry],
     numbers: dict[str, int] | None,
 ) -> list[Record]:
     """A record per file; the good ones get their places, in their order."""
     slots = {entry.name: slot for slot, entry in enumerate(good)}
     notes: dict[str, list[str]] = {}
-    for text, names in findings.notes.items():
+    for text, names in report.notes.items():
         for name in names:
             notes.setdefault(name, []).append(text)
     return [
         Record(
             name=entry.name,
             stamp=entry.stamp,
-            header=findings.headers.get(entry.name),
+            header=report.headers.get(entry.name),
             notes=notes.get(entry.name, []),
-            unreadable=findings.bad[entry.name].reason if entry.name in findings.bad else None,
+            unreadable=report.bad[entry.name].reason if entry.name in report.bad else None,
             undecodable=_known_damage(entry, same),
             slot=slots.get(entry.name),
             label=None if numbers is None else numbers.get(entry.name),
@@ -205,7 +209,7 @@ def _records(
     ]
 
 
-def _known_damage(entry: Entry, same: Sequence[Earlier]) -> str | None:
+def _known_damage(entry: Entry, same: Sequence[ExistingDataset]) -> str | None:
     for dataset in same:
         record = dataset.known(entry.name, entry.stamp)
         if record is not None and record.undecodable is not None:

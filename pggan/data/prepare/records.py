@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pggan.core.atomic_io import whole_file
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.data.format.index import parse_index
 from pggan.data.format.layout import Layout, layout_of, new_layout
@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Earlier:
+class ExistingDataset:
     """A dataset, or what an interrupted preparation left of one, whose images can be taken over."""
 
     directory: Path
@@ -99,13 +99,13 @@ def write_records(directory: Path, about: About, records: Iterable[Record], inde
         "generation": about.generation,
         "index": None if index is None else sha256(index).hexdigest(),
     }
-    with whole_file(directory / RECORDS_FILE) as temporary, gzip.open(temporary, "wt", 6, encoding="utf-8") as file:
+    with atomic_write(directory / RECORDS_FILE) as temporary, gzip.open(temporary, "wt", 6, encoding="utf-8") as file:
         file.write(json.dumps(first) + "\n")
         for record in records:
             file.write(json.dumps(record) + "\n")
 
 
-def earlier_dataset(directory: Path) -> Earlier | None:
+def earlier_dataset(directory: Path) -> ExistingDataset | None:
     """The dataset at `directory`, with what is known of its files; None if nothing is, or it is damaged."""
     try:
         content = (directory / INDEX_FILE).read_bytes()
@@ -114,12 +114,12 @@ def earlier_dataset(directory: Path) -> Earlier | None:
             return None
         ImagePyramid(directory)  # its files are there
         layout = layout_of(directory, parse_index(content))
-        return Earlier(directory, about, records, layout, None)
+        return ExistingDataset(directory, about, records, layout, None)
     except (OSError, ValueError, TypeError, KeyError, EOFError, UserError):
         return None
 
 
-def earlier_attempt(directory: Path) -> Earlier | None:
+def earlier_attempt(directory: Path) -> ExistingDataset | None:
     """What an interrupted preparation left at `directory`; None if that is nothing."""
     try:
         about, _, records = _read_records(directory)
@@ -129,7 +129,7 @@ def earlier_attempt(directory: Path) -> Earlier | None:
         if FILLED in journal:  # images have left their places
             return None
         done = frozenset(slot for slot, bad in journal.items() if bad is None)
-        return Earlier(directory, about, records, layout, done)
+        return ExistingDataset(directory, about, records, layout, done)
     except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
 

@@ -30,7 +30,7 @@ BATCHES_PER_WORKER = 2
 GLIBC_TRIM_THRESHOLD, GLIBC_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
-class Workers:
+class WorkerPool:
     """Processes that wait for work, started when there is some; with at most one, work is done in this process."""
 
     def __init__(self, count: int) -> None:

@@ -16,11 +16,11 @@ from pggan.data.format.index import check_resolution
 from pggan.data.format.levels import Images, block_mean
 from pggan.data.format.pyramid import ImagePyramid, pyramid_bytes, require_free_space, require_new
 from pggan.data.format.writer import PyramidWriter
-from pggan.data.prepare.worker_pool import Workers
+from pggan.data.prepare.worker_pool import WorkerPool
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-LEAST_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
+LEAST_DRAWN_SIDE = 64  # thin lines vanish when the renderer rng smaller
 PACKAGES = ("dicebear", "dicebear_styles", "resvg_py")
 
 
@@ -58,7 +58,7 @@ def render_avatars(
     draw = partial(_draw, style, resolution)
     with (
         PyramidWriter(destination, resolution, 3, source) as writer,
-        Workers(workers) as crew,
+        WorkerPool(workers) as crew,
         crew.in_order("Drawing avatars", draw, range(count), count) as images,
     ):
         for image in images:

@@ -129,7 +129,7 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     """Landmarks by file name.
 
     JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
-    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
+    CelebA's: a name and 10 numbers per line.  PenaltyAt are 4 (eyes, corners of the mouth), 5 (with the nose in the
     middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
     """
     try:

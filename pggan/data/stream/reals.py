@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pggan.core.rng import Draws, counter_seed
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng, counter_seed
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import Loader, Request
 from pggan.data.stream.to_float import FloatMaker
-from pggan.losses.base import Reals
-from pggan.networks.networks import downsample, fade, upsample
+from pggan.networks.fade import downsample, fade, upsample
 
 Indices = NDArray[np.int64]
 
@@ -51,14 +51,14 @@ class RealStream:
         *,
         budget: int = 0,
         phase_at: Callable[[int], Phase] | None = None,
-        share: Callable[[int], slice | Indices] = whole_batch,
+        indices: Callable[[int], slice | Indices] = whole_batch,
     ) -> None:
         """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
 
         budget: bytes of levels that may live on the device; the others are read when needed.
         phase_at: the phase at an image count; with it, the next batch is read ahead.
-        share: from the size of a batch to the positions in it that this stream is to give, where several processes make
-        one batch.  An image depends on its position in the whole batch alone, never on the share.
+        indices: from the size of a batch to the positions in it that this stream gives, where several ranks share one
+        batch.  An image depends on its position in the whole batch alone.
         """
         self.pyramid = pyramid
         self.seed = seed
@@ -69,39 +69,40 @@ class RealStream:
         self._loader = Loader(pyramid, device, budget)
         self._floats = FloatMaker(device)
         self._phase_at = phase_at
-        self._share = share
-        self._known_rows: dict[int, slice | Tensor] = {}
+        self._indices = indices
+        self._on_device: dict[int, slice | Tensor] = {}
 
-    def batch(self, phase: Phase, draws: Draws) -> Reals:
-        """The images shown next, at the resolution and alpha of `phase`; those of this stream's share.
+    def batch(self, phase: Phase, rng: StepRng) -> Reals:
+        """The images shown next, at the resolution and alpha of `phase`; those of this stream's positions.
 
         On a CPU their memory is used again by the next call.
         """
-        request, rows = self._request(phase, draws.images), self._rows(phase.batch)
+        request, positions = self._request(phase, rng.images), self._positions(phase.batch)
         stored = self._loader.get(request)  # [N, R, R, C]
         if self._phase_at is not None and not self._loader.fits(phase.resolution):
-            later = draws.images + phase.batch
+            later = rng.images + phase.batch
             self._loader.read_ahead(self._request(self._phase_at(later), later))
-        flip = draws.uniform("mirror", phase.batch, 1, 1, 1)[rows].flatten() < 0.5 if self.mirror else None
+        flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = self._floats.make(stored, flip)
         if phase.alpha < 1:
             images = fade(upsample(downsample(images)), images, phase.alpha)
         if self.labels is None:
             return Reals(images, None, None)
-        others = draws.integers("fake_labels", len(self.labels), phase.batch)[rows]
+        others = rng.integers("fake_labels", len(self.labels), phase.batch)[positions]
         shown = torch.from_numpy(request.indices).to(self.device, non_blocking=True)
         return Reals(images, self._one_hot(shown), self._one_hot(others))
 
     def _request(self, phase: Phase, images: int) -> Request:
         indices = indices_at(self.seed, images, phase.batch, self.pyramid.images)
-        return Request(phase.resolution, indices[self._share(phase.batch)])
+        return Request(phase.resolution, indices[self._indices(phase.batch)])
 
-    def _rows(self, batch: int) -> slice | Tensor:
-        """The positions of this stream's share; on the device, which would be waited for if they weren't."""
-        if batch not in self._known_rows:
-            share = self._share(batch)
-            self._known_rows[batch] = share if isinstance(share, slice) else torch.from_numpy(share).to(self.device)
-        return self._known_rows[batch]
+    def _positions(self, batch: int) -> slice | Tensor:
+        """The positions that this stream gives; on the device, which would be waited for if they weren't."""
+        if batch not in self._on_device:
+            indices = self._indices(batch)
+            on_device = indices if isinstance(indices, slice) else torch.from_numpy(indices).to(self.device)
+            self._on_device[batch] = on_device
+        return self._on_device[batch]
 
     def _one_hot(self, indices: Tensor) -> Tensor:
         assert self.labels is not None, "called with labels only"

@@ -1,0 +1,85 @@
+"""What the JSON of a checkpoint or generator file says, and whether it can be.
+
+What is read may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import nn
+
+from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+
+VERSION = 3  # 3 renamed the parts
+STATE_FILE = "state.json"
+GENERATOR_FILE = "generator.safetensors"
+HEADER_KEY = "pggan"
+CHECKSUM = "sha256"  # of everything else in state.json
+PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
+MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
+
+
+def require_count(name: str, value: object) -> int:
+    """`value` if it is a whole number from 0 up; raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise ValueError(f"'{name}' is not a count")
+    return value
+
+
+def check_stage(about: dict[str, Any]) -> None:
+    """Raise ValueError (KeyError when missing) unless images, resolution and alpha are possible."""
+    require_count("images", about["images"])
+    resolution, alpha = require_count("resolution", about["resolution"]), about["alpha"]
+    full = architecture_from(about["architecture"]).resolution
+    if not (SMALLEST_RESOLUTION <= resolution <= full and is_power_of_two(resolution)):
+        raise ValueError(f"its networks have no resolution {resolution}")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
+
+
+def require_shapes(path: Path, network: nn.Module) -> None:
+    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is none."""
+    with safe_open(path, "pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+        stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    wanted = {name: ("F32", tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
+    if stored != wanted:
+        name = min(name for name in {*stored, *wanted} if stored.get(name) != wanted.get(name))
+        raise ValueError(f"{name} is {stored.get(name, 'missing')} where {wanted.get(name, 'nothing')} is expected")
+
+
+def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
+    return {**asdict(architecture), "resampling": architecture.resampling.value}
+
+
+def architecture_from(plain: dict[str, Any]) -> Architecture:
+    """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is none."""
+    for name, most in MOST.items():
+        least = 0 if name == "labels" else 1
+        if not least <= require_count(name, plain[name]) <= most:
+            raise ValueError(f"{name}={plain[name]} is not possible")
+    resolution, decay = plain["resolution"], plain["fmap_decay"]
+    if resolution < SMALLEST_RESOLUTION or not is_power_of_two(resolution):
+        raise ValueError(f"resolution={resolution} is not possible")
+    if not isinstance(decay, int | float) or not math.isfinite(decay):
+        raise ValueError("'fmap_decay' is not a number")
+    return Architecture(**{**plain, "resampling": Resampling(plain["resampling"])})
+
+
+def checksum_of(header: dict[str, Any]) -> str:
+    """The checksum of what a state.json says."""
+    rest = {key: value for key, value in header.items() if key != CHECKSUM}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:
+    """The fields in which two architectures differ, as 'name: theirs -> ours'."""
+    for name, value in asdict(ours).items():
+        if value != getattr(theirs, name):
+            yield f"{name}: {getattr(theirs, name)} -> {value}"

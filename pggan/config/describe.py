@@ -1,0 +1,86 @@
+"""A configuration as plain values, with the versions of everything that shapes a run."""
+
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from subprocess import DEVNULL, CalledProcessError, check_output
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pggan import __version__
+
+LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
+PACKAGE = Path(__file__).parents[1]
+
+
+def to_plain(config: object) -> dict[str, Any]:
+    """A configuration as plain values, from which it can be made again."""
+    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    assert isinstance(values, dict), "a dataclass becomes a dictionary"
+    return {str(key): value for key, value in values.items()}
+
+
+def describe(config: object) -> dict[str, Any]:
+    """The configuration as plain values, with `versions`; exact as JSON."""
+    return {**_json_values(to_plain(config)), "versions": versions()}
+
+
+def _json_values(value: Any) -> Any:
+    """`value` as it comes back from JSON: keys are text; an infinity, which JSON has not, is too."""
+    if isinstance(value, dict):
+        return {str(key): _json_values(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_json_values(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of this code, of Python and of the libraries that matter."""
+    found: dict[str, str | None] = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = None
+    return found
+
+
+def code_in_use() -> str:
+    """The commit or version, and a digest of the sources, which may differ where neither of these does."""
+    digest = sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
+    return f"{_commit() or __version__} with files {digest.hexdigest()[:12]}"
+
+
+def _commit() -> str | None:
+    """The version-control commit of the code that runs, with '+changes' when files differ from it."""
+    try:
+        commit = check_output(["git", "rev-parse", "HEAD"], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
+        dirty = check_output(["git", "status", "--porcelain", "."], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
+    except (OSError, CalledProcessError):
+        return None
+    return f"{commit}+changes" if dirty else commit
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables, each with its key in full."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The keys in which two descriptions differ, each with 'key: before -> now'."""
+    for key in sorted({*before, *now} - {"versions"}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}", f"{prefix}{key}: {old} -> {new}"

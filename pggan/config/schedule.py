@@ -1,0 +1,80 @@
+"""Keys of the growth, the batch and the learning rates."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pggan.config.notation import PerLevel, table
+from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two, resolutions_between
+from pggan.core.errors import UserError
+from pggan.core.schedule import Schedule
+from pggan.core.validation import require_bounds
+
+
+class LearningRateRule(Enum):
+    """What becomes of learning rates when batches grow by a factor."""
+
+    constant = "constant"
+    sqrt = "sqrt"
+    linear = "linear"
+
+    def factor(self, batch_factor: int) -> float:
+        """What the learning rates are multiplied by."""
+        return float(batch_factor ** {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}[self.value])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """Growth, batch and learning rates."""
+
+    first_resolution: int
+    final_resolution: int
+    stable_images: PerLevel
+    fade_images: PerLevel
+    batch: PerLevel
+    learning_rate_g: PerLevel
+    learning_rate_d: PerLevel
+    batch_factor: int
+    learning_rate_rule: LearningRateRule
+    lr_warmup_images: int
+    lr_decay_images: int
+    total_images: int | None
+
+    def __post_init__(self) -> None:
+        for key in ("first_resolution", "final_resolution"):
+            value = getattr(self, key)
+            if value < SMALLEST_RESOLUTION or not is_power_of_two(value):
+                raise UserError(
+                    f"schedule.{key}={value} is not a power of two of at least {SMALLEST_RESOLUTION}.",
+                    f"Take one of {', '.join(map(str, resolutions_between(4, 1024)))} …",
+                )
+        if self.first_resolution > self.final_resolution:
+            raise UserError(
+                f"schedule.first_resolution={self.first_resolution} is above "
+                f"schedule.final_resolution={self.final_resolution}.",
+                "Training grows upwards: lower the first or raise the final one.",
+            )
+        require_bounds(self, "schedule.", batch_factor=">=1", lr_warmup_images=">=0", lr_decay_images=">=0")
+        require_bounds(self, "schedule.", total_images=">=1")
+        if self.build().total == 0:
+            raise UserError(
+                "schedule.stable_images and schedule.fade_images are 0 for every resolution.",
+                "Give at least one of them images to show.",
+            )
+
+    def build(self) -> Schedule:
+        """The schedule; raises UserError for an entry that can't be used."""
+        first = self.first_resolution
+        return Schedule(
+            first_resolution=first,
+            final_resolution=self.final_resolution,
+            stable_images=table("schedule.stable_images", self.stable_images, first, least=0, whole=True),
+            fade_images=table("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
+            batch=table("schedule.batch", self.batch, first, least=1, whole=True),
+            learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
+            learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
+            batch_factor=self.batch_factor,
+            learning_rate_factor=self.learning_rate_rule.factor(self.batch_factor),
+            lr_warmup_images=self.lr_warmup_images,
+            lr_decay_images=self.lr_decay_images,
+            total_images=self.total_images,
+        )

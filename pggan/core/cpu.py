@@ -1,0 +1,13 @@
+"""The CPU cores of this machine.  Without torch."""
+
+import os
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_per_rank(ranks: int, *, elastic: bool) -> int:
+    """Threads for arithmetic on the CPU of each of `ranks` on this machine; more would add up in another order."""
+    return 1 if elastic else max(1, available_cores() // ranks)

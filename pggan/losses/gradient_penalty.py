@@ -1,0 +1,108 @@
+"""Penalties on the gradient of D's score at an image, differentiated twice or with forward-mode AD.
+
+N batch, C channels, R resolution.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from pggan.networks.activation import to_float32
+from pggan.networks.convolution import input_gradients_only
+
+
+class Critic(Protocol):
+    """The discriminator at one resolution and alpha."""
+
+    def __call__(self, images: Tensor, *, parts: int = 1) -> tuple[Tensor, Tensor]:
+        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], made of `parts` independent batches."""
+
+
+class PenaltyAt(Enum):
+    """The images at which a gradient penalty takes the gradient."""
+
+    reals = "reals"
+    fakes = "fakes"
+    interpolated = "interpolated"  # on the line between a real and a fake, uniformly
+
+
+class NormReference(Enum):
+    """The resolution at which a gradient norm is taken.
+
+    native: that of the phase.  official: the final one, as in the official code, whose networks see every image
+    upsampled to the final resolution; that norm is smaller by a factor of 2 per missing level.
+    """
+
+    native = "native"
+    official = "official"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientPenalty:
+    """Weight * (|gradient| / target - 1)^2 per image, or weight * |gradient|^2 with target 0.
+
+    With target 0 and weight gamma / 2 this is R1 (at reals) or R2 (at fakes); with target 1 at interpolated images,
+    WGAN-GP.
+    Source: Gulrajani et al. 2017, equation 3; Mescheder et al. 2018, equation 9; target as in the official code.
+    """
+
+    name: str
+    at: PenaltyAt
+    weight: float
+    target: float = 0.0
+    reg_interval: int = 1  # updates from one evaluation to the next; the weight is multiplied by it (lazy penalty)
+    reference: NormReference = NormReference.native
+
+    def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
+        """The penalty [N] of the scores' `gradient` [N, C, R, R]; `missing_levels` doublings are still to come."""
+        gradient = to_float32(gradient).flatten(1)
+        if self.reference is NormReference.official:
+            gradient = gradient / 2**missing_levels
+        weight = self.weight * self.reg_interval
+        if self.target == 0:
+            return weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
+        norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
+        return weight * (norm - self.target).square() / self.target**2
+
+
+class PenaltyContext(NamedTuple):
+    """What the penalties of one pass depend on besides images and weights."""
+
+    due: tuple[GradientPenalty, ...]
+    missing_levels: int
+    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
+    scale: Tensor | None  # of the loss in half precision, which keeps small gradients from vanishing
+    jvp: bool  # forward-mode AD instead of differentiating twice
+
+
+def penalty_by_autograd(penalty: GradientPenalty, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
+    """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
+    scale = 1.0 if context.scale is None else context.scale
+    with input_gradients_only():
+        (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
+    return penalty.of(to_float32(gradient) / scale, context.missing_levels)
+
+
+def penalty_by_jvp(
+    critic: Critic, penalty: GradientPenalty, images: Tensor, context: PenaltyContext
+) -> tuple[Tensor, Tensor]:
+    """The same penalty [N] with the same gradient in the weights, and the scores [N], without differentiating twice.
+
+    For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative along
+    dp/dg does: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed.  The sums agree, not each image.
+    """
+
+    def scores_at(images: Tensor) -> Tensor:
+        return critic(images)[0]
+
+    with torch.no_grad():  # for the weights
+        scores, pullback = torch.func.vjp(scores_at, images)  # type: ignore[misc]
+        scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
+        gradient = to_float32(pullback(scale)[0]) / scale[0]
+        value, pullback = torch.func.vjp(lambda g: penalty.of(g, context.missing_levels), gradient)  # type: ignore[misc]
+        (tangent,) = pullback(torch.ones_like(value))
+    _, directional = torch.func.jvp(scores_at, (images,), (tangent.to(images.dtype),))  # type: ignore[misc]
+    return value + (directional - directional.detach()), scores

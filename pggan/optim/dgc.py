@@ -1,0 +1,145 @@
+"""Gradients sent by Deep Gradient Compression: most of an update waits in the process that made it.
+
+Adam's work is done here, before anything is sent; the trainables are given what arrives of the updates.
+P parameters of one network in use, n ranks.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pggan.config import OptimizerConfig
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.compression import Compressor, Warmup, mean_of
+from pggan.optim.reducer import GradientReducer, Handle, Parts, same_tensors, waiter
+from pggan.optim.sparse_optimizer import SparseOptimizer
+from pggan.optim.state import State, Trainable, in_memory_order
+
+EXTRA_STATE = "compression"  # the part of a checkpoint
+
+
+class ParameterVector:
+    """The weights of one network that have gradients, as one vector [P]."""
+
+    def __init__(self, trainable: Trainable, optimizer: SparseOptimizer) -> None:
+        self.weights = trainable.weights_in_use
+        device = self.weights[0].device
+        sizes = [weight.numel() for weight in self.weights]
+        self.size = sum(sizes)
+        self.room = torch.zeros(self.size, device=device)
+        begins = torch.tensor([0, *sizes], device=device).cumsum(0)
+        self._ends = begins[1:]
+        self._shifts = (
+            torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device) - begins[:-1]
+        )
+
+    def gradients(self) -> list[Tensor]:
+        """One vector per weight."""
+        return [in_memory_order(weight.grad).flatten() for weight in self.weights if weight.grad is not None]
+
+    def positions(self, indices: Tensor) -> Tensor:
+        """Where in the optimizer's memory the entries of the vector are."""
+        return indices + self._shifts[torch.bucketize(indices, self._ends, right=True)]
+
+
+class DgcReducer(GradientReducer):
+    """Only the entries that matter most are sent; what a checkpoint needs of the rest is in `extra_state`."""
+
+    flat_tensors = 2  # what sending is worth, and room for the update
+
+    def __init__(
+        self,
+        process_group: ProcessGroup,
+        state: State,
+        optimizer: OptimizerConfig,
+        *,
+        warmup: Warmup,
+        clip: float | None,
+    ) -> None:
+        """Args: clip: the largest norm of the mean gradient; that of each rank is limited to clip / sqrt(n)."""
+        super().__init__()
+        self.process_group = process_group
+        self.warmup = warmup
+        self._optimizer = optimizer
+        self._clip = None if clip is None else clip / process_group.world_size**0.5
+        self._names = {id(state.g): "g", id(state.d): "d"}
+        self._compressors: dict[str, Compressor] = {}
+        self._vectors: dict[str, ParameterVector] = {}
+        self._phase = -1
+        self._share = 1.0
+
+    def begin_step(self, phase: Phase, images: int) -> None:
+        if phase.index != self._phase and self._phase >= 0:
+            self._compressors.clear()  # as Adam's moments are forgotten; and other layers are in use
+        self._phase = phase.index
+        self._share = self.warmup.ratio_at(images - phase.start)
+
+    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        loss, name, optimizer = super().all_reduce(trainable, batch)(), self._names[id(trainable)], trainable.optimizer
+        assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
+        if name not in self._vectors or not same_tensors(self._vectors[name].weights, trainable.weights_in_use):
+            self._vectors[name] = ParameterVector(trainable, optimizer)
+        vector = self._vectors[name]
+        gradients = vector.gradients()
+        # All have to know of one that is not finite before any of them takes its gradient in.
+        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
+        agreed = torch.stack([loss, unbounded.float()])
+        with self.process_group.collective():
+            dist.all_reduce(agreed, group=self.process_group.torch_group)
+        finite = agreed[1] == 0
+        # Of this rank's own images, and as it was before the loss was scaled.
+        factor = (
+            self.process_group.world_size
+            if trainable.scale is None
+            else self.process_group.world_size / trainable.scale
+        )
+        count = max(round(self._share * vector.size), 1)
+        message = self._compressor(name, vector.size, loss.device).select(gradients, count, finite, factor)
+        trainable.zero_grad()
+        messages = message.new_empty(self.process_group.world_size, len(message))
+        finish = waiter(dist.all_gather(list(messages), message, group=self.process_group.torch_group, async_op=True))
+
+        def wait() -> Tensor:
+            with self.process_group.collective():
+                finish()
+            indices, updates = mean_of(messages, count, vector.room)
+            optimizer.set_update(vector.positions(indices), updates)
+            return torch.where(finite, agreed[0], torch.nan)
+
+        return wait
+
+    def extra_state(self) -> Parts:
+        """What every rank keeps for later steps, of all ranks; in host memory of rank 0."""
+        tensors = {}
+        for network, compressor in self._compressors.items():
+            for name, tensor in compressor.tensors().items():
+                for rank, theirs in enumerate(self.process_group.all_gather(tensor)):
+                    tensors[f"{network}/{rank}/{name}"] = theirs
+        return {EXTRA_STATE: tensors} if tensors else {}
+
+    def load_extra_state(self, parts: Parts) -> None:
+        """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""
+        tensors = parts.get(EXTRA_STATE, {})
+        ranks = {int(name.split("/")[1]) for name in tensors}
+        for network in {name.split("/")[0] for name in tensors}:
+            names = {name.split("/")[2] for name in tensors if name.startswith(f"{network}/")}
+            mine = {
+                name: tensors[f"{network}/{self.process_group.rank}/{name}"]
+                if len(ranks) == self.process_group.world_size
+                else torch.stack([tensors[f"{network}/{rank}/{name}"] for rank in sorted(ranks)]).mean(0)
+                for name in names
+            }
+            self._compressor(network, len(mine["residual"]), self.process_group.device).load_tensors(mine)
+
+    def _compressor(self, network: str, size: int, device: torch.device) -> Compressor:
+        if network not in self._compressors:
+            self._compressors[network] = Compressor(
+                size,
+                beta1=self._optimizer.beta1,
+                beta2=self._optimizer.beta2,
+                epsilon=self._optimizer.epsilon,
+                clip=self._clip,
+                device=device,
+            )
+        return self._compressors[network]

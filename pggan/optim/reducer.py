@@ -1,0 +1,156 @@
+"""Gradients of several ranks added up: one flat buffer per network, one collective for all of it.
+
+P numbers in the gradients of one network that are in use; one more for the loss, so that all ranks agree on it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.state import Trainable
+
+# Waits for the gradients of all ranks, puts their sum in place of this rank's, returns the loss of the whole batch.
+Handle = Callable[[], Tensor]
+Parts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by part and name
+
+
+class GradientReducer:
+    """In a single process, the gradients are those of the whole batch; subclasses add up those of several ranks."""
+
+    flat_tensors = 0  # copies of all gradients that are kept at most, besides the gradients
+
+    def __init__(self) -> None:
+        self._losses: dict[int, Tensor] = {}
+
+    def begin_step(self, phase: Phase, images: int) -> None:
+        """Called before the step of `phase` at `images` images."""
+
+    def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
+        """Called after each backward pass of a `batch`, with the part of the loss whose gradient it has added."""
+        before = self._losses.get(id(trainable))
+        self._losses[id(trainable)] = loss if before is None else before + loss
+
+    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        """Begin to add up the gradients of all ranks, each of which is a share of the mean over the batch."""
+        loss = self._losses.pop(id(trainable))
+        return lambda: loss
+
+    def abort_step(self) -> None:
+        """Called after a step that did not come to its end."""
+        self._losses.clear()
+
+    def extra_state(self) -> Parts:
+        """What a checkpoint has to hold besides the state, in host memory of rank 0; called by all ranks."""
+        return {}
+
+    def load_extra_state(self, parts: Parts) -> None:
+        """Take over what `extra_state` gave; `parts` may hold others too."""
+
+
+class FlatBuffer:
+    """The gradients of one network, and its loss, as one tensor."""
+
+    def __init__(self, trainable: Trainable) -> None:
+        self.weights = trainable.weights_in_use
+        self.size = sum(weight.numel() for weight in self.weights) + 1
+        self.numbers = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
+
+    def fits(self, trainable: Trainable) -> bool:
+        """Whether the same weights have gradients as when this was made."""
+        return same_tensors(trainable.weights_in_use, self.weights)
+
+    def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
+        """The gradients and `loss`, copied: into `numbers`, if given.  [P + 1]"""
+        numbers = self.numbers if numbers is None else numbers
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        torch._foreach_copy_(self._views(numbers), gradients)
+        numbers[-1] = loss
+        return numbers
+
+    def attach(self, numbers: Tensor) -> Tensor:
+        """Make the weights' gradients views of `numbers` [P + 1]; returns the loss."""
+        for weight, view in zip(self.weights, self._views(numbers), strict=True):
+            weight.grad = view
+        return numbers[-1]
+
+    def _views(self, numbers: Tensor) -> list[Tensor]:
+        views, start = [], 0
+        for weight in self.weights:  # with the strides of the weight, so that nothing is reordered on the way
+            views.append(numbers.as_strided(weight.shape, weight.stride(), numbers.storage_offset() + start))
+            start += weight.numel()
+        return views
+
+
+class AllReduce(GradientReducer, ABC):
+    """Several ranks; subclasses say how the sum is made.
+
+    The flat buffers are kept from step to step, and made anew when other layers come into use.
+    """
+
+    def __init__(self, process_group: ProcessGroup) -> None:
+        super().__init__()
+        self.process_group = process_group
+        self._buffers: dict[int, FlatBuffer] = {}
+
+    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        buffer = self._buffers.get(id(trainable))
+        if buffer is None or not buffer.fits(trainable):
+            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)
+        numbers = buffer.fill(super().all_reduce(trainable, batch)())
+        finish = self.start(numbers)
+
+        def wait() -> Tensor:
+            with self.process_group.collective():
+                finish()
+            return buffer.attach(numbers)
+
+        return wait
+
+    @abstractmethod
+    def start(self, numbers: Tensor) -> Callable[[], None]:
+        """Begin to replace `numbers` [P + 1] by its sum over all ranks; what is returned finishes that."""
+
+
+class AllReduceFp32(AllReduce):
+    """Gradients are sent as float32."""
+
+    flat_tensors = 1
+
+    def start(self, numbers: Tensor) -> Callable[[], None]:
+        return waiter(dist.all_reduce(numbers, group=self.process_group.torch_group, async_op=True))
+
+
+class AllReduceBf16(AllReduce):
+    """Gradients are sent as bfloat16: half the bytes, with 8 bits of each number's precision."""
+
+    flat_tensors = 2
+
+    def start(self, numbers: Tensor) -> Callable[[], None]:
+        short = numbers.bfloat16()
+        wait = waiter(dist.all_reduce(short, group=self.process_group.torch_group, async_op=True))
+
+        def finish() -> None:
+            wait()
+            numbers.copy_(short)
+
+        return finish
+
+
+def same_tensors(some: list[nn.Parameter], others: list[nn.Parameter]) -> bool:
+    """Whether these lists hold the very same tensors."""
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def waiter(work: dist.Work | None) -> Callable[[], None]:
+    """Waits for an asynchronous collective."""
+
+    def wait() -> None:
+        assert work is not None, "asynchronous collectives give one"
+        work.wait()
+
+    return wait

@@ -1,0 +1,142 @@
+"""Gradients of ranks on one machine, added up in memory that all of them see: no socket is as fast.
+
+N ranks, P numbers in the gradients of one network that are in use, and one for the loss.
+"""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pggan.core.errors import UserError
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle, waiter
+from pggan.optim.state import Trainable
+
+LINE = 16  # float32 in a line of the processor's cache, which two ranks must not write to at the same time
+TOKEN_BYTES = 16
+
+
+class SharedMemoryReducer(GradientReducer):
+    """Everything is added up as float32; each rank finishes a slice of it, and all collect the slices."""
+
+    flat_tensors = 2
+
+    def __init__(self, process_group: ProcessGroup) -> None:
+        super().__init__()
+        self.process_group = process_group
+        self._buffers: dict[int, FlatBuffer] = {}
+        self._rows: dict[int, Tensor] = {}  # [N, P + 1] and what fills the last line
+        self._read: dict[int, Callable[[], None]] = {}  # waits until all have collected the last sum
+
+    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        buffer, key = self._buffers.get(id(trainable)), id(trainable)
+        if key in self._read:
+            with self.process_group.collective():
+                self._read[key]()
+        if buffer is None or not buffer.fits(trainable):
+            buffer = self._buffers[key] = FlatBuffer(trainable)
+            self._rows[key] = shared_rows(self.process_group, buffer.size)
+        rows, total, rank = self._rows[key], buffer.numbers, self.process_group.rank
+        buffer.fill(super().all_reduce(trainable, batch)(), rows[rank, : buffer.size])
+        all_written = self._barrier()
+
+        def wait() -> Tensor:
+            with self.process_group.collective():
+                all_written()
+                mine = self._slice(rank, buffer.size)
+                torch.add(rows[0, mine], rows[1, mine], out=total[mine])
+                for row in rows[2:]:
+                    total[mine].add_(row[mine])
+                rows[rank, mine] = total[mine]
+                self._barrier()()
+                for other in range(self.process_group.world_size):
+                    if other != rank:
+                        theirs = self._slice(other, buffer.size)
+                        total[theirs] = rows[other, theirs]
+                self._read[key] = self._barrier()
+            return buffer.attach(total)
+
+        return wait
+
+    def _barrier(self) -> Callable[[], None]:
+        return waiter(dist.barrier(group=self.process_group.torch_group, async_op=True))
+
+    def _slice(self, rank: int, size: int) -> slice:
+        width = whole_lines(-(-size // self.process_group.world_size))
+        return slice(min(rank * width, size), min((rank + 1) * width, size))
+
+
+def whole_lines(numbers: int) -> int:
+    """The next multiple of a line."""
+    return -(-numbers // LINE) * LINE
+
+
+def shared_rows(process_group: ProcessGroup, size: int) -> Tensor:
+    """A row for each rank, seen by all of them.  float32 [N, at least `size`]
+
+    It has no name in the file system: whatever ends the ranks, it ends with them.
+    Raises UserError when there is too little memory.
+    """
+    width = whole_lines(size)
+    bytes_needed = process_group.world_size * width * torch.float32.itemsize
+    descriptor = os.memfd_create("gradients") if process_group.is_main else None
+    try:
+        with process_group.collective_errors():
+            if descriptor is not None:
+                reserve(descriptor, bytes_needed)  # too little memory is an error here, not a crash later
+        path = process_group.broadcast_object(path_of(descriptor))
+        rows = torch.from_file(path, shared=True, size=process_group.world_size * width, dtype=torch.float32)
+        process_group.barrier()  # whoever has mapped it keeps it
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    return rows.view(process_group.world_size, width)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Make the file `size` bytes long; raises UserError when there is too little memory."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        raise UserError(
+            f"No {size // 2**20} MiB of memory for the gradients of all ranks: {error.strerror}.",
+            "Take fewer ranks, or gradients=bf16, which shares no memory.",
+        ) from error
+
+
+def shares_memory(process_group: ProcessGroup) -> bool:
+    """Whether all ranks are on one machine, and can map memory of rank 0; called by all ranks."""
+    if (
+        process_group.world_size == 1
+        or process_group.local_world_size < process_group.world_size
+        or process_group.device.type != "cpu"
+    ):
+        return False
+    token = secrets.token_hex(TOKEN_BYTES)
+    descriptor = os.memfd_create("token") if process_group.is_main and hasattr(os, "memfd_create") else None
+    try:
+        if descriptor is not None:
+            os.write(descriptor, token.encode())
+        path, expected = process_group.broadcast_object([path_of(descriptor), token])
+        return process_group.all_reduce_min(int(text_at(path) == expected)) == 1
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def path_of(descriptor: int | None) -> str:
+    """Where other ranks find an open file of this one that has no name."""
+    return "" if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def text_at(path: str) -> str:
+    """What the file holds; nothing when it can't be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,50 @@
+"""The optimizer where gradients are compressed: it applies sparse updates that the reducer has made."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
+
+
+class SparseOptimizer:
+    """Subtracts updates, given entry by entry, from weights that lie side by side in memory.
+
+    It has what `Trainable` uses of an optimizer.  E entries of one update.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], params: Sequence[Tensor]) -> None:
+        """Moves the weights, once and for all; each keeps its strides.  `params`: the optimizer's views of them."""
+        self.param_groups: list[dict[str, Any]] = [{"params": params}]
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # nothing is kept from step to step
+        self.found_inf: Tensor | None = None
+        self.grad_scale: Tensor | None = None  # updates don't grow with the loss
+        self.updates: Tensor | None = None
+        self._positions: Tensor | None = None
+        places = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
+        self._memory = torch.zeros(places[-1], device=weights[0].device)
+        self.starts: dict[int, int] = {}  # where in memory each weight begins, by id
+        for weight, start in zip(weights, places, strict=False):
+            weight.data = self._memory.as_strided(weight.shape, weight.stride(), start).copy_(weight.data)
+            self.starts[id(weight)] = start
+
+    def set_update(self, positions: Tensor, updates: Tensor) -> None:
+        """The next step is to subtract `updates` [E], in units of the learning rate, at `positions` [E] in memory.
+
+        Of the updates with the same position, all but one have to be 0: then their order does not matter.
+        """
+        self._positions, self.updates = positions, updates
+
+    def step(self) -> None:
+        """Take the step, if one was given, unless `found_inf`; without waiting for the device."""
+        if self.updates is None or self._positions is None:
+            return
+        steps = self.updates * -self.param_groups[0]["lr"]
+        if self.found_inf is not None:
+            steps = torch.where(self.found_inf == 0, steps, 0.0)
+        self._memory.index_add_(0, self._positions, steps)
+        self._positions = self.updates = None

@@ -1,0 +1,209 @@
+"""All that training changes, and nothing else: what a checkpoint holds and `state_sha256` is taken over."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pggan.config import OptimizerConfig
+from pggan.core.architecture import Architecture
+from pggan.networks.networks import Discriminator, Generator, ProgressiveNetwork, initialize
+from pggan.optim.sparse_optimizer import SparseOptimizer
+
+# Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
+FIRST_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
+LARGEST_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
+SCALE_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
+
+
+@dataclass
+class Trainable:
+    """A network and its optimizer."""
+
+    network: ProgressiveNetwork
+    optimizer: torch.optim.Adam | SparseOptimizer
+    skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
+    scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
+    since_scaling: Tensor  # int32: updates since the scale was changed
+
+    @property
+    def optimizer_params(self) -> list[Tensor]:
+        """The optimizer's views of the network's weights, in order: [O, I, H, W] as [O, H, W, I]."""
+        params: list[Tensor] = self.optimizer.param_groups[0]["params"]
+        return params
+
+    @property
+    def weights_in_use(self) -> list[nn.Parameter]:
+        """The weights that have gradients: those of the levels in use."""
+        return [weight for weight in self.network.weights if weight.grad is not None]
+
+    def gradient_norm(self) -> Tensor:
+        """The norm of the whole gradient or, where that is what arrived, of the update."""
+        if isinstance(self.optimizer, SparseOptimizer) and self.optimizer.updates is not None:
+            return self.optimizer.updates.square().sum().sqrt()
+        gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
+        norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
+        return norm if self.scale is None else norm / self.scale
+
+    def prepare_update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
+        """Hand gradients and settings to the optimizer, whose step leaves the weights alone unless `finite`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        for weight, param in zip(self.network.weights, self.optimizer_params, strict=True):
+            param.data = in_memory_order(weight.data)
+            param.grad = None if weight.grad is None else in_memory_order(weight.grad)
+        # Fused optimizers take these two from their attributes, as torch.amp.GradScaler hands them over.
+        optimizer: Any = self.optimizer
+        optimizer.found_inf, optimizer.grad_scale = (~finite).float(), self.scale
+
+    def finish_update(self, finite: Tensor) -> None:
+        """Free the gradients, count skipped updates and adapt the loss scale; without waiting for the device.
+
+        The scale halves when the gradient overflows, and doubles after SCALE_INTERVAL updates that were taken.
+        """
+        self.zero_grad()
+        self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
+        if self.scale is not None:
+            grown = self.since_scaling + 1 >= SCALE_INTERVAL
+            self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, LARGEST_SCALE)
+            self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
+
+    def zero_grad(self) -> None:
+        """Free the gradients; so levels that are not in use stay without one, and without update."""
+        for weight, param in zip(self.network.weights, self.optimizer_params, strict=True):
+            weight.grad = param.grad = None
+
+
+@dataclass
+class State:
+    """G, D, the averaged generator and the clock."""
+
+    g: Trainable
+    d: Trainable
+    g_ema: Generator
+    images: int = 0  # real images shown
+    phase_index: int = -1  # of the last update; -1 before the first
+
+    def reset_optimizers(self) -> None:
+        """Forget Adam's moments, as the official code does whenever a phase begins."""
+        for trainable in (self.g, self.d):
+            trainable.optimizer.state.clear()
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Every tensor of the state, by part and name."""
+        return {
+            "generator": dict(self.g.network.state_dict()),
+            "discriminator": dict(self.d.network.state_dict()),
+            "generator_ema": dict(self.g_ema.state_dict()),
+            "optimizer_g": dict(_moments(self.g)),
+            "optimizer_d": dict(_moments(self.d)),
+            "grad_scaler": dict(_grad_scalers(self)),
+        }
+
+    def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
+        self.g.network.load_state_dict(parts["generator"])
+        self.d.network.load_state_dict(parts["discriminator"])
+        self.g_ema.load_state_dict(parts["generator_ema"])
+        _load_moments(self.g, parts["optimizer_g"])
+        _load_moments(self.d, parts["optimizer_d"])
+        for name, tensor in _grad_scalers(self):
+            if name in parts["grad_scaler"]:  # a run may go on in another precision
+                tensor.copy_(parts["grad_scaler"][name])
+
+
+def new_state(
+    architecture: Architecture,
+    optimizer: OptimizerConfig,
+    seed: int,
+    device: torch.device,
+    *,
+    half: bool = False,
+    sparse: bool = False,
+) -> State:
+    """The state before the first image.
+
+    Args: half: losses are scaled, for float16; sparse: updates are made by the gradient reducer, as sparse vectors.
+    """
+    with torch.device(device):
+        generator, discriminator = Generator(architecture), Discriminator(architecture)
+    initialize(generator, seed, "generator")
+    initialize(discriminator, seed, "discriminator")
+    return State(
+        g=_trainable(generator, optimizer, half=half, sparse=sparse),
+        d=_trainable(discriminator, optimizer, half=half, sparse=sparse),
+        g_ema=deepcopy(generator).requires_grad_(False),
+    )
+
+
+def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
+    device = network.weights[0].device
+    # Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores.
+    for parameter in network.weights:
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
+    if sparse:
+        optimizer: torch.optim.Adam | SparseOptimizer = SparseOptimizer(network.weights, params)
+    else:
+        optimizer = torch.optim.Adam(
+            params,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            fused=True,
+            capturable=device.type == "cuda",  # may be part of a CUDA graph
+        )
+    counters = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
+    scale = torch.tensor(FIRST_SCALE, device=device) if half else None
+    return Trainable(network, optimizer, next(counters), scale, next(counters))
+
+
+def in_memory_order(weight: Tensor) -> Tensor:
+    """A view whose dimensions are in the order of memory: [O, I, H, W] as [O, H, W, I].
+
+    On CPUs, PyTorch's fused optimizers make a copy of gradients that are not, and do nothing with it.
+    """
+    return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
+
+
+def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: int) -> str:
+    """A digest of names, types, shapes and bytes of all tensors, and of the clock."""
+    digest = sha256(f"images={images} phase_index={phase_index}".encode())
+    for part in sorted(parts):
+        for name in sorted(parts[part]):
+            tensor = parts[part][name].detach().cpu().contiguous()
+            digest.update(f"{part}/{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _moments(trainable: Trainable) -> Iterator[tuple[str, Tensor]]:
+    for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer_params, strict=True):
+        for key, value in trainable.optimizer.state.get(param, {}).items():
+            yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
+
+
+def _grad_scalers(state: State) -> Iterator[tuple[str, Tensor]]:
+    for name, trainable in (("g", state.g), ("d", state.d)):
+        yield f"{name}/skipped", trainable.skipped
+        if trainable.scale is not None:
+            yield f"{name}/scale", trainable.scale
+            yield f"{name}/since_scaling", trainable.since_scaling
+
+
+def _load_moments(trainable: Trainable, tensors: dict[str, Tensor]) -> None:
+    trainable.optimizer.state.clear()
+    if isinstance(trainable.optimizer, SparseOptimizer):
+        return
+    names = (name for name, _ in trainable.network.named_parameters())
+    params = dict(zip(names, trainable.optimizer_params, strict=True))
+    for path, saved in tensors.items():
+        name, _, key = path.rpartition("/")
+        param, value = params.get(name), in_memory_order(saved)
+        if param is None or (saved.ndim > 0 and value.shape != param.shape):
+            raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no parameter")
+        trainable.optimizer.state[param][key] = value.to(param.device, copy=True).contiguous()

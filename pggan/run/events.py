@@ -1,0 +1,200 @@
+"""What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or takes it back."""
+
+from typing import Any
+
+from torch import Tensor
+
+from pggan.checkpoints.interval import CheckpointInterval
+from pggan.checkpoints.rollback import Rollback
+from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
+from pggan.config import TrainConfig
+from pggan.core.errors import EXIT_INTERRUPTED
+from pggan.core.intervals import is_due
+from pggan.core.schedule import Phase, Schedule
+from pggan.core.signals import Interruption
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup
+from pggan.distributed.watchdog import Watchdog
+from pggan.run.metrics import MetricAccumulator
+from pggan.run.previews import Previews
+from pggan.run.report import NullReporter
+from pggan.training.step import Trainer
+
+# What a rank can ask for; all of them do it at the same step.
+STOP, SAVE, ROLL_BACK = 1, 2, 4
+
+
+class Events:
+    """The periodic events of one run, on one of its ranks."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        schedule: Schedule,
+        trainer: Trainer,
+        process_group: ProcessGroup,
+        *,
+        interruption: Interruption,
+        watchdog: Watchdog,
+        reporter: NullReporter,
+        writer: CheckpointWriter,
+        notes: dict[str, Any],
+    ) -> None:
+        """Args: notes: what every checkpoint is to say besides."""
+        self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
+        self.process_group, self.interruption, self.watchdog = process_group, interruption, watchdog
+        self.reporter, self.writer, self.notes = reporter, writer, notes
+        self.previews = Previews(config.monitor, schedule, writer.run_dir / "samples", reporter)
+        self.accumulator = MetricAccumulator()
+        self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, process_group)
+        self.interval = CheckpointInterval(config.checkpoint)
+        self.milestones = config.checkpoint.milestone_images(schedule)
+        self.is_milestone = False
+        self.snapshot: Snapshot | None = None  # the last one taken
+        self._restart()
+
+    def _restart(self) -> None:
+        """Training goes on from a state that is on disk, or new: everything that knows of an image count forgets it."""
+        images = self.state.images
+        self.reporter.begin(images)
+        self.accumulator.reset()
+        self.interval.restart(images)
+        self.trainer.release_graphs()
+        self.saved_at = images or -1
+        self.save_asked = self.save_wanted = False
+        self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
+
+    # ---- around a step -----------------------------------------------------------------------------------
+
+    def before_step(self) -> Phase | None:
+        """The phase of the next step; None at the end of the schedule, or when a rank was asked to stop.
+
+        Raises NonFiniteError, on all ranks, when a checkpoint was not worth keeping; UserError when the disk refuses.
+        """
+        state = self.state
+        if state.images >= self.schedule.total:
+            return None
+        if not self.writer.is_writing:
+            self._wait_for_writer()
+        late = self.process_group.is_main and self.interval.is_late
+        flags = STOP * self.interruption.wanted | SAVE * late | ROLL_BACK * (self.problem is not None)
+        agreed = self.process_group.all_reduce_flags(flags)
+        if agreed & ROLL_BACK:
+            raise self.problem or NonFiniteError("a checkpoint of rank 0")
+        if agreed & STOP:
+            return None
+        self.save_asked = bool(agreed & SAVE)
+        phase = self.schedule.at(state.images)
+        if self.process_group.is_main and self.interval.must_wait(state.images + phase.batch):
+            with self.watchdog.slow():  # a kill during this step would lose more than an interval
+                self._wait_for_writer()
+        if phase.index != state.phase_index:
+            self.reporter.line(
+                f"Phase {phase.index + 1} of {len(self.schedule.phases)}: {phase.name}, batch {phase.batch}"
+            )
+            self.watchdog.expect_slow_step()
+        return phase
+
+    def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
+        """Tick, grid and checkpoint, each when its interval has been passed, and at the end.
+
+        Raises NonFiniteError when the state is no longer worth resuming from, UserError when it can't be saved.
+        """
+        images, monitor = self.state.images, self.config.monitor
+        before, last = images - phase.batch, images >= self.schedule.total
+        self.accumulator.add(metrics)
+        self.reporter.progress(images, phase)
+        self.watchdog.stepped(f"{images:,} images")
+        if last or is_due(monitor.tick_images, before, images):
+            self._tick(phase)
+        if last or is_due(monitor.grid_images, before, images):
+            self._show_fakes(phase)
+        self.is_milestone |= any(before < count <= images for count in self.milestones)
+        saving = self.interval.is_due(before, images) or self.save_asked or self.is_milestone
+        # While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is taken.
+        if (saving or self.save_wanted) and not last:
+            self.save_wanted = not self.rollback.check(self.state)
+            if not self.save_wanted:
+                self._save()
+
+    def _tick(self, phase: Phase) -> None:
+        state = self.state
+        self.reporter.tick(state.images, phase, self.accumulator.reduce(self.process_group))
+        self.rollback.check(state)
+        self.process_group.require_equal_weights(
+            {"G": list(state.g.network.weights), "D": list(state.d.network.weights)}
+        )
+
+    def _show_fakes(self, phase: Phase) -> None:
+        if self.process_group.is_main:
+            with self.watchdog.slow():
+                self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Begin to write a checkpoint; its phase is that of the last image shown."""
+        self.saved_at = self.state.images
+        notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
+        with self.watchdog.slow():
+            extra_state = self.trainer.reducer.extra_state()
+            if not self.process_group.is_main:
+                return
+            self.reporter.flush()
+            if not self._wait_for_writer():
+                return
+            self.interval.begin(self.state.images)
+            phase = self.schedule.at(max(self.state.images - 1, 0))
+            self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, extra_state=extra_state)
+            self.writer.save(self.snapshot)
+
+    def _wait_for_writer(self) -> bool:
+        """Wait for the last checkpoint; False if a number in it is not finite, which `before_step` tells all ranks.
+
+        Raises UserError when the state could not be saved.
+        """
+        try:
+            self.writer.wait()
+        except NonFiniteError as problem:
+            self.problem = problem
+        if self.problem is None:
+            self.interval.saved()
+        return self.problem is None
+
+    # ---- beginning and end -------------------------------------------------------------------------------
+
+    def begin(self, pyramid: ImagePyramid) -> None:
+        """Before the first step of this command."""
+        self.watchdog.begin()
+        if self.state.images == 0 and self.process_group.is_main:
+            self.previews.show_reals(pyramid)
+            self._show_fakes(self.schedule.at(0))
+
+    def finish(self) -> None:
+        """Save what is not saved, and wait for it; raises NonFiniteError, on all ranks, when that can't be kept."""
+        if self.saved_at != self.state.images:
+            self._save()
+        if self.process_group.is_main:
+            with self.watchdog.slow():
+                if self._wait_for_writer():
+                    # A kill may have come between a checkpoint and the removal of older ones.
+                    prune(self.writer.run_dir, self.state.images, self.config.checkpoint.keep)
+        if problem := self.process_group.broadcast_object(str(self.problem or "")):
+            raise NonFiniteError(problem)
+
+    def roll_back(self, problem: NonFiniteError) -> None:
+        """Go back to the last checkpoint; raises UserError when that has been of no use."""
+        self._wait_for_writer()  # what is still being written may be the place to go back to
+        self.reporter.line(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
+        self._restart()
+
+    def exit_code(self) -> int:
+        """Report how the run has ended; returns the exit code."""
+        images, run_dir = self.state.images, self.writer.run_dir
+        if images >= self.schedule.total:
+            self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63")
+            return 0
+        self.reporter.line(
+            f"Interrupted at {images:,} images; everything is saved. The same command with run_dir={run_dir} resumes."
+        )
+        return EXIT_INTERRUPTED

@@ -1,0 +1,276 @@
+"""Opening a run on one of its ranks: checked, found, restored, announced, and closed in the end."""
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pggan.checkpoints.broadcast import broadcast_extra_state, broadcast_state
+from pggan.checkpoints.resume import ResumePoint, check_changes, check_networks, find_resume_point, transfer
+from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
+from pggan.config import TrainConfig
+from pggan.config.describe import code_in_use, describe, flatten
+from pggan.core.architecture import Architecture
+from pggan.core.atomic_io import clean_partials
+from pggan.core.cpu import available_cores
+from pggan.core.devices import use_one_thread
+from pggan.core.schedule import Schedule
+from pggan.core.signals import Interruption
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.loader import budget_bytes
+from pggan.data.stream.open import open_data
+from pggan.data.stream.reals import RealStream
+from pggan.distributed.process_group import ProcessGroup
+from pggan.distributed.watchdog import Watchdog
+from pggan.losses import build_loss
+from pggan.networks.networks import count_parameters
+from pggan.optim.batch_partition import BatchPartition
+from pggan.optim.build_reducer import sends_sparse_updates
+from pggan.optim.state import State
+from pggan.run.disk_space import disk_need, require_disk
+from pggan.run.events import Events
+from pggan.run.lock import lock_run_dir
+from pggan.run.report import NullReporter, Reporter
+from pggan.run.run_dir import choose_run_dir, create_run_dir, rank_logger, write_config
+from pggan.training.build import build_trainer
+from pggan.training.compute_options import captures_graphs, compute_options, configure_process
+from pggan.training.step import Trainer
+
+# What the system says when it no longer takes what is written.
+REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
+# What may differ between the ranks of a run: where they are, and what rank 0 alone decides.
+OWN_KEYS = ("run_dir", "distributed.local_addr")
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """All that a run is made of before there is a trainer."""
+
+    run_dir: Path
+    schedule: Schedule
+    pyramid: ImagePyramid
+    architecture: Architecture
+    description: dict[str, Any]
+    resume_point: ResumePoint
+    remarks: list[str]
+
+
+@contextmanager
+def open_run(config: TrainConfig, process_group: ProcessGroup) -> Iterator[tuple[Trainer, RealStream, Events]]:
+    """The trainer, the real images and the periodic events of a run on this rank; saves and closes what was begun.
+
+    Raises UserError, on one rank, for everything that can be refused before the first step.
+    """
+    description = describe(config)
+    process_group.require_same(facts(description))
+    configure_process(process_group.device, config.precision)
+    if config.elastic:
+        use_one_thread()  # another number of threads adds up in another order
+    partition, run_dir = check(config, process_group)
+    with ExitStack() as stack:
+        interruption = stack.enter_context(Interruption(at_once=True))
+        timeout = config.distributed.heartbeat_timeout_seconds
+        watchdog = stack.enter_context(Watchdog(process_group, timeout, rank_logger(run_dir)))
+        with process_group.collective_errors():
+            if process_group.is_main:
+                stack.enter_context(lock_run_dir(run_dir))
+        context = find(config, description, run_dir, process_group)
+        budget = budget_bytes(config.data.device_budget_mib, process_group.device)
+        trainer, memory = build_trainer(
+            config,
+            context.architecture,
+            context.schedule.phases,
+            process_group,
+            every_phase=context.resume_point.checkpoint is None,  # once per run, for people
+            image_bytes=budget if process_group.device.type == "cuda" else 0,
+        )
+        stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
+        remarks = init_or_restore(config, context, trainer, process_group)
+        disk = stack.enter_context(writing(config, context, trainer.state, process_group))
+        reporter = stack.enter_context(
+            Reporter(run_dir, context.schedule, context.architecture, process_group.device)
+            if process_group.is_main
+            else NullReporter()
+        )
+        trainer.log = reporter.line
+        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
+        introduce(reporter, trainer.state, context, config, {"Disk": disk, "Memory": memory.summary})
+        for remark in [*remarks, *idle_cores(config, partition, process_group, available_cores())]:
+            reporter.line(remark)
+        stream = RealStream(
+            context.pyramid,
+            config.seed,
+            process_group.device,
+            config.data.mirror,
+            config.data.labels,
+            budget=budget,
+            phase_at=context.schedule.at,
+            **({"indices": partition.indices} if process_group.world_size > 1 else {}),
+        )
+        events = Events(
+            config,
+            context.schedule,
+            trainer,
+            process_group,
+            interruption=interruption,
+            watchdog=watchdog,
+            reporter=reporter,
+            writer=writer,
+            notes={"config": description, "data": context.pyramid.fingerprint},
+        )
+        interruption.at_once = False
+        yield trainer, stream, events
+
+
+# ---- finding and checking ----------------------------------------------------------------------------------
+
+
+def check(config: TrainConfig, process_group: ProcessGroup) -> tuple[BatchPartition, Path]:
+    """Refuse what can't be, before anything expensive; the partition of batches, and rank 0's run directory."""
+    chosen = ""
+    with process_group.collective_errors():
+        batches = (phase.batch for phase in config.schedule.build().phases)
+        partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
+        build_loss(config.loss)
+        compute_options(config.precision, config.compute, process_group.device)
+        captures_graphs(config.compute, process_group.device)
+        if process_group.is_main:
+            chosen = str(choose_run_dir(config))
+    return partition, Path(process_group.broadcast_object(chosen))
+
+
+def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, process_group: ProcessGroup) -> RunContext:
+    """Where to start, and with what; raises UserError when that does not go together."""
+    point, schedule = ResumePoint(None, []), config.schedule.build()
+    with process_group.collective_errors():
+        if process_group.is_main:
+            for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
+                clean_partials(directory)
+            point = find_resume_point(config.resume, run_dir)
+    pyramid = open_everywhere(config, schedule, process_group)
+    process_group.require_same({"set of images (checksum)": pyramid.fingerprint})
+    labels = len(pyramid.class_names or ()) if config.data.labels else 0
+    architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
+    remarks = [*point.remarks]
+    with process_group.collective_errors():
+        if point.checkpoint is not None:
+            check_networks(point.checkpoint, architecture)
+            remarks += check_changes(
+                point.checkpoint, description, pyramid.fingerprint, schedule, allowed=config.allow_changes
+            )
+    return RunContext(run_dir, schedule, pyramid, architecture, description, point, remarks)
+
+
+def open_everywhere(config: TrainConfig, schedule: Schedule, process_group: ProcessGroup) -> ImagePyramid:
+    """The images, prepared if need be: on a disk of all machines once; one rank per machine checks them."""
+    largest_batch = max(phase.batch for phase in schedule.phases)
+    unchecked = replace(config.data, verify=False)
+    with process_group.collective_errors():
+        # Before those of other machines find nothing, too.
+        if process_group.is_main and process_group.world_size > process_group.local_world_size:
+            open_data(unchecked, schedule.final_resolution, largest_batch)
+    for turn in (True, False):
+        with process_group.collective_errors():
+            if (process_group.local_rank == 0) is turn:
+                pyramid = open_data(config.data if turn else unchecked, schedule.final_resolution, largest_batch)
+    return pyramid  # type: ignore[possibly-undefined]
+
+
+def facts(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be the same on all ranks, by name."""
+    keys = {key: value for key, value in flatten(description) if key not in OWN_KEYS}
+    config = {key: value for key, value in keys.items() if not key.startswith("versions.")}
+    return {"code": code_in_use(), "torch": description["versions"]["torch"], **config}
+
+
+def init_or_restore(
+    config: TrainConfig, context: RunContext, trainer: Trainer, process_group: ProcessGroup
+) -> list[str]:
+    """Put the trainer where the run goes on, the same on all ranks; what there is to say about it."""
+    remarks, checkpoint, state = [*context.remarks], context.resume_point.checkpoint, trainer.state
+    with process_group.collective_errors():
+        if checkpoint is not None:
+            checkpoint.restore(state)
+            remarks.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
+            if config.init_from is not None:
+                remarks.append("init_from= was for the beginning of this run, and is ignored from then on.")
+        elif config.init_from is not None and process_group.is_main:
+            remarks += transfer(config.init_from, state)
+    broadcast_state(state, process_group)
+    broadcast_extra_state(checkpoint, trainer.reducer, process_group)
+    if process_group.world_size == 1 and config.gradients["name"] != "fp32":
+        remarks.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
+    return remarks
+
+
+# ---- writing and reporting ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def writing(config: TrainConfig, context: RunContext, state: State, process_group: ProcessGroup) -> Iterator[str]:
+    """The run directory, made and described, with a line about the disk; rank 0 alone writes.
+
+    Raises UserError when there is not enough space, then or later.
+    """
+    if not process_group.is_main:
+        with process_group.collective_errors():
+            pass
+        yield ""
+        return
+    run_dir = context.run_dir
+    need = disk_need(
+        context.schedule,
+        checkpoints=config.checkpoint,
+        monitor=config.monitor,
+        state=state,
+        pyramid=context.pyramid,
+        description=context.description,
+        moments=process_group.world_size if sends_sparse_updates(config, process_group) else 1,
+    )
+    try:
+        with process_group.collective_errors():
+            disk = require_disk(run_dir, need)
+            create_run_dir(run_dir)
+            write_config(run_dir, context.description)
+        yield disk
+    except OSError as error:
+        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)
+        if error.errno in REFUSED_WRITES or ours:
+            raise refused_by_disk(run_dir, error, need.checkpoint) from error
+        raise
+
+
+def introduce(
+    reporter: NullReporter, state: State, context: RunContext, config: TrainConfig, needs: dict[str, str]
+) -> None:
+    """Report what is about to happen, and what it needs."""
+    schedule, pyramid = context.schedule, context.pyramid
+    g, d, side = count_parameters(state.g.network), count_parameters(state.d.network), pyramid.resolution
+    first, final = schedule.first_resolution, schedule.final_resolution
+    lines = {
+        "Run directory": str(context.run_dir),
+        "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {config.loss['name']}",
+        "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
+        **needs,
+        "Watch": f"tensorboard --logdir {context.run_dir}",
+    }
+    for name, text in lines.items():
+        reporter.line(f"{name:<14} {text}")
+
+
+def idle_cores(config: TrainConfig, partition: BatchPartition, process_group: ProcessGroup, cores: int) -> list[str]:
+    """What to say when elastic training, with its one thread per rank, could use more of this machine's `cores`."""
+    useful = min(cores, *(partition.chunks(phase.batch) for phase in config.schedule.build().phases))
+    enough = useful <= process_group.world_size or torch.get_num_threads() > 1
+    if not config.elastic or process_group.device.type != "cpu" or enough:
+        return []
+    return [
+        f"Elastic training takes one thread per rank: devices=cpu:{useful} would use {useful} of the {cores} cores "
+        "here, and not change a bit."
+    ]

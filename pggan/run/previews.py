@@ -1,0 +1,44 @@
+"""The pictures that a run makes of itself: a grid of reals, and of the same latents throughout the training."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pggan.config import MonitorConfig
+from pggan.config.notation import parse_grid
+from pggan.core.schedule import Phase, Schedule
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.networks import Generator
+from pggan.run.report import NullReporter
+from pggan.sampling.generate import generate
+from pggan.sampling.images import Pixels, contact_sheet, save_png
+from pggan.sampling.latents import seed_latents
+
+BATCH_SIZE = 8  # drawn at once: of 1024x1024, each image takes hundreds of megabytes
+
+
+class Previews:
+    """Grids of one run, as PNG files in `folder` and in the reporter."""
+
+    def __init__(self, config: MonitorConfig, schedule: Schedule, folder: Path, reporter: NullReporter) -> None:
+        self.columns, self.rows = parse_grid(config.grid, "monitor.grid")
+        self.schedule, self.folder, self.reporter = schedule, folder, reporter
+
+    def show_reals(self, pyramid: ImagePyramid) -> None:
+        """reals.png: the first images of the set, at the final resolution."""
+        count = min(self.columns * self.rows, pyramid.images)
+        self._show("reals", pyramid.read(self.schedule.final_resolution, np.arange(count)), "reals.png", 0)
+
+    def show_fakes(self, g_ema: Generator, phase: Phase, images: int) -> None:
+        """fakes-<images>.png: the averaged generator's faces of seeds 0, 1, 2 …, the same ones every time."""
+        count, labels = self.columns * self.rows, g_ema.architecture.labels
+        latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
+        classes = torch.arange(count) % labels if labels else None
+        fakes = generate(g_ema, latents, classes, phase.resolution, phase.alpha, batch_size=BATCH_SIZE)
+        self._show("fakes", fakes, f"fakes-{images:09d}.png", images)
+
+    def _show(self, tag: str, images: Pixels, file: str, count: int) -> None:
+        picture = contact_sheet(images, self.columns, self.schedule.final_resolution)
+        save_png(picture, self.folder / file)
+        self.reporter.picture(tag, picture, count)

@@ -1,0 +1,88 @@
+"""A trainer out of a configuration: networks, state, gradient reducer, memory fit.  The only place that composes one."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pggan.config import TrainerConfig
+from pggan.core.architecture import Architecture
+from pggan.core.devices import free_memory
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import build_loss
+from pggan.optim.batch_partition import BatchPartition
+from pggan.optim.build_reducer import build_reducer, sends_sparse_updates
+from pggan.optim.state import new_state
+from pggan.training.compute_options import captures_graphs, compute_options
+from pggan.training.memory_fit import MemoryFit, fit_memory
+from pggan.training.step import Trainer
+
+
+def build_trainer(
+    config: TrainerConfig,
+    architecture: Architecture,
+    phases: Sequence[Phase],
+    process_group: ProcessGroup,
+    *,
+    check_memory: bool = True,
+    every_phase: bool = False,
+    image_bytes: int = 0,
+    log: Callable[[str], None] = print,
+) -> tuple[Trainer, MemoryFit]:
+    """A trainer with a new state, for steps of `phases` on this rank, and what its memory was found to be.
+
+    Args: check_memory: fit micro-batches to the free memory; every_phase: find out the memory of each phase, not of the
+    largest alone; image_bytes: device memory that images take besides; log: is told what does not work here.
+    Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
+    """
+    device, loss = process_group.device, build_loss(config.loss)
+    options = compute_options(config.precision, config.compute, device)
+    partition = BatchPartition.of(
+        config, (phase.batch for phase in phases), process_group.world_size, process_group.rank
+    )
+    sparse = sends_sparse_updates(config, process_group)
+    capture = captures_graphs(config.compute, device) and not sparse
+    half = options.dtype is torch.float16
+    state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
+    reducer = build_reducer(config, state, process_group, partition)
+    memory = MemoryFit("not checked", {})
+    if check_memory:
+        free = free_memory(device, process_group.local_world_size)
+        memory = fit_memory(
+            architecture,
+            phases,
+            loss,
+            optimizer=config.optimizer,
+            options=options,
+            device=device,
+            free=process_group.all_reduce_min(None if free is None else free - image_bytes),
+            partition=partition,
+            flat_tensors=reducer.flat_tensors,
+            captured=capture,
+            every_phase=every_phase,
+        )
+
+    @lru_cache
+    def indices(batch: int) -> Tensor | None:
+        return torch.from_numpy(partition.indices(batch)).to(device) if process_group.world_size > 1 else None
+
+    sizes = memory.micro_batch_sizes
+    if config.elastic:  # a pass is a chunk
+        batches = {(phase.resolution, phase.batch) for phase in phases}
+        sizes = {key: partition.micro_batch_size(key[1]) or key[1] for key in batches}
+    trainer = Trainer(
+        state,
+        loss,
+        options,
+        reducer=reducer,
+        indices=indices,
+        micro_batch_sizes=sizes,
+        reset_at_phase=config.optimizer.reset_at_phase,
+        capture=capture,
+        probe_memory=check_memory and device.type == "cuda" and not config.elastic,
+        any_rank=lambda here: any(process_group.all_gather_object(here)),
+        log=log,
+    )
+    return trainer, memory

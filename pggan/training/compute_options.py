@@ -1,0 +1,68 @@
+"""From the keys of precision and compute to the options of a step on a device."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.core.devices import keep_freed_memory
+from pggan.core.errors import UserError
+from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
+from pggan.networks.numerics import ComputeOptions
+
+METHODS = {
+    ConvolutionMethod.auto: None,
+    ConvolutionMethod.native: NATIVE,
+    ConvolutionMethod.direct: DIRECT,
+    ConvolutionMethod.im2col: IM2COL,
+    ConvolutionMethod.winograd: WINOGRAD,
+}
+DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
+COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
+
+
+def configure_process(device: torch.device, precision: Precision) -> None:
+    """Settings of the whole process that suit `device`."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
+    set_float32(device, precision)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
+    if device.type == "cpu":
+        keep_freed_memory()
+
+
+def set_float32(device: torch.device, precision: Precision) -> None:
+    """How this process multiplies float32 numbers on `device` from now on: in TF32, or in full."""
+    if device.type == "cuda":
+        short = "tf32" if precision is Precision.tf32 else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = short
+        torch.backends.cudnn.conv.fp32_precision = short  # type: ignore[attr-defined]
+
+
+def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:
+    """The options of steps on `device`; raises UserError for what it can't do."""
+    if precision is Precision.tf32 and device.type != "cuda":
+        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Take precision=fp32 or auto.")
+    if precision is Precision.auto:
+        precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
+    if config.convolution is ConvolutionMethod.winograd and (device.type != "cpu" or precision in DTYPES):
+        raise UserError(
+            "compute.convolution=winograd is for float32 on CPUs.", "Take compute.convolution=auto, or precision=fp32."
+        )
+    return ComputeOptions(
+        dtype=DTYPES.get(precision),
+        method=METHODS[config.convolution],
+        jvp=config.penalty is PenaltyPath.jvp or (config.penalty is PenaltyPath.auto and config.compile),
+        micro_batch_size=config.micro_batch_size,
+        activation_checkpointing=config.activation_checkpointing,
+        compiled=config.compile,
+    )
+
+
+def captures_graphs(config: ComputeConfig, device: torch.device) -> bool:
+    """Whether steps are captured as CUDA graphs; raises UserError where there are none."""
+    wanted = config.cuda_graphs
+    if wanted is Switch.on and device.type != "cuda":
+        raise UserError(f"compute.cuda_graphs=on: there are none on {device.type}.", "Take auto or off.")
+    return wanted is not Switch.off and device.type == "cuda"

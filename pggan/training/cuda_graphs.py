@@ -1,0 +1,119 @@
+"""Training steps as CUDA graphs: captured once per StepSpec, replayed by a single launch."""
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from pggan.core.errors import UserError
+from pggan.training.inputs import StepInputs, StepSpec
+
+WARMUP_STEPS = 3  # eager ones, which allocate what a capture must find there: moments, workspaces, kernels
+Step = Callable[[StepInputs], dict[str, Tensor]]
+
+
+class CudaGraphs:
+    """The captured steps of a trainer, kept as long as the phase lasts."""
+
+    def __init__(
+        self,
+        step: Step,
+        abort_step: Callable[[], None],
+        any_rank: Callable[[bool], bool],
+        log: Callable[[str], None],
+    ) -> None:
+        """Args: abort_step: clears away what a failed capture left; any_rank: as of `Trainer`."""
+        self.enabled = True
+        self._step, self._abort_step, self._any_rank, self._log = step, abort_step, any_rank, log
+        self._steps: Counter[StepSpec] = Counter()
+        self._captured: dict[StepSpec, CapturedStep] = {}
+
+    def replay(self, inputs: StepInputs) -> dict[str, Tensor] | None:
+        """The step as one launch; None where it is to be taken eagerly: before the warm-up, or if capture fails."""
+        spec = inputs.spec
+        self._steps[spec] += 1
+        if not self.enabled or self._steps[spec] <= WARMUP_STEPS:
+            return None
+        if spec not in self._captured and not self._capture(inputs):
+            return None
+        return self._captured[spec].replay(inputs)
+
+    def clear(self) -> None:
+        """Release all captured steps, and warm up again."""
+        self._steps.clear()
+        self._captured.clear()
+
+    def release_memory(self) -> None:
+        """Release all captured steps; they are captured again at their next turn."""
+        self._captured.clear()
+
+    def _capture(self, inputs: StepInputs) -> bool:
+        """Capture the step; whether that worked, on all ranks."""
+        reason = ""
+        try:
+            self._captured[inputs.spec] = CapturedStep(self._step, inputs)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+        if not self._any_rank(bool(reason)):
+            return True
+        self.enabled = False
+        self.clear()
+        self._abort_step()
+        self._log(f"Training goes on without CUDA graphs: {reason or 'another rank could not capture its step'}")
+        return False
+
+
+class CapturedStep:
+    """One step's work on the device; its inputs are set in place before every replay."""
+
+    def __init__(self, step: Step, inputs: StepInputs) -> None:
+        self.inputs = static_inputs(inputs)
+        self._replay: Callable[[], None]
+        self._metrics: dict[str, Tensor]
+        self._replay, self._metrics = capture(lambda: step(self.inputs))
+
+    def replay(self, inputs: StepInputs) -> dict[str, Tensor]:
+        """Take the step with these inputs."""
+        for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
+            if isinstance(static, Tensor):
+                static.copy_(new, non_blocking=True) if isinstance(new, Tensor) else static.fill_(new)
+        self._replay()
+        return self._metrics
+
+
+def static_inputs(inputs: StepInputs) -> StepInputs:
+    """`inputs` as tensors of their own, which stay where they are; alpha stays 1.0 unless layers are fading in."""
+    static: StepInputs = tree_map_only(Tensor, torch.clone, inputs)
+    device = inputs.latents_d.device
+    settings = {
+        name: torch.as_tensor(getattr(static, name), dtype=torch.float32, device=device)
+        for name in ("alpha", "learning_rate_d", "learning_rate_g", "ema_decay")
+        if name != "alpha" or inputs.spec.fading
+    }
+    return static._replace(**settings)  # type: ignore[arg-type]
+
+
+def capture(function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Capture what `function` does on the device, without doing it; returns the replay, and what it returned.
+
+    Raises RuntimeError if that can't be done, and UserError if CUDA is of no use after trying.
+    """
+    torch.cuda.synchronize()
+    gc.collect()  # or memory that is given back meanwhile would break the capture off
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result = function()
+    except RuntimeError as error:
+        if torch.cuda.current_stream() != stream:  # the end of the capture failed, too
+            raise UserError(
+                f"Capturing a CUDA graph failed: {str(error).splitlines()[0]}",
+                "Give the command again with compute.cuda_graphs=off: it resumes from the last checkpoint.",
+            ) from error
+        raise
+    return graph.replay, result

@@ -1,0 +1,60 @@
+"""How fast a device multiplies and copies, and how fast a training step could be at most by that."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from pggan.config import Precision
+from pggan.training.compute_options import set_float32
+from pggan.training.fake_step import StepCost
+
+ROUNDS = 6  # the first one is not counted
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device was measured to do."""
+
+    multiplying: float  # floating-point operations per second of a large matrix product
+    copying: float  # bytes per second, read and written, of a large copy
+
+    def floor(self, cost: StepCost) -> float:
+        """Seconds that a step of fused kernels takes at least."""
+        return max(cost.flops / self.multiplying, cost.moved_bytes / self.copying)
+
+
+def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtype) -> Rates:
+    """The rates of `device` now, for products of `dtype` in `precision`."""
+    set_float32(device, precision)
+    side = 1024 if device.type == "cpu" else 8192
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    source = torch.ones(2**25 if device.type == "cpu" else 2**28, device=device)
+    target = torch.empty_like(source)
+    multiplying, copying = seconds(lambda: a @ b), seconds(lambda: target.copy_(source))
+    return Rates(2 * side**3 / multiplying, 2 * source.nbytes / copying)
+
+
+def seconds(work: Callable[[], torch.Tensor]) -> float:
+    """The median time of `work`, until the device has done it."""
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work().flatten()[0].item()
+        times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """What figures are measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "device": str(device),
+        "name": name,
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+    }

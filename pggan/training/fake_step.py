@@ -1,0 +1,180 @@
+"""What a training step costs, found without taking one: the real step runs on FakeTensors, which have no memory.
+
+Floating-point operations are two per multiply-add, of convolutions and matrix products as they are defined, however
+they are calculated; everything else is left out, as in `torch.utils.flop_counter`.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pggan.config import OptimizerConfig
+from pggan.core.architecture import Architecture
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.base import Loss
+from pggan.networks.convolution import NATIVE
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.reducer import GradientReducer, Handle
+from pggan.optim.state import State, Trainable, new_state
+from pggan.training.op_counter import OpCounter
+from pggan.training.passes import Passes
+from pggan.training.step import Trainer
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of one step, by what they are for."""
+
+    generator_forward: int  # fakes for D, and fakes for G
+    discriminator_forward: int  # of reals and fakes, and of G's fakes
+    backward: int  # of both networks
+    penalty: int  # forward and backward, what a step takes more when gradient penalties are due
+
+    def mean(self, reg_interval: int) -> float:
+        """Per step, when penalties are due in one of `reg_interval`."""
+        return self.generator_forward + self.discriminator_forward + self.backward + self.penalty / reg_interval
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Of one step.  `flops` and `moved_bytes` are means over an interval of lazy penalties."""
+
+    flops: int
+    moved_bytes: int  # read and written by products, Adam and the averaged generator: the least of any implementation
+    peak_bytes: int  # all tensors at the worst moment, networks and moments included
+    operations: int  # calls of PyTorch's kernels, about one launch each
+
+
+@dataclass(frozen=True)
+class Count:
+    """The operations of one step, and the lengths of its gradients: of the weights of the levels in use."""
+
+    flops: Flops
+    moved_bytes: tuple[int, int]  # with penalties, and without
+    generator_gradient: int
+    discriminator_gradient: int
+
+
+class FakeStep:
+    """A trainer without memory, to count steps on."""
+
+    def __init__(
+        self, architecture: Architecture, optimizer: OptimizerConfig, device: torch.device, *, half: bool
+    ) -> None:
+        self.device = device
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
+            self.state = new_state(architecture, optimizer, 0, device, half=half)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights of G and D."""
+        return sum(weight.nbytes for part in (self.state.g, self.state.d) for weight in part.network.weights)
+
+    def cost(self, phase: Phase, loss: Loss, options: ComputeOptions) -> StepCost:
+        """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
+        counter, count, interval = (
+            self._counted(phase, loss, options),
+            self.count(phase, loss, options.dtype),
+            loss.reg_interval,
+        )
+        moved = (count.moved_bytes[0] + (interval - 1) * count.moved_bytes[1]) // interval
+        return StepCost(int(count.flops.mean(interval)), moved, counter.peak, counter.operations)
+
+    def peak_bytes(self, phase: Phase, loss: Loss, options: ComputeOptions) -> int:
+        """`StepCost.peak_bytes` alone, which is sooner found."""
+        return self._counted(phase, loss, options).peak
+
+    def count(self, phase: Phase, loss: Loss, dtype: torch.dtype | None = None) -> Count:
+        """The operations of a step of `phase`, however it is calculated, and the lengths of its gradients."""
+        options, lengths, forward = ComputeOptions(dtype=dtype, method=NATIVE), _GradientLengths(), Counter[str]()
+        with self.mode, OpCounter() as plain:
+            passes = _counted_passes(plain, forward)
+            self._step(phase, loss, options, penalties=False, passes=passes, reducer=lengths)
+        with self.mode, OpCounter() as full:
+            self._step(phase, loss, options, penalties=True)
+        flops = Flops(
+            generator_forward=forward["fakes"],
+            discriminator_forward=forward["d"] + forward["g"],
+            backward=plain.flops - forward.total(),
+            penalty=full.flops - plain.flops,
+        )
+        return Count(flops, (full.moved, plain.moved), *lengths.of(self.state))
+
+    def _counted(self, phase: Phase, loss: Loss, options: ComputeOptions) -> OpCounter:
+        with self.mode:
+            self.state.reset_optimizers()
+            first = ComputeOptions(dtype=options.dtype, method=NATIVE)
+            self._step(phase, loss, first, penalties=False)  # makes the moments
+            present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
+            counter = OpCounter(present)
+            with counter:
+                self._step(phase, loss, options, penalties=True)
+        return counter
+
+    def _step(
+        self,
+        phase: Phase,
+        loss: Loss,
+        options: ComputeOptions,
+        *,
+        penalties: bool,
+        passes: Passes | None = None,
+        reducer: GradientReducer | None = None,
+    ) -> None:
+        a, count = self.state.g_ema.architecture, phase.batch
+        one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
+        images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
+        loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
+        trainer = Trainer(self.state, loss, ComputeOptions(), reducer=reducer, reset_at_phase=False)
+        trainer.options, trainer.passes = options, passes or Passes()
+        rng = _EmptyRng(0, 0 if penalties else count, self.device)
+        trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
+
+
+class _EmptyRng(StepRng):
+    """Random numbers that are never looked at."""
+
+    def normal(self, purpose: str, *shape: int) -> Tensor:
+        return torch.empty(shape, device=self.device)
+
+    uniform = normal
+
+
+def _counted_passes(counter: OpCounter, flops: Counter[str]) -> Passes:
+    """The passes of a step, which add up their operations in `flops` by name."""
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            before = counter.flops
+            result = function(*arguments)
+            flops[name] += counter.flops - before
+            return result
+
+        return run
+
+    return Passes(*(counted(name, function) for name, function in Passes()._asdict().items()))
+
+
+class _GradientLengths(GradientReducer):
+    """Notes how many numbers each gradient has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, int] = {}
+
+    def of(self, state: State) -> tuple[int, int]:
+        """Those of G and D."""
+        return self.found[id(state.g)], self.found[id(state.d)]
+
+    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        self.found[id(trainable)] = sum(weight.numel() for weight in trainable.weights_in_use)
+        return super().all_reduce(trainable, batch)

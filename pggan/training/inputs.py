@@ -1,0 +1,103 @@
+"""All that one training step needs to know, drawn beforehand, so that the step is arithmetic alone."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pggan.core.batch import Reals
+from pggan.core.intervals import is_nth_update
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.base import Loss
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
+from pggan.networks.numerics import ComputeOptions
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What is the same for many steps: one compiled function, or one CUDA graph, serves them all."""
+
+    loss: Loss
+    due: tuple[GradientPenalty, ...]
+    options: ComputeOptions
+    resolution: int
+    missing_levels: int
+    fading: bool
+    batch: int  # images of all ranks
+
+
+class StepInputs(NamedTuple):
+    """The images, random numbers and settings of one step, of this rank's part of the batch.
+
+    The settings are tensors inside a CUDA graph, where they are set before each replay.
+    """
+
+    spec: StepSpec
+    reals: Reals
+    latents_d: Tensor  # [N, Z]
+    latents_g: Tensor  # [N, Z]
+    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1)
+    alpha: float | Tensor
+    learning_rate_d: float | Tensor
+    learning_rate_g: float | Tensor
+    ema_decay: float | Tensor
+
+    def select(self, indices: Tensor) -> "StepInputs":
+        """The images and random numbers at `indices` [M] of this part."""
+        mix = None if self.mix is None else self.mix[indices]
+        latents_d, latents_g = self.latents_d[indices], self.latents_g[indices]
+        return self._replace(reals=self.reals.select(indices), latents_d=latents_d, latents_g=latents_g, mix=mix)
+
+
+def draw_inputs(
+    phase: Phase,
+    reals: Reals,
+    loss: Loss,
+    rng: StepRng,
+    *,
+    latent_size: int,
+    ema_decay: float,
+    options: ComputeOptions,
+    indices: Tensor | None = None,
+) -> StepInputs:
+    """The inputs of the step at `rng.images` images.
+
+    Args: indices: the positions in the batch of `reals`, where they are a part of it; random numbers are drawn for the
+    whole batch, so that they don't depend on the number of ranks.
+    """
+    count = phase.batch
+    due = tuple(penalty for penalty in loss.penalties() if is_nth_update(penalty.reg_interval, rng.images, count))
+    interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
+    mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
+    latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
+    if indices is not None:
+        latents_d, latents_g, mix = latents_d[indices], latents_g[indices], None if mix is None else mix[indices]
+    alpha: float | Tensor = phase.alpha
+    if phase.fading and options.compiled:  # else every alpha would be compiled anew
+        alpha = torch.full((), phase.alpha, device=latents_d.device)
+    return StepInputs(
+        StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count),
+        reals,
+        latents_d,
+        latents_g,
+        mix,
+        alpha,
+        phase.learning_rate_d,
+        phase.learning_rate_g,
+        ema_decay,
+    )
+
+
+def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
+    """The inputs in parts of at most `micro_batch_size` images.
+
+    A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
+    """
+    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
+    group = min(stddev_group, count)
+    if size is None or size >= count:
+        return [inputs]
+    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
+    return [inputs.select(part.flatten()) for part in torch.split(members, max(size // group, 1), 1)]

@@ -1,0 +1,101 @@
+"""Whether the steps of a schedule fit into memory, found out before it starts, and micro-batches that do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from pggan.config import OptimizerConfig
+from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
+from pggan.core.errors import UserError
+from pggan.core.schedule import Phase
+from pggan.losses.base import Loss
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import WHOLE_BATCH, BatchPartition
+from pggan.training.fake_step import FakeStep
+
+USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
+SMALL = 2**29  # bytes that are not worth the seconds of finding out how many they are
+BOUND = 200  # bytes per number of the feature maps, more than any step was seen to need
+LIKELY = 0.5  # phases with less than this share of the largest one's activations need less memory
+
+
+class MemoryFit(NamedTuple):
+    """What steps need, in words, and the micro-batches of phases that need more than is free."""
+
+    summary: str
+    micro_batch_sizes: Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}
+
+
+def activations(architecture: Architecture, phase: Phase) -> int:
+    """Numbers in the feature maps of a phase, roughly: what its memory grows with."""
+    levels = [level for level in architecture.resolutions if level <= phase.resolution]
+    return phase.batch * sum(architecture.width(level) * level**2 for level in levels)
+
+
+def fit_memory(
+    architecture: Architecture,
+    phases: Sequence[Phase],
+    loss: Loss,
+    *,
+    optimizer: OptimizerConfig,
+    options: ComputeOptions,
+    device: torch.device,
+    free: int | None,
+    partition: BatchPartition = WHOLE_BATCH,
+    flat_tensors: int = 0,
+    captured: bool = False,
+    every_phase: bool = False,
+) -> MemoryFit:
+    """What the steps of `phases` need, and how they can be had with `free` bytes.
+
+    Args: flat_tensors: copies of all gradients that are kept besides; captured: steps are CUDA graphs, each of which
+    keeps its memory; every_phase: find out the need of each phase, which takes half a minute for the paper's networks.
+    Raises UserError when even the smallest micro-batch of a phase needs more.
+    """
+    # A step that is not captured yet, having another penalty due, needs memory besides those that are.
+    usable = USABLE / 2 if captured and loss.reg_interval > 1 else USABLE
+    parts = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
+    sizes = [activations(architecture, part) for _, part in parts]
+    bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
+    if bound < SMALL and (free is None or bound < usable * free):
+        return MemoryFit(f"less than {SMALL // 2**20} MiB", {})
+    fake = FakeStep(architecture, optimizer, device, half=options.dtype is torch.float16)
+    if free is not None:
+        free -= flat_tensors * fake.weight_bytes
+    found: dict[tuple[int, int], int] = {}
+    needs: dict[int, int] = {}  # bytes by resolution
+    for size_of_maps, (phase, part) in sorted(zip(sizes, parts, strict=True), key=lambda pair: -pair[0]):
+        if size_of_maps < LIKELY * max(sizes) and not found and not every_phase:
+            break  # larger ones fit as they are
+        group = min(architecture.stddev_group, part.batch)
+        fixed = partition.micro_batch_size(phase.batch) or options.micro_batch_size
+        size = min(fixed or part.batch, part.batch)
+        need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
+        while free is not None and need > usable * free:
+            if size <= group or fixed is not None:
+                raise UserError(
+                    f"A step at {part.resolution}x{part.resolution} needs {need / 2**30:.1f} GiB with {size} images "
+                    f"per pass; {free / 2**30:.1f} GiB are free on {device}.",
+                    "Take compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
+                    "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
+                )
+            size = max(size // 2 // group, 1) * group
+            found[part.resolution, phase.batch] = size
+            need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
+        needs[part.resolution] = max(need, needs.get(part.resolution, 0))
+    return MemoryFit(_summary(needs, found, free, every_phase=every_phase), found)
+
+
+def _summary(
+    needs: Mapping[int, int], sizes: Mapping[tuple[int, int], int], free: int | None, *, every_phase: bool
+) -> str:
+    where = max(needs, key=lambda resolution: needs[resolution])
+    words = [f"{needs[where] / 2**30:.2f} GiB at most, at {where}x{where}"]
+    if free is not None:
+        words[0] += f" of {free / 2**30:.1f} GiB free"
+    words += [f"{r}x{r} in micro-batches of {size}" for (r, _), size in sizes.items()]
+    if every_phase:
+        words.append(", ".join(f"{r}x{r} {need / 2**30:.2f}" for r, need in sorted(needs.items())))
+    return "; ".join(words)

@@ -1,0 +1,52 @@
+"""The forward passes of a training step: fakes, D's terms and G's terms, as they are or compiled.
+
+N batch, Z latent size, C channels, R resolution.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pggan.core.batch import Reals
+from pggan.losses.base import LossTerms
+from pggan.losses.gradient_penalty import PenaltyContext
+from pggan.optim.state import State
+from pggan.training.inputs import StepSpec
+
+
+def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | None, alpha: float | Tensor) -> Tensor:
+    """Fakes [N, C, R, R] of `latents` [N, Z]."""
+    fakes: Tensor = state.g.network(latents, labels, spec.resolution, alpha)
+    return fakes
+
+
+def d_forward(
+    state: State, spec: StepSpec, reals: Reals, mix: Tensor | None, fakes: Tensor, alpha: float | Tensor
+) -> LossTerms:
+    """D's terms for `reals` and `fakes` [N, C, R, R]."""
+    critic = partial(state.d.network, resolution=spec.resolution, alpha=alpha)
+    context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
+    return spec.loss.for_d(critic, reals, fakes, context)
+
+
+def g_forward(state: State, spec: StepSpec, reals: Reals, fakes: Tensor, alpha: float | Tensor) -> LossTerms:
+    """G's terms for fresh `fakes` [N, C, R, R]."""
+    return spec.loss.for_g(partial(state.d.network, resolution=spec.resolution, alpha=alpha), reals, fakes)
+
+
+class Passes(NamedTuple):
+    """The forward passes that a step takes."""
+
+    fakes: Callable[..., Tensor] = make_fakes
+    d: Callable[..., LossTerms] = d_forward
+    g: Callable[..., LossTerms] = g_forward
+
+
+def compiled_passes() -> Passes:
+    """The passes through torch.compile, each one graph per StepSpec, kept on disk by torch for later runs."""
+    torch._dynamo.config.recompile_limit = 256  # levels, fading or not, penalised or not, precisions
+    compiled = partial(torch.compile, fullgraph=True, dynamic=False)
+    return Passes(compiled(make_fakes), compiled(d_forward), compiled(g_forward))
