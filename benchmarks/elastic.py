@@ -72,12 +72,8 @@ def batches_of(arguments: argparse.Namespace, stage: int) -> list[int]:
     return sorted({phase.batch for phase in phases_of(arguments) if phase.resolution == stage})
 
 
-def stepper_of(
-    arguments: argparse.Namespace, process_group: ProcessGroup, compute: ComputeOptions, way: str
-) -> Stepper:
-    partition = BatchPartition(
-        process_group.rank, process_group.world_size, 4, way == "elastic", None, arguments.shards
-    )
+def stepper_of(arguments: argparse.Namespace, group: ProcessGroup, compute: ComputeOptions, way: str) -> Stepper:
+    partition = BatchPartition(group.rank, group.world_size, 4, way == "elastic", None, arguments.shards)
     cut = replace(partition, elastic=way != "plain")
     sizes = {
         (stage, batch): cut.micro_batch_size(batch)
@@ -92,15 +88,15 @@ def stepper_of(
         record=False,
         log=print,
         micro_batches={key: size for key, size in sizes.items() if size is not None},
-        exchange=build_reducer({"name": "dense"}, state, ADAM, process_group=process_group, partition=partition),
+        exchange=build_reducer({"name": "dense"}, state, ADAM, group=group, partition=partition),
         rows=lambda batch: torch.from_numpy(partition.indices(batch)),
     )
 
 
-def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> list[dict[str, Any]]:
+def measure(arguments: argparse.Namespace, group: ProcessGroup) -> list[dict[str, Any]]:
     config = validated(TrainConfig, compose("train", []))
     compute = choose_compute(Precision.fp32, config.compute, CPU)
-    steppers = {way: stepper_of(arguments, process_group, compute, way) for way in WAYS}
+    steppers = {way: stepper_of(arguments, group, compute, way) for way in WAYS}
     rows = []
     for stage in arguments.stages:
         for batch in batches_of(arguments, stage):
@@ -109,11 +105,11 @@ def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> list[
             works: dict[str, list[float]] = {name: [] for name in WAYS}
             for number in range(arguments.rounds + 1):  # the first is not counted
                 for name, stepper in steppers.items():
-                    images = torch.rand(batch // process_group.world_size, 3, stage, stage) * 2 - 1
-                    process_group.all_gather_object("ready")
+                    images = torch.rand(batch // group.world_size, 3, stage, stage) * 2 - 1
+                    group.all_gather_object("ready")
                     began, worked = time.perf_counter(), time.process_time()
                     stepper.step(phase, Reals(images, None, None), StepRng(0, number * batch, CPU), DECAY)
-                    process_group.all_gather_object("done")
+                    group.all_gather_object("done")
                     walls[name].append(time.perf_counter() - began)
                     works[name].append(time.process_time() - worked)
             row: dict[str, Any] = {"resolution": stage, "batch": batch}
@@ -123,7 +119,7 @@ def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> list[
                 for way in WAYS[1:]:
                     row[f"{way}_cost_in_{what}"] = round(medians[way] / medians["plain"] - 1, 3)
             rows.append(row)
-            if process_group.is_main:
+            if group.is_main:
                 print(json.dumps(row), flush=True)
     return rows
 
@@ -158,11 +154,11 @@ def main() -> None:
         subprocess.run([*program, f"--nproc-per-node={arguments.processes}", *sys.argv], check=True)  # noqa: S603 - itself
         return
     set_up(CPU, Precision.fp32)
-    process_group = ProcessGroup.single_process(CPU) if place is None else ProcessGroup.connect(place, CPU, 120)
-    rows = measure(arguments, process_group)
-    if arguments.schedule is not None and process_group.is_main:
+    group = ProcessGroup.single_process(CPU) if place is None else ProcessGroup.connect(place, CPU, 120)
+    rows = measure(arguments, group)
+    if arguments.schedule is not None and group.is_main:
         print(json.dumps(whole(arguments, rows)))
-    process_group.shutdown()
+    group.shutdown()
 
 
 if __name__ == "__main__":

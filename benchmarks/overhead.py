@@ -50,12 +50,12 @@ class Variant:
         self,
         arguments: argparse.Namespace,
         compute: ComputeOptions,
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         exchange: GradientReducer,
     ) -> None:
         state = new_state(architecture_of(arguments), ADAM, 0, CPU)
         several = isinstance(exchange, AllReduceFp32)
-        self.process_group = process_group
+        self.group = group
         self.stepper = Stepper(
             state,
             Logistic(gamma=1.0, interval=1),
@@ -70,19 +70,19 @@ class Variant:
     def step(self, phase: Phase, images: torch.Tensor, number: int) -> tuple[float, float]:
         """Take a step as training does; the seconds of it, and those of the processor."""
         began, worked = time.perf_counter(), time.process_time()
-        self.process_group.all_reduce_flags(0)
+        self.group.all_reduce_flags(0)
         rng = StepRng(0, number * phase.batch, CPU)
         self.averages.add(self.stepper.step(phase, Reals(images, None, None), rng, DECAY))
         return time.perf_counter() - began, time.process_time() - worked
 
 
-def measure(arguments: argparse.Namespace, process_group: ProcessGroup) -> None:
+def measure(arguments: argparse.Namespace, group: ProcessGroup) -> None:
     config = validated(TrainConfig, compose("train", []))
     compute = choose_compute(Precision.fp32, config.compute, CPU)
     ways = {
         "alone": Variant(arguments, compute, ProcessGroup.single_process(CPU), GradientReducer()),
-        "launched": Variant(arguments, compute, process_group, GradientReducer()),
-        "dense": Variant(arguments, compute, process_group, AllReduceFp32(process_group)),
+        "launched": Variant(arguments, compute, group, GradientReducer()),
+        "dense": Variant(arguments, compute, group, AllReduceFp32(group)),
     }
     names = list(ways)
     for stage in arguments.stages:
@@ -124,9 +124,9 @@ def main() -> None:
         subprocess.run([*program, *sys.argv], check=True)  # noqa: S603 - itself
         return
     set_up(CPU, Precision.fp32)
-    process_group = ProcessGroup.connect(place, CPU, 120)
-    measure(arguments, process_group)
-    process_group.shutdown()
+    group = ProcessGroup.connect(place, CPU, 120)
+    measure(arguments, group)
+    group.shutdown()
 
 
 if __name__ == "__main__":

@@ -141,8 +141,8 @@ def test_a_run_that_does_not_start_is_told_as_it_says(capsys, tmp_path, make_pyr
 @pytest.mark.parametrize(("local", "devices"), [(1, "cpu"), (2, "cpu:2")])
 def test_the_start_is_that_of_the_run_with_one_small_update(local, devices):
     settings = config("elastic=true", "schedule.batch_factor=2", "workers.nodes=2", "workers.rendezvous=node0:29500")
-    process_group = ProcessGroup(RankInfo(0, 2 * local, 0, local), torch.device("cpu"), None, None)
-    short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), process_group))
+    group = ProcessGroup(RankInfo(0, 2 * local, 0, local), torch.device("cpu"), None, None)
+    short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), group))
     schedule = short.schedule.build()
     assert (schedule.updates(), schedule.phases[0].batch) == ((1, 0, 0), 4 * local)  # groups of 4
     assert (short.devices, short.workers.nodes, short.run_dir) == (devices, 1, "run")

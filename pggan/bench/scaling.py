@@ -89,10 +89,10 @@ def check_batches(config: BenchScalingConfig) -> None:
 class TimedReducer(GradientReducer):
     """Another reducer, with the seconds that this rank waited: for the others to come, and for the numbers."""
 
-    def __init__(self, inner: GradientReducer, process_group: ProcessGroup) -> None:
+    def __init__(self, inner: GradientReducer, group: ProcessGroup) -> None:
         super().__init__()
         self.inner = inner
-        self.process_group = process_group
+        self.group = group
         self.seconds = {"idle": 0.0, "communication": 0.0}
 
     def begin_step(self, phase: Phase, images: int) -> None:
@@ -106,14 +106,14 @@ class TimedReducer(GradientReducer):
             wait = self.inner.all_reduce(trainable, batch)
 
         def timed_wait() -> torch.Tensor:
-            synchronize(self.process_group.device)
+            synchronize(self.group.device)
             start = time.perf_counter()
             with record_function("wait for the other ranks"):
-                self.process_group.barrier()
+                self.group.barrier()
             met = time.perf_counter()
             with record_function("wait for gradients"):
                 loss = wait()
-                synchronize(self.process_group.device)
+                synchronize(self.group.device)
             self.seconds["idle"] += met - start
             self.seconds["communication"] += time.perf_counter() - met
             return loss
@@ -124,16 +124,16 @@ class TimedReducer(GradientReducer):
 class Runner:
     """Steps of the first `size` ranks, seen from one of them."""
 
-    def __init__(self, config: BenchScalingConfig, process_group: ProcessGroup, stage: int, batch: int) -> None:
-        self.process_group = process_group
-        device = process_group.device
-        self.phase = phase_of(stage, batch * process_group.world_size)
+    def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
+        self.group = group
+        device = group.device
+        self.phase = phase_of(stage, batch * group.world_size)
         architecture, one = config.model.architecture(max(config.stages), 3, labels=0), trainer_config(config)
-        self.trainer, _ = build_trainer(one, architecture, [self.phase], process_group, check_memory=False)
+        self.trainer, _ = build_trainer(one, architecture, [self.phase], group, check_memory=False)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)
-        generator = torch.Generator(device).manual_seed(process_group.rank)
+        generator = torch.Generator(device).manual_seed(group.rank)
         self.stored = torch.randint(
             256, (count, stage, stage, 3), dtype=torch.uint8, device=device, generator=generator
         )
@@ -142,19 +142,17 @@ class Runner:
         """Take a step; returns the seconds of its data, from bytes on the device to floats."""
         start = time.perf_counter()
         with record_function("data"):
-            images = to_float(
-                mirrored(self.stored, torch.arange(len(self.stored), device=self.process_group.device) % 2 == 0)
-            )
-            synchronize(self.process_group.device)
+            images = to_float(mirrored(self.stored, torch.arange(len(self.stored), device=self.group.device) % 2 == 0))
+            synchronize(self.group.device)
         data = time.perf_counter() - start
-        rng = StepRng(0, self.trainer.state.images, self.process_group.device)
+        rng = StepRng(0, self.trainer.state.images, self.group.device)
         self.trainer.step(self.phase, Reals(images, None, None), rng, DECAY)
-        synchronize(self.process_group.device)
+        synchronize(self.group.device)
         return data
 
     def seconds(self) -> float:
         """How long a step takes."""
-        self.process_group.barrier()
+        self.group.barrier()
         start = time.perf_counter()
         self.step()
         return time.perf_counter() - start
@@ -162,7 +160,7 @@ class Runner:
     def parts(self) -> dict[str, float]:
         """What a step spends its time on, in seconds.  Nothing is hidden behind anything else while it is measured."""
         with self.timed() as reducer:
-            self.process_group.barrier()
+            self.group.barrier()
             start = time.perf_counter()
             data = self.step()
             whole = time.perf_counter() - start
@@ -170,7 +168,7 @@ class Runner:
 
     def trace(self, path: Path) -> None:
         """Write a trace of one step."""
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * (self.process_group.device.type == "cuda"))]
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * (self.group.device.type == "cuda"))]
         with self.timed(), profile(activities=activities) as profiler:
             self.step()
         profiler.export_chrome_trace(str(path))
@@ -179,20 +177,20 @@ class Runner:
     def timed(self) -> Iterator[TimedReducer]:
         """Inside, the trainer's reducer is timed."""
         inner = self.trainer.reducer
-        timed = self.trainer.reducer = TimedReducer(inner, self.process_group)
+        timed = self.trainer.reducer = TimedReducer(inner, self.group)
         try:
             yield timed
         finally:
             self.trainer.reducer = inner
 
 
-def measure(config: BenchScalingConfig, process_group: ProcessGroup) -> int:
+def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     """All stages, in one process; the first one prints."""
-    configure_process(process_group.device, config.precision)
-    if process_group.device.type == "cpu":
+    configure_process(group.device, config.precision)
+    if group.device.type == "cpu":
         use_one_thread()  # as each of several ranks has
     console = Console(stderr=True, highlight=False)
-    process_groups = {size: process_group.subgroup(size) for size in config.processes}
+    process_groups = {size: group.subgroup(size) for size in config.processes}
     batches = per_level("batch", config.batch, min(config.stages), least=1, whole=True)
     rows: list[dict[str, Any]] = []
     for stage in config.stages:
@@ -204,22 +202,22 @@ def measure(config: BenchScalingConfig, process_group: ProcessGroup) -> int:
         parts: dict[int, list[dict[str, float]]] = {size: [] for size in runners}
         for round_number in range(config.warmup + config.steps):
             for size in config.processes:
-                process_group.barrier()
+                group.barrier()
                 if size in runners and round_number < config.warmup:
                     runners[size].step()
                 elif size in runners:
                     seconds[size].append(runners[size].seconds())
                     parts[size].append(runners[size].parts())
-        process_group.barrier()
+        group.barrier()
         if config.trace is not None and (largest := max(config.processes)) in runners:
             Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
-            runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{process_group.rank}.json")
-        if process_group.is_main:
+            runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{group.rank}.json")
+        if group.is_main:
             rows += rows_of(stage, batch, seconds, parts)
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one process with {rows[-1]['processes']}")
-    process_group.barrier()
-    if process_group.is_main:
-        facts = {"hardware": hardware(process_group.device), "versions": versions(), "gradients": config.gradients}
+    group.barrier()
+    if group.is_main:
+        facts = {"hardware": hardware(group.device), "versions": versions(), "gradients": config.gradients}
         show(facts | {"loss": config.loss, "elastic": config.elastic, "stages": rows}, config, scaling_table(rows))
     return 0
 

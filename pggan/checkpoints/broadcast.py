@@ -10,37 +10,37 @@ from pggan.optim.reducer import GradientReducer, Parts
 from pggan.optim.state import State
 
 
-def broadcast_state(state: State, process_group: ProcessGroup) -> None:
+def broadcast_state(state: State, group: ProcessGroup) -> None:
     """Make `state` that of rank 0, bit by bit, on all ranks."""
-    if process_group.world_size == 1:
+    if group.world_size == 1:
         return
     parts, clock = (
-        _broadcast_parts(state.tensors(), process_group),
-        process_group.broadcast_object([state.images, state.phase_index]),
+        _broadcast_parts(state.tensors(), group),
+        group.broadcast_object([state.images, state.phase_index]),
     )
-    if not process_group.is_main:
+    if not group.is_main:
         state.load_tensors(parts)
         state.images, state.phase_index = clock
 
 
-def broadcast_extra_state(checkpoint: Checkpoint | None, reducer: GradientReducer, process_group: ProcessGroup) -> None:
+def broadcast_extra_state(checkpoint: Checkpoint | None, reducer: GradientReducer, group: ProcessGroup) -> None:
     """Give every rank's reducer the extra state that `checkpoint`, of rank 0, holds."""
     there = checkpoint is not None and EXTRA_STATE in checkpoint.parts
-    with process_group.collective_errors():
+    with group.collective_errors():
         parts = {EXTRA_STATE: checkpoint.load(EXTRA_STATE)} if there and checkpoint is not None else {}
-    reducer.load_extra_state(_broadcast_parts(parts, process_group))
+    reducer.load_extra_state(_broadcast_parts(parts, group))
 
 
-def _broadcast_parts(parts: Parts, process_group: ProcessGroup) -> Parts:
+def _broadcast_parts(parts: Parts, group: ProcessGroup) -> Parts:
     """The tensors of rank 0, whose own are given, on all ranks."""
     forms = {
         part: {name: [list(tensor.shape), str(tensor.dtype), tensor.device.type] for name, tensor in tensors.items()}
         for part, tensors in parts.items()
     }
-    forms = process_group.broadcast_object(forms)
-    if not process_group.is_main:
+    forms = group.broadcast_object(forms)
+    if not group.is_main:
         parts = {part: {name: _empty(*form) for name, form in tensors.items()} for part, tensors in forms.items()}
-    process_group.broadcast([tensor for tensors in parts.values() for tensor in tensors.values()])
+    group.broadcast([tensor for tensors in parts.values() for tensor in tensors.values()])
     return parts
 
 

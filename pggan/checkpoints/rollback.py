@@ -25,11 +25,11 @@ class Rollback:
     fault of the recipe comes back at the same position.
     """
 
-    def __init__(self, run_dir: Path, patience: int, process_group: ProcessGroup) -> None:
+    def __init__(self, run_dir: Path, patience: int, group: ProcessGroup) -> None:
         """Args: patience: skipped updates in a row after which `check` raises."""
         self.run_dir = run_dir
         self.patience = patience
-        self.process_group = process_group
+        self.group = group
         self.failed_at = -1
         self.rollbacks = 0
 
@@ -52,13 +52,13 @@ class Rollback:
         Raises UserError when there is none, or when this position, or too many positions, have failed before.
         """
         position, line, checkpoint = problem.images or state.images, "", None
-        with self.process_group.collective_errors():
-            if self.process_group.is_main:
+        with self.group.collective_errors():
+            if self.group.is_main:
                 line, checkpoint = self._restore(state, position, problem)
         self.failed_at = position
         self.rollbacks += 1
-        broadcast_state(state, self.process_group)
-        broadcast_extra_state(checkpoint, reducer, self.process_group)
+        broadcast_state(state, self.group)
+        broadcast_extra_state(checkpoint, reducer, self.group)
         for trainable in (state.g, state.d):
             trainable.skipped.zero_()
         return line

@@ -24,13 +24,13 @@ def run_distributed(
         found = device()
     except UserError as error:  # on all ranks, most likely: only one reports it
         problem, found = error, torch.device("cpu")
-    process_group = ProcessGroup.connect(info, found, timeout_seconds)
+    group = ProcessGroup.connect(info, found, timeout_seconds)
     try:
-        with process_group.collective_errors():
+        with group.collective_errors():
             if problem is not None:
                 raise problem
-        code = run(process_group)
-        process_group.shutdown()
+        code = run(group)
+        group.shutdown()
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR

@@ -81,13 +81,13 @@ class Watchdog:
 
     def __init__(
         self,
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         timeout: float,
         log: Callable[[str], None],
         end: Callable[[int], Any] = os._exit,
     ) -> None:
         """Args: timeout: seconds to wait for a rank; log: tells people; end: ends this process."""
-        self.process_group = process_group
+        self.group = group
         self.timeout = timeout
         self.log = log
         self.end = end
@@ -99,9 +99,9 @@ class Watchdog:
         self._threads: list[Thread] = []
 
     def __enter__(self) -> "Watchdog":
-        if self.process_group.store is not None:
-            store = self.process_group.store.clone()  # type: ignore[attr-defined]  # a connection of its own
-            monitor = HeartbeatMonitor(self.process_group.rank, self.process_group.names, self.timeout)
+        if self.group.store is not None:
+            store = self.group.store.clone()  # type: ignore[attr-defined]  # a connection of its own
+            monitor = HeartbeatMonitor(self.group.rank, self.group.names, self.timeout)
             # Two, because asking a store whose process is stopped takes forever.
             for name, work in (
                 ("heartbeat", lambda: self._send(store, monitor)),
@@ -142,20 +142,20 @@ class Watchdog:
         number = 0
         while not self._ended.wait(HEARTBEAT_SECONDS):
             number += 1
-            waiting = self.process_group.waiting_since is not None
-            mine = Heartbeat(number, waiting, self._allowed, self.position, self.process_group.name)
+            waiting = self.group.waiting_since is not None
+            mine = Heartbeat(number, waiting, self._allowed, self.position, self.group.name)
             try:
-                store.set(f"heartbeat/{self.process_group.rank}", json.dumps(vars(mine)))
-                for rank in range(self.process_group.world_size):
+                store.set(f"heartbeat/{self.group.rank}", json.dumps(vars(mine)))
+                for rank in range(self.group.world_size):
                     key = f"heartbeat/{rank}"
-                    if rank != self.process_group.rank and store.check([key]):
+                    if rank != self.group.rank and store.check([key]):
                         monitor.hear(rank, Heartbeat(**json.loads(store.get(key))), time.monotonic())
             except RuntimeError:  # the store has gone with the process that kept it
                 return
 
     def _watch(self, monitor: HeartbeatMonitor) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
-            said = monitor.stalled_rank(self.process_group.waiting_since, time.monotonic())
+            said = monitor.stalled_rank(self.group.waiting_since, time.monotonic())
             if said:
                 self.log(said)
                 sys.stderr.flush()

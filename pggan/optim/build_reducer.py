@@ -11,23 +11,23 @@ from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
 from pggan.optim.state import State
 
 
-def sends_sparse_updates(config: TrainerConfig, process_group: ProcessGroup) -> bool:
+def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:
     """Whether the reducer makes the updates, and the optimizers get few entries of them."""
-    return config.gradients["name"] == "dgc" and process_group.world_size > 1
+    return config.gradients["name"] == "dgc" and group.world_size > 1
 
 
 def build_reducer(
-    config: TrainerConfig, state: State, process_group: ProcessGroup, partition: BatchPartition
+    config: TrainerConfig, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
     """The reducer that `gradients=` and `elastic=` ask for."""
     dgc = dgc_options(config.gradients, elastic=config.elastic)
     if config.elastic:
-        return ElasticReducer(process_group, partition)
-    if process_group.world_size == 1:
+        return ElasticReducer(group, partition)
+    if group.world_size == 1:
         return GradientReducer()
     if dgc is not None:
         warmup = Warmup(ratio=dgc.ratio, images=dgc.warmup_images)
-        return DgcReducer(process_group, state, config.optimizer, warmup=warmup, clip=dgc.clip)
+        return DgcReducer(group, state, config.optimizer, warmup=warmup, clip=dgc.clip)
     if config.gradients["name"] == "bf16":
-        return AllReduceBf16(process_group)
-    return SharedMemoryReducer(process_group) if shares_memory(process_group) else AllReduceFp32(process_group)
+        return AllReduceBf16(group)
+    return SharedMemoryReducer(group) if shares_memory(group) else AllReduceFp32(group)

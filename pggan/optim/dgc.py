@@ -50,7 +50,7 @@ class DgcReducer(GradientReducer):
 
     def __init__(
         self,
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         state: State,
         optimizer: OptimizerConfig,
         *,
@@ -59,10 +59,10 @@ class DgcReducer(GradientReducer):
     ) -> None:
         """Args: clip: the largest norm of the mean gradient; that of each rank is limited to clip / sqrt(n)."""
         super().__init__()
-        self.process_group = process_group
+        self.group = group
         self.warmup = warmup
         self._optimizer = optimizer
-        self._clip = None if clip is None else clip / process_group.world_size**0.5
+        self._clip = None if clip is None else clip / group.world_size**0.5
         self._names = {id(state.g): "g", id(state.d): "d"}
         self._compressors: dict[str, Compressor] = {}
         self._vectors: dict[str, ParameterVector] = {}
@@ -85,23 +85,19 @@ class DgcReducer(GradientReducer):
         # All have to know of one that is not finite before any of them takes its gradient in.
         unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
         agreed = torch.stack([loss, unbounded.float()])
-        with self.process_group.collective():
-            dist.all_reduce(agreed, group=self.process_group.torch_group)
+        with self.group.collective():
+            dist.all_reduce(agreed, group=self.group.torch_group)
         finite = agreed[1] == 0
         # Of this rank's own images, and as it was before the loss was scaled.
-        factor = (
-            self.process_group.world_size
-            if trainable.scale is None
-            else self.process_group.world_size / trainable.scale
-        )
+        factor = self.group.world_size if trainable.scale is None else self.group.world_size / trainable.scale
         count = max(round(self._share * vector.size), 1)
         message = self._compressor(name, vector.size, loss.device).select(gradients, count, finite, factor)
         trainable.zero_grad()
-        messages = message.new_empty(self.process_group.world_size, len(message))
-        finish = waiter(dist.all_gather(list(messages), message, group=self.process_group.torch_group, async_op=True))
+        messages = message.new_empty(self.group.world_size, len(message))
+        finish = waiter(dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True))
 
         def wait() -> Tensor:
-            with self.process_group.collective():
+            with self.group.collective():
                 finish()
             indices, updates = mean_of(messages, count, vector.room)
             optimizer.set_update(vector.positions(indices), updates)
@@ -114,7 +110,7 @@ class DgcReducer(GradientReducer):
         tensors = {}
         for network, compressor in self._compressors.items():
             for name, tensor in compressor.tensors().items():
-                for rank, theirs in enumerate(self.process_group.all_gather(tensor)):
+                for rank, theirs in enumerate(self.group.all_gather(tensor)):
                     tensors[f"{network}/{rank}/{name}"] = theirs
         return {EXTRA_STATE: tensors} if tensors else {}
 
@@ -125,12 +121,12 @@ class DgcReducer(GradientReducer):
         for network in {name.split("/")[0] for name in tensors}:
             names = {name.split("/")[2] for name in tensors if name.startswith(f"{network}/")}
             mine = {
-                name: tensors[f"{network}/{self.process_group.rank}/{name}"]
-                if len(ranks) == self.process_group.world_size
+                name: tensors[f"{network}/{self.group.rank}/{name}"]
+                if len(ranks) == self.group.world_size
                 else torch.stack([tensors[f"{network}/{rank}/{name}"] for rank in sorted(ranks)]).mean(0)
                 for name in names
             }
-            self._compressor(network, len(mine["residual"]), self.process_group.device).load_tensors(mine)
+            self._compressor(network, len(mine["residual"]), self.group.device).load_tensors(mine)
 
     def _compressor(self, network: str, size: int, device: torch.device) -> Compressor:
         if network not in self._compressors:

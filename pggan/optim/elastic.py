@@ -79,9 +79,9 @@ def tree_sum(sums: Sums, count: int) -> Tensor:
 class ElasticReducer(GradientReducer):
     """Elastic training: the same sum, bit by bit, on any number of ranks."""
 
-    def __init__(self, process_group: ProcessGroup, partition: BatchPartition) -> None:
+    def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
         super().__init__()
-        self.process_group = process_group
+        self.group = group
         self.partition = partition
         self.flat_tensors = partition.most_chunks.bit_length() + 1  # sums of chunks
         self._sums: dict[int, Sums] = {}
@@ -90,7 +90,7 @@ class ElasticReducer(GradientReducer):
     def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
         """Put the gradients of one chunk aside."""
         sums = self._sums.setdefault(id(trainable), {})
-        mine = self.partition.chunks_of(self.process_group.rank, batch)
+        mine = self.partition.chunks_of(self.group.rank, batch)
         done = sum(node.size for node in sums)
         buffer = FlatBuffer(trainable)
         add_chunk(sums, mine[done], buffer.fill(loss))
@@ -104,34 +104,34 @@ class ElasticReducer(GradientReducer):
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer, sums = self._buffers.pop(id(trainable)), self._sums.pop(id(trainable))
-        count, process_group = self.partition.chunks(batch), self.process_group
-        if process_group.world_size == 1:
+        count, group = self.partition.chunks(batch), self.group
+        if group.world_size == 1:
             return lambda: buffer.attach(tree_sum(sums, count))
         # [nodes, ranks, slice]: slice r of every node goes to process r.
-        slice_size = -(-buffer.size // process_group.world_size)
-        padding = slice_size * process_group.world_size - buffer.size
+        slice_size = -(-buffer.size // group.world_size)
+        padding = slice_size * group.world_size - buffer.size
         mine = torch.stack([torch.nn.functional.pad(numbers, (0, padding)) for numbers in sums.values()])
         sums.clear()
-        nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(process_group.world_size)]
-        parts = mine.view(len(mine), process_group.world_size, slice_size).transpose(0, 1).contiguous().view(-1)
+        nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(group.world_size)]
+        parts = mine.view(len(mine), group.world_size, slice_size).transpose(0, 1).contiguous().view(-1)
         received = parts.new_empty(sum(map(len, nodes)) * slice_size)
         sending = dist.all_to_all_single(
             received,
             parts,
             [len(of_rank) * slice_size for of_rank in nodes],
-            [len(mine) * slice_size] * process_group.world_size,
-            group=process_group.torch_group,
+            [len(mine) * slice_size] * group.world_size,
+            group=group.torch_group,
             async_op=True,
         )
 
         def wait() -> Tensor:
-            with process_group.collective():
+            with group.collective():
                 assert sending is not None, "asynchronous operations give one"
                 sending.wait()
                 all_nodes = [node for of_rank in nodes for node in of_rank]
                 total = tree_sum(dict(zip(all_nodes, received.view(-1, slice_size), strict=True)), count)
-                whole = total.new_empty(process_group.world_size, slice_size)
-                dist.all_gather(list(whole), total, group=process_group.torch_group)
+                whole = total.new_empty(group.world_size, slice_size)
+                dist.all_gather(list(whole), total, group=group.torch_group)
             return buffer.attach(whole.view(-1)[: buffer.size])
 
         return wait

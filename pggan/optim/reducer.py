@@ -92,9 +92,9 @@ class AllReduce(GradientReducer, ABC):
     The flat buffers are kept from step to step, and made anew when other layers come into use.
     """
 
-    def __init__(self, process_group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         super().__init__()
-        self.process_group = process_group
+        self.group = group
         self._buffers: dict[int, FlatBuffer] = {}
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
@@ -105,7 +105,7 @@ class AllReduce(GradientReducer, ABC):
         finish = self.start(numbers)
 
         def wait() -> Tensor:
-            with self.process_group.collective():
+            with self.group.collective():
                 finish()
             return buffer.attach(numbers)
 
@@ -122,7 +122,7 @@ class AllReduceFp32(AllReduce):
     flat_tensors = 1
 
     def start(self, numbers: Tensor) -> Callable[[], None]:
-        return waiter(dist.all_reduce(numbers, group=self.process_group.torch_group, async_op=True))
+        return waiter(dist.all_reduce(numbers, group=self.group.torch_group, async_op=True))
 
 
 class AllReduceBf16(AllReduce):
@@ -132,7 +132,7 @@ class AllReduceBf16(AllReduce):
 
     def start(self, numbers: Tensor) -> Callable[[], None]:
         short = numbers.bfloat16()
-        wait = waiter(dist.all_reduce(short, group=self.process_group.torch_group, async_op=True))
+        wait = waiter(dist.all_reduce(short, group=self.group.torch_group, async_op=True))
 
         def finish() -> None:
             wait()

@@ -26,9 +26,9 @@ class SharedMemoryReducer(GradientReducer):
 
     flat_tensors = 2
 
-    def __init__(self, process_group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         super().__init__()
-        self.process_group = process_group
+        self.group = group
         self._buffers: dict[int, FlatBuffer] = {}
         self._rows: dict[int, Tensor] = {}  # [N, P + 1] and what fills the last line
         self._read: dict[int, Callable[[], None]] = {}  # waits until all have collected the last sum
@@ -36,17 +36,17 @@ class SharedMemoryReducer(GradientReducer):
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer, key = self._buffers.get(id(trainable)), id(trainable)
         if key in self._read:
-            with self.process_group.collective():
+            with self.group.collective():
                 self._read[key]()
         if buffer is None or not buffer.fits(trainable):
             buffer = self._buffers[key] = FlatBuffer(trainable)
-            self._rows[key] = shared_rows(self.process_group, buffer.size)
-        rows, total, rank = self._rows[key], buffer.numbers, self.process_group.rank
+            self._rows[key] = shared_rows(self.group, buffer.size)
+        rows, total, rank = self._rows[key], buffer.numbers, self.group.rank
         buffer.fill(super().all_reduce(trainable, batch)(), rows[rank, : buffer.size])
         all_written = self._barrier()
 
         def wait() -> Tensor:
-            with self.process_group.collective():
+            with self.group.collective():
                 all_written()
                 mine = self._slice(rank, buffer.size)
                 torch.add(rows[0, mine], rows[1, mine], out=total[mine])
@@ -54,7 +54,7 @@ class SharedMemoryReducer(GradientReducer):
                     total[mine].add_(row[mine])
                 rows[rank, mine] = total[mine]
                 self._barrier()()
-                for other in range(self.process_group.world_size):
+                for other in range(self.group.world_size):
                     if other != rank:
                         theirs = self._slice(other, buffer.size)
                         total[theirs] = rows[other, theirs]
@@ -64,10 +64,10 @@ class SharedMemoryReducer(GradientReducer):
         return wait
 
     def _barrier(self) -> Callable[[], None]:
-        return waiter(dist.barrier(group=self.process_group.torch_group, async_op=True))
+        return waiter(dist.barrier(group=self.group.torch_group, async_op=True))
 
     def _slice(self, rank: int, size: int) -> slice:
-        width = whole_lines(-(-size // self.process_group.world_size))
+        width = whole_lines(-(-size // self.group.world_size))
         return slice(min(rank * width, size), min((rank + 1) * width, size))
 
 
@@ -76,26 +76,26 @@ def whole_lines(numbers: int) -> int:
     return -(-numbers // LINE) * LINE
 
 
-def shared_rows(process_group: ProcessGroup, size: int) -> Tensor:
+def shared_rows(group: ProcessGroup, size: int) -> Tensor:
     """A row for each rank, seen by all of them.  float32 [N, at least `size`]
 
     It has no name in the file system: whatever ends the ranks, it ends with them.
     Raises UserError when there is too little memory.
     """
     width = whole_lines(size)
-    bytes_needed = process_group.world_size * width * torch.float32.itemsize
-    descriptor = os.memfd_create("gradients") if process_group.is_main else None
+    bytes_needed = group.world_size * width * torch.float32.itemsize
+    descriptor = os.memfd_create("gradients") if group.is_main else None
     try:
-        with process_group.collective_errors():
+        with group.collective_errors():
             if descriptor is not None:
                 reserve(descriptor, bytes_needed)  # too little memory is an error here, not a crash later
-        path = process_group.broadcast_object(path_of(descriptor))
-        rows = torch.from_file(path, shared=True, size=process_group.world_size * width, dtype=torch.float32)
-        process_group.barrier()  # whoever has mapped it keeps it
+        path = group.broadcast_object(path_of(descriptor))
+        rows = torch.from_file(path, shared=True, size=group.world_size * width, dtype=torch.float32)
+        group.barrier()  # whoever has mapped it keeps it
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    return rows.view(process_group.world_size, width)
+    return rows.view(group.world_size, width)
 
 
 def reserve(descriptor: int, size: int) -> None:
@@ -109,21 +109,17 @@ def reserve(descriptor: int, size: int) -> None:
         ) from error
 
 
-def shares_memory(process_group: ProcessGroup) -> bool:
+def shares_memory(group: ProcessGroup) -> bool:
     """Whether all ranks are on one machine, and can map memory of rank 0; called by all ranks."""
-    if (
-        process_group.world_size == 1
-        or process_group.local_world_size < process_group.world_size
-        or process_group.device.type != "cpu"
-    ):
+    if group.world_size == 1 or group.local_world_size < group.world_size or group.device.type != "cpu":
         return False
     token = secrets.token_hex(TOKEN_BYTES)
-    descriptor = os.memfd_create("token") if process_group.is_main and hasattr(os, "memfd_create") else None
+    descriptor = os.memfd_create("token") if group.is_main and hasattr(os, "memfd_create") else None
     try:
         if descriptor is not None:
             os.write(descriptor, token.encode())
-        path, expected = process_group.broadcast_object([path_of(descriptor), token])
-        return process_group.all_reduce_min(int(text_at(path) == expected)) == 1
+        path, expected = group.broadcast_object([path_of(descriptor), token])
+        return group.all_reduce_min(int(text_at(path) == expected)) == 1
     finally:
         if descriptor is not None:
             os.close(descriptor)

@@ -54,7 +54,9 @@ class Probes:
 
     run: Probe  # the updates of the run
     lone: Probe  # one rank's part of the batch, with nothing to reduce; in a run of one rank, the same
-    small: Probe | None  # a group of minibatch stddev alone; None where the part is no larger, or another phase tells
+    small: (
+        Probe | None
+    )  # a stddev_group of minibatch stddev alone; None where the part is no larger, or another phase tells
 
     def all(self) -> list[Probe]:
         """Each one once."""
@@ -65,9 +67,9 @@ class Probes:
         """Of an update on one device, however small its batch: the line through two batch sizes, at 0 images."""
         if self.small is None:
             return 0.0  # it can't be divided any further
-        group = self.small.phase.batch
-        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - group)
-        return max(self.small.seconds - per_image * group, 0.0)
+        stddev_group = self.small.phase.batch
+        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - stddev_group)
+        return max(self.small.seconds - per_image * stddev_group, 0.0)
 
     def timing(self, fixed_seconds: float) -> Timing:
         """What follows from all rounds; of the whole batch on one device, a part of it and `fixed_seconds` tell."""
@@ -84,22 +86,22 @@ class Calibration:
         config: PlanConfig,
         architecture: Architecture,
         costs: Sequence[PhaseCost],
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         *,
         pyramid: ImagePyramid,
         log: Callable[[str], None],
     ) -> None:
         """Args: pyramid: images to train on; log: is told what does not work here."""
-        self.config, self.process_group = config, process_group
-        self.group = config.model.stddev_group
+        self.config, self.group = config, group
+        self.stddev_group = config.model.stddev_group
         phases = [cost.phase for cost in costs]
         batches = (phase.batch for phase in phases)
-        self.partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
-        self.run = TimedUpdates(config, architecture, phases, process_group, pyramid=pyramid, log=log)
+        self.partition = BatchPartition.of(config, batches, group.world_size, group.rank)
+        self.run = TimedUpdates(config, architecture, phases, group, pyramid=pyramid, log=log)
         self.lone = self.run
-        if process_group.world_size > 1 or config.elastic:
+        if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
-            single = ProcessGroup.single_process(process_group.device)
+            single = ProcessGroup.single_process(group.device)
             self.lone = TimedUpdates(alone, architecture, phases, single, pyramid=pyramid, log=log)
 
     def timings(self, costs: Sequence[PhaseCost], log: Callable[[str], None]) -> list[Timing]:
@@ -117,7 +119,7 @@ class Calibration:
         for number in range(2, ROUNDS + 1):
             for probes in found:
                 need = 2 * sum(probe.seconds * (probe.updates.warmup + 1) for probe in probes.all())
-                if self.process_group.broadcast_object(time.monotonic() + need < deadline):
+                if self.group.broadcast_object(time.monotonic() + need < deadline):
                     self._take(probes, number, log)
         fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
         timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
@@ -132,20 +134,18 @@ class Calibration:
         """How long the ranks take to compare their weights, as at every tick; before any `timings`."""
         state = self.run.trainer.state
         weights: dict[str, list[Tensor]] = {"G": list(state.g.network.weights), "D": list(state.d.network.weights)}
-        self.process_group.barrier()
+        self.group.barrier()
         start = time.perf_counter()
-        self.process_group.require_equal_weights(weights)
+        self.group.require_equal_weights(weights)
         return time.perf_counter() - start
 
     def _goes_on(self, cost: PhaseCost, before: PhaseCost | None, found: Sequence[Probes], deadline: float) -> bool:
         """Whether the phase of `cost` can be measured, in time; raises UserError if it is the first and can't."""
-        free = self.process_group.all_reduce_min(
-            free_memory(self.process_group.device, self.process_group.local_world_size)
-        )
+        free = self.group.all_reduce_min(free_memory(self.group.device, self.group.local_world_size))
         fits = free is None or cost.peak_bytes <= USABLE * free
         if before is None:
-            with self.process_group.collective_errors():
-                if not fits and self.process_group.is_main:
+            with self.group.collective_errors():
+                if not fits and self.group.is_main:
                     phase = cost.phase
                     raise UserError(
                         f"A step at {phase.name} with {phase.batch} images does not fit into the memory that is free.",
@@ -154,15 +154,15 @@ class Calibration:
             return True
         probe = found[-1].run
         need = 2 * (probe.updates.warmup + 1) * probe.seconds * cost.flops / before.flops
-        return bool(self.process_group.broadcast_object(fits and time.monotonic() + need < deadline))
+        return bool(self.group.broadcast_object(fits and time.monotonic() + need < deadline))
 
     def _probes(self, phase: Phase, found: Sequence[Probes]) -> Probes:
         run = Probe(self.run, phase)
         part = self.partition.largest_part(phase.batch)
         lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
-        group = min(self.group, part)
-        tells = group < part and phase.resolution not in [probes.run.phase.resolution for probes in found]
-        return Probes(run, lone, Probe(self.lone, replace(phase, batch=group)) if tells else None)
+        stddev_group = min(self.stddev_group, part)
+        tells = stddev_group < part and phase.resolution not in [probes.run.phase.resolution for probes in found]
+        return Probes(run, lone, Probe(self.lone, replace(phase, batch=stddev_group)) if tells else None)
 
     def _take(self, probes: Probes, round_number: int, log: Callable[[str], None]) -> None:
         phase = probes.run.phase

@@ -45,10 +45,10 @@ def run(config: PlanConfig) -> int:
     return launch("plan", to_plain(config), count, once, threads=threads, log=log_to_stderr)
 
 
-def plan_on_rank(config: PlanConfig, process_group: ProcessGroup) -> int:
+def plan_on_rank(config: PlanConfig, group: ProcessGroup) -> int:
     """The plan, on one of the ranks; rank 0 prints."""
-    config = replace(config, processes=sorted({*config.processes, process_group.world_size}))
-    device, loss, schedule = process_group.device, build_loss(config.loss), config.schedule.build()
+    config = replace(config, processes=sorted({*config.processes, group.world_size}))
+    device, loss, schedule = group.device, build_loss(config.loss), config.schedule.build()
     options = compute_options(config.precision, config.compute, device)
     captures_graphs(config.compute, device)  # refuses what is not there
     configure_process(device, config.precision)
@@ -57,8 +57,8 @@ def plan_on_rank(config: PlanConfig, process_group: ProcessGroup) -> int:
     channels, labels, data_note = image_facts(config.data)
     architecture = config.model.architecture(schedule.final_resolution, channels, labels)
     batches = (phase.batch for phase in schedule.phases)
-    partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
-    with Console(stderr=True, highlight=False, quiet=not process_group.is_main).status("Counting") as status:
+    partition = BatchPartition.of(config, batches, group.world_size, group.rank)
+    with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:
         costs = phase_costs(
             architecture,
             schedule,
@@ -70,10 +70,10 @@ def plan_on_rank(config: PlanConfig, process_group: ProcessGroup) -> int:
             log=status.update,
         )
         if config.calibrate:
-            spent = measured_time(config, architecture, process_group=process_group, costs=costs, log=status.update)
+            spent = measured_time(config, architecture, group=group, costs=costs, log=status.update)
         else:
             spent = assumed_time(config, options, device, costs)
-    if not process_group.is_main:
+    if not group.is_main:
         return 0
     plan = summary(config, architecture, costs, spent, device)
     plan["notes"] = [data_note, *plan["notes"]]

@@ -38,7 +38,7 @@ def measured_time(
     config: PlanConfig,
     architecture: Architecture,
     *,
-    process_group: ProcessGroup,
+    group: ProcessGroup,
     costs: Sequence[PhaseCost],
     log: Callable[[str], None],
 ) -> RunTime:
@@ -48,26 +48,26 @@ def measured_time(
         pyramid = noise(
             folder / "noise",
             architecture,
-            max(LEAST_IMAGES, config.model.stddev_group * process_group.local_world_size),
+            max(LEAST_IMAGES, config.model.stddev_group * group.local_world_size),
         )
-        with process_group.collective_errors():
-            if process_group.is_main:
+        with group.collective_errors():
+            if group.is_main:
                 log("Measuring the start of a run")
                 prepared = config.data.path is not None and (Path(config.data.path) / INDEX_FILE).is_file()
                 data = Path(str(config.data.path)) if prepared else pyramid.path
-                start = seconds_of_starting(config, data, folder / "start", process_group)
-        calibration = Calibration(config, architecture, costs, process_group, pyramid=pyramid, log=log_to_stderr)
+                start = seconds_of_starting(config, data, folder / "start", group)
+        calibration = Calibration(config, architecture, costs, group, pyramid=pyramid, log=log_to_stderr)
         comparing = calibration.seconds_of_comparing()
         timings = calibration.timings(costs, log)
         trainer = calibration.run.trainer
         extra_state = trainer.reducer.extra_state()
-        if process_group.is_main:
+        if group.is_main:
             log("Measuring grids, ticks and a checkpoint")
-            probe = OverheadProbe(config, trainer.state, extra_state, process_group.device, folder / "run")
+            probe = OverheadProbe(config, trainer.state, extra_state, group.device, folder / "run")
             overhead = probe.overhead(costs, timings, start=start, comparing=comparing)
-        process_group.barrier()
+        group.barrier()
     guessed = [cost.phase.name for cost, time in zip(costs, timings, strict=True) if time.source == EXTRAPOLATED]
-    ranks = process_group.world_size
+    ranks = group.world_size
     together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
     note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks and checkpoints."
     if guessed:

@@ -27,33 +27,33 @@ DECAY = 0.999
 
 
 class TimedUpdates:
-    """Updates of one trainer, made by the ranks of `process_group` together."""
+    """Updates of one trainer, made by the ranks of `group` together."""
 
     def __init__(
         self,
         config: PlanConfig,
         architecture: Architecture,
         phases: Sequence[Phase],
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         *,
         pyramid: ImagePyramid,
         log: Callable[[str], None],
     ) -> None:
         """Args: pyramid: images to train on; log: is told what does not work here."""
-        self.process_group = process_group
-        self.trainer, _ = build_trainer(config, architecture, phases, process_group, check_memory=False, log=log)
+        self.group = group
+        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
         # The last step of the warm-up tells the pace.
         self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2
         self.accumulator = MetricAccumulator()
         batches = (phase.batch for phase in phases)
-        partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
+        partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         self.stream = RealStream(
             pyramid,
             0,
-            process_group.device,
+            group.device,
             config.data.mirror,
             config.data.labels,
-            budget=budget_bytes(config.data.device_budget_mib, process_group.device),
+            budget=budget_bytes(config.data.device_budget_mib, group.device),
             indices=partition.indices,
         )
 
@@ -68,22 +68,22 @@ class TimedUpdates:
         state.reset_optimizers()
         self.trainer.release_graphs()
         found = [self._mean(phase, position, least_steps, least_seconds) for position in range(min(interval, 2))]
-        self.accumulator.reduce(self.process_group)
+        self.accumulator.reduce(self.group)
         return (found[0] + (interval - 1) * found[-1]) / interval
 
     def _mean(self, phase: Phase, position: int, least_steps: int, least_seconds: float) -> float:
         """Seconds of the updates at `position` in the interval of lazy penalties, 0 being the one with them."""
         pace = [self._one(phase, position, number) for number in range(self.warmup)][-1]
-        count = self.process_group.broadcast_object(max(least_steps, ceil(least_seconds / pace)))
+        count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / pace)))
         return mean(self._one(phase, position, self.warmup + number) for number in range(count))
 
     def _one(self, phase: Phase, position: int, number: int) -> float:
         update = number * self.trainer.loss.reg_interval + position
-        rng = StepRng(0, update * phase.batch, self.process_group.device)
+        rng = StepRng(0, update * phase.batch, self.group.device)
         start = time.perf_counter()
-        self.process_group.all_reduce_flags(0)
+        self.group.all_reduce_flags(0)
         self.accumulator.add(self.trainer.step(phase, self.stream.batch(phase, rng), rng, DECAY))
-        synchronize(self.process_group.device)
+        synchronize(self.group.device)
         return time.perf_counter() - start
 
 

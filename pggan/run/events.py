@@ -32,7 +32,7 @@ class Events:
         config: TrainConfig,
         schedule: Schedule,
         trainer: Trainer,
-        process_group: ProcessGroup,
+        group: ProcessGroup,
         *,
         interruption: Interruption,
         watchdog: Watchdog,
@@ -42,11 +42,11 @@ class Events:
     ) -> None:
         """Args: notes: what every checkpoint is to say besides."""
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
-        self.process_group, self.interruption, self.watchdog = process_group, interruption, watchdog
+        self.group, self.interruption, self.watchdog = group, interruption, watchdog
         self.reporter, self.writer, self.notes = reporter, writer, notes
         self.previews = Previews(config.monitor, schedule, writer.run_dir / "samples", reporter)
         self.accumulator = MetricAccumulator()
-        self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, process_group)
+        self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
         self.is_milestone = False
@@ -76,16 +76,16 @@ class Events:
             return None
         if not self.writer.is_writing:
             self._wait_for_writer()
-        late = self.process_group.is_main and self.interval.is_late
+        late = self.group.is_main and self.interval.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | ROLL_BACK * (self.problem is not None)
-        agreed = self.process_group.all_reduce_flags(flags)
+        agreed = self.group.all_reduce_flags(flags)
         if agreed & ROLL_BACK:
             raise self.problem or NonFiniteError("a checkpoint of rank 0")
         if agreed & STOP:
             return None
         self.save_asked = bool(agreed & SAVE)
         phase = self.schedule.at(state.images)
-        if self.process_group.is_main and self.interval.must_wait(state.images + phase.batch):
+        if self.group.is_main and self.interval.must_wait(state.images + phase.batch):
             with self.watchdog.slow():  # a kill during this step would lose more than an interval
                 self._wait_for_writer()
         if phase.index != state.phase_index:
@@ -119,14 +119,12 @@ class Events:
 
     def _tick(self, phase: Phase) -> None:
         state = self.state
-        self.reporter.tick(state.images, phase, self.accumulator.reduce(self.process_group))
+        self.reporter.tick(state.images, phase, self.accumulator.reduce(self.group))
         self.rollback.check(state)
-        self.process_group.require_equal_weights(
-            {"G": list(state.g.network.weights), "D": list(state.d.network.weights)}
-        )
+        self.group.require_equal_weights({"G": list(state.g.network.weights), "D": list(state.d.network.weights)})
 
     def _show_fakes(self, phase: Phase) -> None:
-        if self.process_group.is_main:
+        if self.group.is_main:
             with self.watchdog.slow():
                 self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
 
@@ -138,7 +136,7 @@ class Events:
         notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()
-            if not self.process_group.is_main:
+            if not self.group.is_main:
                 return
             self.reporter.flush()
             if not self._wait_for_writer():
@@ -166,7 +164,7 @@ class Events:
     def begin(self, pyramid: ImagePyramid) -> None:
         """Before the first step of this command."""
         self.watchdog.begin()
-        if self.state.images == 0 and self.process_group.is_main:
+        if self.state.images == 0 and self.group.is_main:
             self.previews.show_reals(pyramid)
             self._show_fakes(self.schedule.at(0))
 
@@ -174,12 +172,12 @@ class Events:
         """Save what is not saved, and wait for it; raises NonFiniteError, on all ranks, when that can't be kept."""
         if self.saved_at != self.state.images:
             self._save()
-        if self.process_group.is_main:
+        if self.group.is_main:
             with self.watchdog.slow():
                 if self._wait_for_writer():
                     # A kill may have come between a checkpoint and the removal of older ones.
                     prune(self.writer.run_dir, self.state.images, self.config.checkpoint.keep)
-        if problem := self.process_group.broadcast_object(str(self.problem or "")):
+        if problem := self.group.broadcast_object(str(self.problem or "")):
             raise NonFiniteError(problem)
 
     def roll_back(self, problem: NonFiniteError) -> None:

@@ -45,7 +45,7 @@ class MetricAccumulator:
             torch.maximum(running.peaks, numbers, out=running.peaks)
             running.times += 1
 
-    def reduce(self, process_group: ProcessGroup) -> dict[str, float]:
+    def reduce(self, group: ProcessGroup) -> dict[str, float]:
         """The means, or sums, over all ranks since the last call; waits for the device."""
         if not self._of:
             return {}
@@ -61,11 +61,11 @@ class MetricAccumulator:
                 if name.endswith(PEAKED):
                     peak = largest.max()
                     peaks[name + PEAK] = torch.maximum(peaks.get(name + PEAK, peak), peak)
-        totals = process_group.all_reduce_sum(torch.stack(list(sums.values()))).tolist()
-        all_counts = process_group.all_reduce_sum(torch.tensor(list(counts.values()))).tolist()
-        highest = process_group.all_reduce_max(torch.stack(list(peaks.values()))).tolist() if peaks else []
+        totals = group.all_reduce_sum(torch.stack(list(sums.values()))).tolist()
+        all_counts = group.all_reduce_sum(torch.tensor(list(counts.values()))).tolist()
+        highest = group.all_reduce_max(torch.stack(list(peaks.values()))).tolist() if peaks else []
         means = {
-            name: total / (process_group.world_size if name.endswith(COUNTED) else count)
+            name: total / (group.world_size if name.endswith(COUNTED) else count)
             for name, total, count in zip(sums, totals, all_counts, strict=True)
         }
         found = means | dict(zip(peaks, highest, strict=True))

@@ -61,62 +61,60 @@ class RunContext:
 
 
 @contextmanager
-def open_run(config: TrainConfig, process_group: ProcessGroup) -> Iterator[tuple[Trainer, RealStream, Events]]:
+def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer, RealStream, Events]]:
     """The trainer, the real images and the periodic events of a run on this rank; saves and closes what was begun.
 
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     description = describe(config)
-    process_group.require_same(facts(description))
-    configure_process(process_group.device, config.precision)
+    group.require_same(facts(description))
+    configure_process(group.device, config.precision)
     if config.elastic:
         use_one_thread()  # another number of threads adds up in another order
-    partition, run_dir = check(config, process_group)
+    partition, run_dir = check(config, group)
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
         timeout = config.distributed.heartbeat_timeout_seconds
-        watchdog = stack.enter_context(Watchdog(process_group, timeout, rank_logger(run_dir)))
-        with process_group.collective_errors():
-            if process_group.is_main:
+        watchdog = stack.enter_context(Watchdog(group, timeout, rank_logger(run_dir)))
+        with group.collective_errors():
+            if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
-        context = find(config, description, run_dir, process_group)
-        budget = budget_bytes(config.data.device_budget_mib, process_group.device)
+        context = find(config, description, run_dir, group)
+        budget = budget_bytes(config.data.device_budget_mib, group.device)
         trainer, memory = build_trainer(
             config,
             context.architecture,
             context.schedule.phases,
-            process_group,
+            group,
             every_phase=context.resume_point.checkpoint is None,  # once per run, for people
-            image_bytes=budget if process_group.device.type == "cuda" else 0,
+            image_bytes=budget if group.device.type == "cuda" else 0,
         )
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
-        remarks = init_or_restore(config, context, trainer, process_group)
-        disk = stack.enter_context(writing(config, context, trainer.state, process_group))
+        remarks = init_or_restore(config, context, trainer, group)
+        disk = stack.enter_context(writing(config, context, trainer.state, group))
         reporter = stack.enter_context(
-            Reporter(run_dir, context.schedule, context.architecture, process_group.device)
-            if process_group.is_main
-            else NullReporter()
+            Reporter(run_dir, context.schedule, context.architecture, group.device) if group.is_main else NullReporter()
         )
         trainer.log = reporter.line
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
         introduce(reporter, trainer.state, context, config, {"Disk": disk, "Memory": memory.summary})
-        for remark in [*remarks, *idle_cores(config, partition, process_group, available_cores())]:
+        for remark in [*remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
         stream = RealStream(
             context.pyramid,
             config.seed,
-            process_group.device,
+            group.device,
             config.data.mirror,
             config.data.labels,
             budget=budget,
             phase_at=context.schedule.at,
-            **({"indices": partition.indices} if process_group.world_size > 1 else {}),
+            **({"indices": partition.indices} if group.world_size > 1 else {}),
         )
         events = Events(
             config,
             context.schedule,
             trainer,
-            process_group,
+            group,
             interruption=interruption,
             watchdog=watchdog,
             reporter=reporter,
@@ -130,34 +128,34 @@ def open_run(config: TrainConfig, process_group: ProcessGroup) -> Iterator[tuple
 # ---- finding and checking ----------------------------------------------------------------------------------
 
 
-def check(config: TrainConfig, process_group: ProcessGroup) -> tuple[BatchPartition, Path]:
+def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path]:
     """Refuse what can't be, before anything expensive; the partition of batches, and rank 0's run directory."""
     chosen = ""
-    with process_group.collective_errors():
+    with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
-        partition = BatchPartition.of(config, batches, process_group.world_size, process_group.rank)
+        partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         build_loss(config.loss)
-        compute_options(config.precision, config.compute, process_group.device)
-        captures_graphs(config.compute, process_group.device)
-        if process_group.is_main:
+        compute_options(config.precision, config.compute, group.device)
+        captures_graphs(config.compute, group.device)
+        if group.is_main:
             chosen = str(choose_run_dir(config))
-    return partition, Path(process_group.broadcast_object(chosen))
+    return partition, Path(group.broadcast_object(chosen))
 
 
-def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, process_group: ProcessGroup) -> RunContext:
+def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
     """Where to start, and with what; raises UserError when that does not go together."""
     point, schedule = ResumePoint(None, []), config.schedule.build()
-    with process_group.collective_errors():
-        if process_group.is_main:
+    with group.collective_errors():
+        if group.is_main:
             for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
                 clean_partials(directory)
             point = find_resume_point(config.resume, run_dir)
-    pyramid = open_everywhere(config, schedule, process_group)
-    process_group.require_same({"set of images (checksum)": pyramid.fingerprint})
+    pyramid = open_everywhere(config, schedule, group)
+    group.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     remarks = [*point.remarks]
-    with process_group.collective_errors():
+    with group.collective_errors():
         if point.checkpoint is not None:
             check_networks(point.checkpoint, architecture)
             remarks += check_changes(
@@ -166,17 +164,17 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, proces
     return RunContext(run_dir, schedule, pyramid, architecture, description, point, remarks)
 
 
-def open_everywhere(config: TrainConfig, schedule: Schedule, process_group: ProcessGroup) -> ImagePyramid:
+def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
     """The images, prepared if need be: on a disk of all machines once; one rank per machine checks them."""
     largest_batch = max(phase.batch for phase in schedule.phases)
     unchecked = replace(config.data, verify=False)
-    with process_group.collective_errors():
+    with group.collective_errors():
         # Before those of other machines find nothing, too.
-        if process_group.is_main and process_group.world_size > process_group.local_world_size:
+        if group.is_main and group.world_size > group.local_world_size:
             open_data(unchecked, schedule.final_resolution, largest_batch)
     for turn in (True, False):
-        with process_group.collective_errors():
-            if (process_group.local_rank == 0) is turn:
+        with group.collective_errors():
+            if (group.local_rank == 0) is turn:
                 pyramid = open_data(config.data if turn else unchecked, schedule.final_resolution, largest_batch)
     return pyramid  # type: ignore[possibly-undefined]
 
@@ -188,22 +186,20 @@ def facts(description: Mapping[str, Any]) -> dict[str, Any]:
     return {"code": code_in_use(), "torch": description["versions"]["torch"], **config}
 
 
-def init_or_restore(
-    config: TrainConfig, context: RunContext, trainer: Trainer, process_group: ProcessGroup
-) -> list[str]:
+def init_or_restore(config: TrainConfig, context: RunContext, trainer: Trainer, group: ProcessGroup) -> list[str]:
     """Put the trainer where the run goes on, the same on all ranks; what there is to say about it."""
     remarks, checkpoint, state = [*context.remarks], context.resume_point.checkpoint, trainer.state
-    with process_group.collective_errors():
+    with group.collective_errors():
         if checkpoint is not None:
             checkpoint.restore(state)
             remarks.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
             if config.init_from is not None:
                 remarks.append("init_from= was for the beginning of this run, and is ignored from then on.")
-        elif config.init_from is not None and process_group.is_main:
+        elif config.init_from is not None and group.is_main:
             remarks += transfer(config.init_from, state)
-    broadcast_state(state, process_group)
-    broadcast_extra_state(checkpoint, trainer.reducer, process_group)
-    if process_group.world_size == 1 and config.gradients["name"] != "fp32":
+    broadcast_state(state, group)
+    broadcast_extra_state(checkpoint, trainer.reducer, group)
+    if group.world_size == 1 and config.gradients["name"] != "fp32":
         remarks.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
     return remarks
 
@@ -212,13 +208,13 @@ def init_or_restore(
 
 
 @contextmanager
-def writing(config: TrainConfig, context: RunContext, state: State, process_group: ProcessGroup) -> Iterator[str]:
+def writing(config: TrainConfig, context: RunContext, state: State, group: ProcessGroup) -> Iterator[str]:
     """The run directory, made and described, with a line about the disk; rank 0 alone writes.
 
     Raises UserError when there is not enough space, then or later.
     """
-    if not process_group.is_main:
-        with process_group.collective_errors():
+    if not group.is_main:
+        with group.collective_errors():
             pass
         yield ""
         return
@@ -230,10 +226,10 @@ def writing(config: TrainConfig, context: RunContext, state: State, process_grou
         state=state,
         pyramid=context.pyramid,
         description=context.description,
-        moments=process_group.world_size if sends_sparse_updates(config, process_group) else 1,
+        moments=group.world_size if sends_sparse_updates(config, group) else 1,
     )
     try:
-        with process_group.collective_errors():
+        with group.collective_errors():
             disk = require_disk(run_dir, need)
             create_run_dir(run_dir)
             write_config(run_dir, context.description)
@@ -264,11 +260,11 @@ def introduce(
         reporter.line(f"{name:<14} {text}")
 
 
-def idle_cores(config: TrainConfig, partition: BatchPartition, process_group: ProcessGroup, cores: int) -> list[str]:
+def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGroup, cores: int) -> list[str]:
     """What to say when elastic training, with its one thread per rank, could use more of this machine's `cores`."""
     useful = min(cores, *(partition.chunks(phase.batch) for phase in config.schedule.build().phases))
-    enough = useful <= process_group.world_size or torch.get_num_threads() > 1
-    if not config.elastic or process_group.device.type != "cpu" or enough:
+    enough = useful <= group.world_size or torch.get_num_threads() > 1
+    if not config.elastic or group.device.type != "cpu" or enough:
         return []
     return [
         f"Elastic training takes one thread per rank: devices=cpu:{useful} would use {useful} of the {cores} cores "

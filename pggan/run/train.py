@@ -31,15 +31,15 @@ def run(config: TrainConfig) -> int:
     return launch_ranks(config, kind, count)
 
 
-def train(config: TrainConfig, process_group: ProcessGroup) -> int:
+def train(config: TrainConfig, group: ProcessGroup) -> int:
     """Train on one rank: the step, over and over, and what is due in between; returns the exit code."""
-    with open_run(config, process_group) as (trainer, stream, events):
+    with open_run(config, group) as (trainer, stream, events):
         state = trainer.state
         events.begin(stream.pyramid)
         while True:
             try:
                 while (phase := events.before_step()) is not None:
-                    rng = StepRng(config.seed, state.images, process_group.device)
+                    rng = StepRng(config.seed, state.images, group.device)
                     decay = ema_decay(config.ema, state.images, phase.batch)
                     metrics = trainer.step(phase, stream.batch(phase, rng), rng, decay)
                     events.after_step(phase, metrics)

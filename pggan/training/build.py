@@ -24,7 +24,7 @@ def build_trainer(
     config: TrainerConfig,
     architecture: Architecture,
     phases: Sequence[Phase],
-    process_group: ProcessGroup,
+    group: ProcessGroup,
     *,
     check_memory: bool = True,
     every_phase: bool = False,
@@ -37,19 +37,17 @@ def build_trainer(
     largest alone; image_bytes: device memory that images take besides; log: is told what does not work here.
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
-    device, loss = process_group.device, build_loss(config.loss)
+    device, loss = group.device, build_loss(config.loss)
     options = compute_options(config.precision, config.compute, device)
-    partition = BatchPartition.of(
-        config, (phase.batch for phase in phases), process_group.world_size, process_group.rank
-    )
-    sparse = sends_sparse_updates(config, process_group)
+    partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
+    sparse = sends_sparse_updates(config, group)
     capture = captures_graphs(config.compute, device) and not sparse
     half = options.dtype is torch.float16
     state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
-    reducer = build_reducer(config, state, process_group, partition)
+    reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
-        free = free_memory(device, process_group.local_world_size)
+        free = free_memory(device, group.local_world_size)
         memory = fit_memory(
             architecture,
             phases,
@@ -57,7 +55,7 @@ def build_trainer(
             optimizer=config.optimizer,
             options=options,
             device=device,
-            free=process_group.all_reduce_min(None if free is None else free - image_bytes),
+            free=group.all_reduce_min(None if free is None else free - image_bytes),
             partition=partition,
             flat_tensors=reducer.flat_tensors,
             captured=capture,
@@ -66,7 +64,7 @@ def build_trainer(
 
     @lru_cache
     def indices(batch: int) -> Tensor | None:
-        return torch.from_numpy(partition.indices(batch)).to(device) if process_group.world_size > 1 else None
+        return torch.from_numpy(partition.indices(batch)).to(device) if group.world_size > 1 else None
 
     sizes = memory.micro_batch_sizes
     if config.elastic:  # a pass is a chunk
@@ -82,7 +80,7 @@ def build_trainer(
         reset_at_phase=config.optimizer.reset_at_phase,
         capture=capture,
         probe_memory=check_memory and device.type == "cuda" and not config.elastic,
-        any_rank=lambda here: any(process_group.all_gather_object(here)),
+        any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )
     return trainer, memory

@@ -47,8 +47,8 @@ def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
 
 def test_more_processes_get_the_mean_of_what_fewer_had_kept():
     state = new_state(PAPER_LIKE, ADAM, 0, CPU, sparse=True)
-    process_group = ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None)
-    exchange = DgcReducer(process_group, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
+    group = ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None)
+    exchange = DgcReducer(group, state, ADAM, warm_up=WarmUp(ratio=0.1, images=0), clip=None)
     names = ("residual", "mean_square", "steps")
     kept = {f"d/{rank}/{name}": torch.full((5,), float(rank + 1)) for rank in (0, 1) for name in names[:2]}
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}

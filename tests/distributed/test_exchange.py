@@ -59,7 +59,7 @@ class Case:
         return new_state(architecture, ADAM, 0, CPU, half=self.dtype is torch.float16)
 
 
-def step(case, process_group):
+def step(case, group):
     """Gradients of both players (before the update), what was watched, and the weights afterwards."""
     state = case.state()
     caught = {}
@@ -71,16 +71,14 @@ def step(case, process_group):
             caught[name] = torch.cat([gradient.flatten() for gradient in gradients]) / scale
 
         trainable.optimizer.register_step_pre_hook(keep)
-        if name == case.poison and process_group.rank == process_group.world_size - 1:
+        if name == case.poison and group.rank == group.world_size - 1:
             trainable.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
-    partition = BatchPartition(
-        process_group.rank, process_group.world_size, ARCHITECTURE.stddev_group, case.elastic, None
-    )
-    rows = torch.from_numpy(partition.indices(BATCH)) if process_group.world_size > 1 else None
+    partition = BatchPartition(group.rank, group.world_size, ARCHITECTURE.stddev_group, case.elastic, None)
+    rows = torch.from_numpy(partition.indices(BATCH)) if group.world_size > 1 else None
     compute = ComputeOptions(dtype=case.dtype, micro_batch_size=partition.micro_batch_size(BATCH))
     reals = case.reals() if rows is None else case.reals().rows(rows)
     setting = set_up(state, PHASE, reals, LOSSES[case.loss], StepRng(0, 0, CPU), decay=0.9, compute=compute, rows=rows)
-    exchange = build_reducer({"name": case.gradients}, state, ADAM, process_group=process_group, partition=partition)
+    exchange = build_reducer({"name": case.gradients}, state, ADAM, group=group, partition=partition)
     watched = train_step(state, *setting, reducer=reducer)
     weights = {name: torch.cat([w.detach().flatten() for w in p.network.weights]) for name, p in players(state)}
     shown = {name: float(value.float().mean()) for name, value in watched.items()}
@@ -94,9 +92,9 @@ def players(state):
 
 def steps(cases):
     """In a process of several, as plain arrays, which travel between processes."""
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    found = [step(case, process_group) for case in cases]
-    process_group.shutdown()
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [step(case, group) for case in cases]
+    group.shutdown()
     for one in found:
         for part in ("gradients", "weights"):
             one[part] = {name: tensor.numpy() for name, tensor in one[part].items()}
@@ -238,10 +236,10 @@ def test_the_exchange_is_chosen_by_name_and_none_is_needed_alone():
     state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
     for world in (one, two):
         for elastic in (False, True):
-            partition = BatchPartition(0, process_group.world_size, 2, elastic, None)
+            partition = BatchPartition(0, group.world_size, 2, elastic, None)
             for options in WAYS[: 1 if elastic else 3]:
-                exchange = build_reducer(options, state, ADAM, process_group=process_group, partition=partition)
-                kinds[process_group.world_size, elastic, options["name"]] = type(reducer)
+                exchange = build_reducer(options, state, ADAM, group=group, partition=partition)
+                kinds[group.world_size, elastic, options["name"]] = type(reducer)
     assert [kinds[2, False, options["name"]] for options in WAYS] == [AllReduceFp32, AllReduceBf16, DgcReducer]
     assert {kind for (_, elastic, _), kind in kinds.items() if elastic} == {ElasticReducer}
     assert {kinds[1, False, options["name"]] for options in WAYS} == {GradientReducer}

@@ -27,25 +27,25 @@ def gradients_of(trainable, rank, number, layers):
 
 def added_up(kind):
     """Six steps of both players, the last three with more layers: what this process was given, by kind of reducer."""
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    reducer, state, found = kind(process_group), new_state(ARCHITECTURE, ADAM, 0, CPU), []
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    reducer, state, found = kind(group), new_state(ARCHITECTURE, ADAM, 0, CPU), []
     open_files = len(os.listdir("/proc/self/fd"))
     for number in range(6):
         for trainable in (state.d, state.g):
             trainable.forget_gradient()
             layers = 6 if number < 3 else len(trainable.network.weights)
             for weight, gradient in zip(
-                trainable.network.weights, gradients_of(trainable, process_group.rank, number, layers), strict=False
+                trainable.network.weights, gradients_of(trainable, group.rank, number, layers), strict=False
             ):
                 weight.grad = torch.empty_like(weight).copy_(gradient)
-            reducer.add(trainable, torch.tensor(float(process_group.rank + number)), 6)
+            reducer.add(trainable, torch.tensor(float(group.rank + number)), 6)
             loss = reducer.send(trainable, 6)()
             summed = [weight.grad.numpy().copy() for weight in trainable.network.weights[:layers]]
             for weight in trainable.network.weights[:layers]:
                 weight.grad.fill_(float("nan"))  # as an optimizer may: no other process must see it
             found.append((float(loss), summed))
     left = len(os.listdir("/proc/self/fd")) - open_files
-    process_group.shutdown()
+    group.shutdown()
     return found, left
 
 
@@ -80,12 +80,12 @@ def test_two_machines_get_the_same_sums_over_a_socket():
 
 def looked(hidden):
     """Whether this process is told that all see the same memory; `hidden` is the rank that can't."""
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    if process_group.rank == hidden:
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    if group.rank == hidden:
         memory.text_at = lambda path: ""
-    elsewhere = ProcessGroup(RankInfo(process_group.rank, 2, 0, 1), CPU, None, None)  # one process on each machine
-    answer = see_the_same_memory(process_group), see_the_same_memory(elsewhere)
-    process_group.shutdown()
+    elsewhere = ProcessGroup(RankInfo(group.rank, 2, 0, 1), CPU, None, None)  # one process on each machine
+    answer = see_the_same_memory(group), see_the_same_memory(elsewhere)
+    group.shutdown()
     return answer
 
 
@@ -96,10 +96,10 @@ def test_memory_is_shared_where_all_processes_can_see_it_and_nowhere_else(hidden
 
 def without_files():
     """What a process of a system without anonymous files is told."""
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
     del os.memfd_create
-    answer = see_the_same_memory(process_group)
-    process_group.shutdown()
+    answer = see_the_same_memory(group)
+    group.shutdown()
     return answer
 
 

@@ -139,8 +139,8 @@ def quick(monkeypatch):
 
 
 def watchdog_of(store, said, ended, rank=0):
-    process_group = ProcessGroup(RankInfo(rank, 2, rank, 2), torch.device("cpu"), None, store)
-    return Watchdog(process_group, 0.2, said.append, ended.append)
+    group = ProcessGroup(RankInfo(rank, 2, rank, 2), torch.device("cpu"), None, store)
+    return Watchdog(group, 0.2, said.append, ended.append)
 
 
 @pytest.mark.parametrize("stuck", [False, True])

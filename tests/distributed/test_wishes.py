@@ -14,8 +14,8 @@ class Done:
 
 
 def test_alone_a_wish_is_granted_at_once():
-    process_group = ProcessGroup.single_process(CPU)
-    assert [process_group.all_reduce_flags(flags) for flags in (0, 2, 3, 0)] == [0, 2, 3, 0]
+    group = ProcessGroup.single_process(CPU)
+    assert [group.all_reduce_flags(flags) for flags in (0, 2, 3, 0)] == [0, 2, 3, 0]
 
 
 def test_a_wish_is_heard_one_call_later_and_once_though_it_is_still_there(monkeypatch):
@@ -27,5 +27,5 @@ def test_a_wish_is_heard_one_call_later_and_once_though_it_is_still_there(monkey
         return Done()
 
     monkeypatch.setattr(pggan.distributed.process_group.dist, "all_reduce", all_reduce)
-    process_group = ProcessGroup(RankInfo(0, 2, 0, 2), CPU, object(), None)
-    assert [process_group.all_reduce_flags(flags) for flags in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]
+    group = ProcessGroup(RankInfo(0, 2, 0, 2), CPU, object(), None)
+    assert [group.all_reduce_flags(flags) for flags in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]

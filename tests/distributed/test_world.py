@@ -20,103 +20,100 @@ from tests.processes import in_processes, values_of
 CPU = torch.device("cpu")
 
 
-def together(process_group):
+def together(group):
     """Everything that is no collective of tensors alone; what each process saw."""
     found = {
-        "gathered": process_group.all_gather_object("ä" * (3 - process_group.rank)),
-        "told": process_group.broadcast_object({"a": [1, None]} if process_group.is_main else None),
+        "gathered": group.all_gather_object("ä" * (3 - group.rank)),
+        "told": group.broadcast_object({"a": [1, None]} if group.is_main else None),
         "lowest": (
-            process_group.all_reduce_min(5 - process_group.rank),
-            process_group.all_reduce_min(7 if process_group.is_main else None),
-            process_group.all_reduce_min(None),
+            group.all_reduce_min(5 - group.rank),
+            group.all_reduce_min(7 if group.is_main else None),
+            group.all_reduce_min(None),
         ),
     }
-    with process_group.collective_errors():
+    with group.collective_errors():
         found["all well"] = True
     try:
-        with process_group.collective_errors():
-            if process_group.rank == 2:
+        with group.collective_errors():
+            if group.rank == 2:
                 raise UserError("No such thing.", "Take another.")
         found["one failed"] = "went on"
     except (UserError, RemoteUserError) as error:
         found["one failed"] = f"{type(error).__name__}: {error}"
     try:
-        with process_group.collective_errors():
-            raise UserError(f"Process {process_group.rank} too.", "Take another.")
+        with group.collective_errors():
+            raise UserError(f"Process {group.rank} too.", "Take another.")
     except (UserError, RemoteUserError) as error:
         found["all failed"] = f"{type(error).__name__}: {error}"
     try:
-        process_group.require_same({"seed": 0, "torch": "2.13" if process_group.rank < 2 else "2.12"})
+        group.require_same({"seed": 0, "torch": "2.13" if group.rank < 2 else "2.12"})
     except (UserError, RemoteUserError) as error:
         found["different"] = f"{type(error).__name__}: {error}"
     try:  # tables with other keys
-        process_group.require_same({"batch.4": 8} if process_group.rank < 2 else {"batch.4": 8, "batch.8": 16})
+        group.require_same({"batch.4": 8} if group.rank < 2 else {"batch.4": 8, "batch.8": 16})
     except (UserError, RemoteUserError) as error:
         found["more"] = f"{type(error).__name__}: {error}"
     try:
-        process_group.require_same({"batch": 8} if process_group.is_main else {"batch.4": 8})
+        group.require_same({"batch": 8} if group.is_main else {"batch.4": 8})
     except (UserError, RemoteUserError) as error:
         found["other"] = f"{type(error).__name__}: {error}"
-    process_group.require_same({"seed": 0})
+    group.require_same({"seed": 0})
     return found
 
 
-def flags(process_group):
+def flags(group):
     """The third of three processes flags something in the second round."""
-    return [
-        process_group.all_reduce_flags(4 if (process_group.rank, number) == (2, 1) else process_group.rank == 1)
-        for number in range(4)
-    ]
+    return [group.all_reduce_flags(4 if (group.rank, number) == (2, 1) else group.rank == 1) for number in range(4)]
 
 
-def means(process_group):
+def means(group):
     """MetricAccumulator of unequal shares: 1, 2 and 3 numbers."""
     averages = MetricAccumulator()
     for number in range(2):
-        values = torch.full((process_group.rank + 1,), float(process_group.rank))
-        norm = torch.tensor(10.0 * process_group.rank + number)
+        values = torch.full((group.rank + 1,), float(group.rank))
+        norm = torch.tensor(10.0 * group.rank + number)
         averages.add({"scores/reals": values, "D/gradient_norm": norm, "D/skipped": torch.tensor(number == 1)})
-    first = averages.flush(process_group)
-    return first, averages.flush(process_group)
+    first = averages.flush(group)
+    return first, averages.flush(group)
 
 
-def weights(process_group):
+def weights(group):
     """Equal ones, then one with a flipped bit in process 1."""
     generator = torch.Generator().manual_seed(0)
     named = {"G": [torch.randn(3, generator=generator)], "D": [torch.randn(2, 2, generator=generator), torch.ones(2)]}
-    process_group.require_equal_weights(named)
-    if process_group.rank == 1:
+    group.require_equal_weights(named)
+    if group.rank == 1:
         named["D"][0].view(torch.int32)[1, 1] ^= 1
     try:
-        process_group.require_equal_weights(named)
+        group.require_equal_weights(named)
     except (UserError, RemoteUserError) as error:
         return f"{type(error).__name__}: {error}"
     return "went on"
 
 
-def swapped(process_group):
+def swapped(group):
     """The same numbers in another order are other weights."""
     named = {"G": [torch.ones(2), torch.zeros(2)]}
-    if process_group.rank == 1:
+    if group.rank == 1:
         named["G"].reverse()
     try:
-        process_group.require_equal_weights(named)
+        group.require_equal_weights(named)
     except (UserError, RemoteUserError):
         return "ended"
     return "went on"
 
 
-def tensors(process_group):
-    mine = torch.full((2, 3, 4, 4), float(process_group.rank)).contiguous(memory_format=torch.channels_last)
-    gathered = [float(other.mean()) for other in process_group.all_gather(torch.tensor([float(process_group.rank)]))]
-    process_group.broadcast([mine])
-    return float(mine.mean()), gathered, process_group.all_reduce_sum(torch.tensor([1.0, process_group.rank])).tolist()
+def tensors(group):
+    mine = torch.full((2, 3, 4, 4), float(group.rank)).contiguous(memory_format=torch.channels_last)
+    gathered = [float(other.mean()) for other in group.all_gather(torch.tensor([float(group.rank)]))]
+    group.broadcast([mine])
+    return float(mine.mean()), gathered, group.all_reduce_sum(torch.tensor([1.0, group.rank])).tolist()
 
 
 def interpolate_path():
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    found = [function(process_group) for function in (together, flags, means, weights, swapped, tensors)]
-    process_group.shutdown()
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [function(group) for function in (together, flags, means, weights, swapped, tensors)]
+    group.shutdown()
     return found
 
 
@@ -187,11 +184,11 @@ def test_tensors_of_the_first_reach_all_and_totals_are_of_all(visits):
 
 
 def lose_one():
-    process_group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    if process_group.rank == 1:
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        process_group.all_gather_object("there?")
+        group.all_gather_object("there?")
     except PeerLost as error:
         return str(error)
     return "went on"
@@ -214,7 +211,7 @@ def flip_and_train(config):
 
     def take_step(self, phase):
         begin(self, phase)
-        if self.process_group.rank == 1 and self.state.images == 40:
+        if self.group.rank == 1 and self.state.images == 40:
             with torch.no_grad():
                 next(iter(self.state.d.network.weights)).flatten()[:1] *= 1.5
 
@@ -243,7 +240,7 @@ def hang_and_train(config):
         return step(self, *arguments)
 
     Stepper.step = watched_step
-    run.Watchdog = lambda process_group, _, say: Watchdog(process_group, 3.0, say)  # keys begin at 5 seconds
+    run.Watchdog = lambda group, _, say: Watchdog(group, 3.0, say)  # keys begin at 5 seconds
     launch.run(config)
 
 
