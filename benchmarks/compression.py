@@ -29,7 +29,7 @@ from torch import Tensor
 from benchmarks.efficientnet_lite0 import load_extractor
 from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
 from pggan.checkpoints.read import LoadedGenerator
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -40,12 +40,12 @@ from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
 from pggan.networks.networks import cached_weights
 from pggan.networks.numerics import ComputeOptions
-from pggan.run.loop import ema_decay
-from pggan.sampling.images import contact_sheet, save_png
-from pggan.sampling.latents import seed_latents
-from pggan.sampling.render import choose_stage, render
 from pggan.optim.compression import Compressor, WarmUp, layout, mean_of
 from pggan.optim.state import State, Trainable, new_state, update_ema
+from pggan.run.events import ema_decay
+from pggan.sampling.generate import choose_stage, render
+from pggan.sampling.images import contact_sheet, save_png
+from pggan.sampling.latents import seed_latents
 from pggan.training.step import d_forward, frozen, g_forward, make_fakes, micro_batches, set_up
 
 PROCESSES = 2

@@ -26,21 +26,21 @@ import torch
 
 from pggan.bench.steps import phase_of
 from pggan.bench.variants import ADAM, DECAY
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import Precision, TrainConfig
 from pggan.core.architecture import Architecture, Resampling
+from pggan.core.batch import Reals
+from pggan.core.devices import choose_compute, set_up
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
-from pggan.distributed.devices import choose_compute, set_up
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.build_reducer import build_reducer
 from pggan.optim.state import new_state
-from pggan.training.step_runner import Stepper
+from pggan.training.step import Stepper
 
 CPU = torch.device("cpu")
 WAYS = ("plain", "passes", "elastic")
@@ -83,7 +83,7 @@ def stepper_of(arguments: argparse.Namespace, group: ProcessGroup, compute: Comp
     state = new_state(architecture_of(arguments), ADAM, 0, CPU)
     return Stepper(
         state,
-        Logistic(gamma=1.0, interval=1),
+        Logistic(gamma=1.0, reg_interval=1),
         compute,
         record=False,
         log=print,

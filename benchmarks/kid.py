@@ -15,9 +15,9 @@ from torch import Tensor
 from benchmarks.efficientnet_lite0 import EfficientNetLite0, load_extractor
 from pggan.checkpoints.read import load_generator
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.sampling.generate import choose_stage, render
 from pggan.sampling.images import Pixels
 from pggan.sampling.latents import seed_latents
-from pggan.sampling.render import choose_stage, render
 
 FIRST_SEED = 10_000  # not among the faces that people look at
 CHUNK = 64

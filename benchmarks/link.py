@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WAYS = (
-    "gradients=dense",
+    "gradients=fp32",
     "gradients=bf16",
     "gradients=dgc gradients.ratio=0.05",
     "gradients=dgc gradients.ratio=0.01",
@@ -54,11 +54,11 @@ def measure(machines: list[tuple[str, str, str]], overrides: list[str]) -> float
     """Milliseconds of a step of both machines together."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "scaling.json"
-        meet = ["workers.nodes=2", f"workers.rendezvous={machines[0][2]}:{PORT}"]
+        meet = ["distributed.nnodes=2", f"distributed.rdzv_endpoint={machines[0][2]}:{PORT}"]
         command = [sys.executable, "-m", "pggan", "bench", "scaling", "processes=[2]", "devices=cpu", *meet]
         started = [
             subprocess.Popen(  # noqa: S603 - our own words
-                ["ip", "netns", "exec", name, *command, f"workers.address={address}", f"out={out}", *overrides],
+                ["ip", "netns", "exec", name, *command, f"distributed.local_addr={address}", f"out={out}", *overrides],
                 env={**os.environ, "GLOO_SOCKET_IFNAME": interface, "TORCH_CPP_LOG_LEVEL": "ERROR"},
                 stdout=subprocess.DEVNULL,
             )

@@ -31,16 +31,16 @@ from benchmarks.reporting import report
 from pggan.bench.command import hardware
 from pggan.bench.variants import TrainerVariant
 from pggan.checkpoints.interval import images_between, seconds_between
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
+from pggan.core.batch import Reals
+from pggan.core.devices import choose_compute, choose_device, records, set_up
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.data.format.writer import PyramidWriter
-from pggan.distributed.devices import choose_compute, choose_device, records, set_up
 from pggan.losses import build_loss
-from pggan.losses.base import Reals
-from pggan.run.launch import run
 from pggan.run.run_dir import versions
+from pggan.run.train import run
 
 NEVER = 10**9  # images
 IMAGES = 64

@@ -17,13 +17,13 @@ import torch
 from benchmarks.reporting import report
 from pggan.bench.steps import phase_of
 from pggan.bench.variants import ReferenceVariant, TrainerVariant, Variant
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision
+from pggan.core.batch import Reals
+from pggan.core.devices import set_up
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.distributed.devices import set_up
 from pggan.losses import build_loss
-from pggan.losses.base import Reals
 from pggan.networks.numerics import ComputeOptions
 
 CPU = torch.device("cpu")

@@ -27,20 +27,20 @@ import torch
 from benchmarks.elastic import CPU, architecture_of
 from pggan.bench.steps import phase_of
 from pggan.bench.variants import ADAM, DECAY
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import Precision, TrainConfig
+from pggan.core.batch import Reals
+from pggan.core.devices import choose_compute, set_up
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
-from pggan.distributed.devices import choose_compute, set_up
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
-from pggan.run.metrics import MetricAccumulator
 from pggan.optim.reducer import AllReduceFp32, GradientReducer
 from pggan.optim.state import new_state
-from pggan.training.step_runner import Stepper
+from pggan.run.metrics import MetricAccumulator
+from pggan.training.step import Stepper
 
 
 class Variant:
@@ -58,7 +58,7 @@ class Variant:
         self.group = group
         self.stepper = Stepper(
             state,
-            Logistic(gamma=1.0, interval=1),
+            Logistic(gamma=1.0, reg_interval=1),
             compute,
             record=False,
             log=print,

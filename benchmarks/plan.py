@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format.writer import PyramidWriter

@@ -136,7 +136,7 @@ def series(folder: Path, kills: int, per_run: int, processes: int, seed: int) ->
     runs = equal = 0
     while len(seconds) < kills:
         imports.append(seconds_of_importing())
-        victim = Victim(folder, f"run-{runs}", processes, f"workers.restarts={per_run}")
+        victim = Victim(folder, f"run-{runs}", processes, f"distributed.max_restarts={per_run}")
         runs += 1
         killed = 0
         for number in range(min(per_run, kills - len(seconds))):

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from pggan.checkpoints.write import take_snapshot, write_checkpoint
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
+from pggan.core.devices import choose_device
 from pggan.core.validation import validated
-from pggan.distributed.devices import choose_device
 from pggan.optim.state import State, new_state
 
 

@@ -36,12 +36,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import pggan.run.tensorboard  # noqa: F401 - imported here once instead of in every child
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.checkpoints.write import CheckpointWriter
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format.writer import PyramidWriter
-from pggan.run import launch
-from pggan.training.step_runner import Stepper
+from pggan.run import train
+from pggan.training.step import Stepper
 
 BATCH = 8
 TOTAL = 96
@@ -83,7 +83,7 @@ class Soak:
         write_data(folder / "data")
         # What torch sets up in its first run takes a second: here once, and not in every child.
         with redirect_stderr(StringIO()):
-            launch.run(self.config(folder / "warm", TOTAL))
+            train.run(self.config(folder / "warm", TOTAL))
 
     def config(self, run_dir: Path, every_images: int) -> TrainConfig:
         where = [f"data.path={self.folder / 'data'}", f"run_dir={run_dir}"]
@@ -103,7 +103,7 @@ class Soak:
             os.dup2(log, 2)
             count_images(self.shown)
             prepare()
-            code = launch.run(config)
+            code = train.run(config)
         except BaseException:  # whatever it is, it must not go on as a second parent
             import traceback
 

@@ -11,7 +11,7 @@ import pytest
 # Before torch is imported: results depend on the number of threads, and for networks this small one is fastest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid

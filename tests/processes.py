@@ -1,4 +1,4 @@
-"""Functions called in several processes that find each other, as those that a launcher starts do."""
+"""Functions called on several ranks that find each other, as those that a launcher starts do."""
 
 import multiprocessing
 import os
@@ -39,7 +39,7 @@ def in_processes(count: int, function: Callable[..., Any], *arguments: Any) -> l
     They are forked from one process that has imported everything, so that each costs a fraction of a second.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.run.launch", "pggan.run.tensorboard", "torch._dynamo"])
+    context.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard", "torch._dynamo"])
     (port,), started = free_ports(1), []
     for rank in range(count):
         here, there = context.Pipe(duplex=False)
@@ -66,7 +66,7 @@ def values_of(outcomes: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in outcomes]
 
 
-def meet_at(port: int) -> None:
+def set_port(port: int) -> None:
     """Where this process finds the others the next time."""
     os.environ["MASTER_PORT"] = str(port)
 
@@ -79,7 +79,7 @@ def _call(
     os.environ["MASTER_ADDR"] = "localhost"
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    meet_at(port)
+    set_port(port)
     try:
         there.send({"value": function(*arguments)})
     except BaseException as error:

@@ -10,11 +10,11 @@ import torch
 from pggan.bench.loading import drop_from_memory
 from pggan.bench.steps import Steps, phase_of
 from pggan.bench.variants import Memory, TrainerVariant, Variant
-from pggan.cli.main import compose, main
+from pggan.cli.compose import compose, main
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.core.devices import set_float32
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.distributed.devices import set_float32
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.device_rates import Rates
 from tests.definitions import WGAN_GP, variant
@@ -78,7 +78,7 @@ def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):
         ("stages=[]", "for example [4,8,16]"),
         ("batch=6", "groups"),
         ("steps=0", "at least 1"),
-        ("loss.interval=0", "at least 1"),
+        ("loss.reg_interval=0", "at least 1"),
         ("loss.name=nope", "nope"),
         ("penalties=[tangent,nope]", "autograd"),
         ("modes=[]", "compiled_graph"),
@@ -168,7 +168,7 @@ def test_steps_that_are_recorded_are_timed_after_their_recording(monkeypatch):
         done.append("recorded")
         return lambda: done.append("replayed"), function()
 
-    monkeypatch.setattr("pggan.training.step_runner.capture_cuda", capture)
+    monkeypatch.setattr("pggan.training.step.capture_cuda", capture)
     seconds = small_steps(WGAN_GP, recorded_way([])).measure(phase_of(8, 4), steps=2, warmup=0)
     assert done == ["recorded", "replayed", "replayed", "replayed"]  # the first replay is not timed
     assert list(seconds) == ["0"]
@@ -178,7 +178,7 @@ def test_what_does_not_work_is_told_and_kept_for_its_stage(monkeypatch):
     def refuse(function):
         raise RuntimeError("no such thing\nsecond line")
 
-    monkeypatch.setattr("pggan.training.step_runner.capture_cuda", refuse)
+    monkeypatch.setattr("pggan.training.step.capture_cuda", refuse)
     notices = []
     way = recorded_way(notices)
     steps = small_steps(WGAN_GP, way)
@@ -209,7 +209,7 @@ def test_ways_take_turns_and_every_round_has_one_update_with_penalties(monkeypat
     told = []
     monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: told.append(precision))
     full, short = Precision.fp32, Precision.tf32
-    lazy = dataclasses.replace(WGAN_GP, interval=2)
+    lazy = dataclasses.replace(WGAN_GP, reg_interval=2)
     small_steps(lazy, Recorder(full, told), Recorder(short, told)).measure(phase_of(8, 4), steps=1, warmup=1)
     turns = [[full, (full, n), (full, n + 4), short, (short, n), (short, n + 4)] for n in (0, 8)]
     assert told == ["begin", "begin", *turns[0], *turns[1]]

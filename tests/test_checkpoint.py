@@ -21,7 +21,7 @@ from pggan.checkpoints.read import (
 from pggan.checkpoints.write import NonFiniteError, Snapshot, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
 from pggan.core.errors import UserError
-from pggan.run import launch
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, toy_data):
     """A finished run with two checkpoints."""
-    from pggan.cli.main import compose
+    from pggan.cli.compose import compose
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
 
@@ -46,7 +46,7 @@ def finished(tmp_path_factory, toy_data):
         "checkpoint.every_images=64",
         "devices=cpu",
     ]
-    launch.run(validated(TrainConfig, compose("train", overrides)))
+    train.run(validated(TrainConfig, compose("train", overrides)))
     return run_dir
 
 

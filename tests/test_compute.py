@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
+from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
@@ -20,8 +20,8 @@ from tests.definitions import ADAM, WGAN_GP, variant
 CPU = torch.device("cpu")
 LOSSES = {
     "wgan_gp": WGAN_GP,
-    "logistic": Logistic(gamma=1.0, interval=1),
-    "relativistic": Relativistic(gamma=1.0, interval=1),
+    "logistic": Logistic(gamma=1.0, reg_interval=1),
+    "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
 ARCHITECTURE = variant(resolution=32, labels=2, latent_size=8, fmap_base=64, fmap_max=16)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from pggan.bench.steps import phase_of
+from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
-from pggan.losses.base import Reals
 from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state
 from pggan.training.fake_step import FakeStep
 from pggan.training.op_counter import OpCounter
-from pggan.optim.state import new_state
 from pggan.training.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 

@@ -9,20 +9,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.bench.steps import phase_of
 from pggan.core.architecture import Resampling
+from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
-from pggan.training.flops import Counter, halfway
 from pggan.optim.state import new_state
+from pggan.training.fake_step import Counter, halfway
 from pggan.training.step import train_step
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-LAZY = dataclasses.replace(WGAN_GP, interval=2)
-LOSSES = [LAZY, Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=2)]
+LAZY = dataclasses.replace(WGAN_GP, reg_interval=2)
+LOSSES = [LAZY, Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=2)]
 SMALL = variant(resolution=16, fmap_base=64, fmap_max=8, latent_size=8, labels=3)
 BATCH = 8
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pggan.run.run import idle_cores
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints.read import load_generator, newest_checkpoint
+from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.distributed.devices import choose_device
 from pggan.distributed.membership import batch_partition
 from pggan.distributed.process_group import ProcessGroup
-from pggan.run import launch
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.run.run import idle_cores
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -29,7 +29,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, float]]:
 
 def test_a_run_leaves_everything_the_design_promises(tiny_config, tmp_path):
     run_dir = tmp_path / "run"
-    assert launch.run(tiny_config(f"run_dir={run_dir}")) == 0
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     names = {path.name for path in run_dir.iterdir()}
     assert {"config.yaml", "train.log", "metrics.jsonl", "samples", "checkpoints", "generator.safetensors"} <= names
     assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
@@ -43,7 +43,7 @@ def test_a_run_leaves_everything_the_design_promises(tiny_config, tmp_path):
 
 
 def test_metrics_are_written_once_per_tick_with_all_that_people_watch(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     metrics = metrics_of(tmp_path)
     assert [line["images"] for line in metrics] == [32, 64, 96, 128, 160]
     assert [line["resolution"] for line in metrics] == [4, 8, 8, 16, 16]
@@ -58,7 +58,7 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(tiny_confi
 
 
 def test_tensorboard_shows_the_scalars_and_both_grids(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     board = EventAccumulator(str(tmp_path)).Reload()
     assert {"D/loss", "G/loss", "schedule/alpha", "schedule/resolution", "speed/images_per_second"} <= set(
         board.Tags()["scalars"]
@@ -69,7 +69,7 @@ def test_tensorboard_shows_the_scalars_and_both_grids(tiny_config, tmp_path):
 
 def test_the_reals_grid_shows_the_data(tiny_config, tmp_path):
     config = tiny_config(f"run_dir={tmp_path}")
-    launch.run(config)
+    train.run(config)
     picture = np.asarray(Image.open(tmp_path / "samples" / "reals.png"))
     assert picture.shape == (2 * 16, 3 * 16, 3)
     top_level = np.fromfile(Path(str(config.data.path)) / "r0016-00000.bin", np.uint8).reshape(-1, 16, 16, 3)
@@ -79,16 +79,16 @@ def test_the_reals_grid_shows_the_data(tiny_config, tmp_path):
 
 def test_a_finished_run_is_left_as_it_is(tiny_config, tmp_path):
     config = tiny_config(f"run_dir={tmp_path}")
-    launch.run(config)
+    train.run(config)
     before = facts_of_run(tmp_path)["state_sha256"], (tmp_path / "metrics.jsonl").read_text()
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
     assert (facts_of_run(tmp_path)["state_sha256"], (tmp_path / "metrics.jsonl").read_text()) == before
 
 
 def test_a_finished_run_goes_on_when_more_images_are_asked_for(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path / 'a'}"))
-    launch.run(tiny_config(f"run_dir={tmp_path / 'a'}", "schedule.total_images=200"))
-    launch.run(tiny_config(f"run_dir={tmp_path / 'b'}", "schedule.total_images=200"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'a'}"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'a'}", "schedule.total_images=200"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'b'}", "schedule.total_images=200"))
     assert facts_of_run(tmp_path / "a")["state_sha256"] == facts_of_run(tmp_path / "b")["state_sha256"]
     assert "schedule.total_images: None -> 200" in (tmp_path / "a" / "train.log").read_text()
 
@@ -96,38 +96,38 @@ def test_a_finished_run_goes_on_when_more_images_are_asked_for(tiny_config, tmp_
 def test_seeds_differ_and_runs_repeat(tiny_config, tmp_path):
     hashes = []
     for number, seed in enumerate((0, 0, 1)):
-        launch.run(tiny_config(f"run_dir={tmp_path / str(number)}", f"seed={seed}"))
+        train.run(tiny_config(f"run_dir={tmp_path / str(number)}", f"seed={seed}"))
         hashes.append(facts_of_run(tmp_path / str(number))["state_sha256"])
     assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_other_networks_are_refused_by_name_before_anything_changes(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     before = (tmp_path / "config.yaml").read_text()
     with pytest.raises(UserError, match="fmap_max: 8 -> 4"):
-        launch.run(tiny_config(f"run_dir={tmp_path}", "model.fmap_max=4"))
+        train.run(tiny_config(f"run_dir={tmp_path}", "model.fmap_max=4"))
     assert (tmp_path / "config.yaml").read_text() == before
 
 
 def test_resume_never_refuses_a_used_directory(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     with pytest.raises(UserError, match="resume=never"):
-        launch.run(tiny_config(f"run_dir={tmp_path}", "resume=never"))
+        train.run(tiny_config(f"run_dir={tmp_path}", "resume=never"))
 
 
 def test_resume_takes_the_path_of_another_run(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path / 'a'}"))
-    launch.run(tiny_config(f"run_dir={tmp_path / 'b'}", f"resume={tmp_path / 'a'}", "schedule.total_images=200"))
-    launch.run(tiny_config(f"run_dir={tmp_path / 'c'}", "schedule.total_images=200"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'a'}"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'b'}", f"resume={tmp_path / 'a'}", "schedule.total_images=200"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'c'}", "schedule.total_images=200"))
     assert facts_of_run(tmp_path / "b")["state_sha256"] == facts_of_run(tmp_path / "c")["state_sha256"]
     with pytest.raises(UserError, match="no checkpoint"):
-        launch.run(tiny_config(f"run_dir={tmp_path / 'd'}", f"resume={tmp_path / 'nowhere'}"))
+        train.run(tiny_config(f"run_dir={tmp_path / 'd'}", f"resume={tmp_path / 'nowhere'}"))
     assert not (tmp_path / "d").exists()
 
 
 def test_data_below_the_final_resolution_is_refused(tiny_config, tmp_path):
     with pytest.raises(UserError, match="goes up to 16x16"):
-        launch.run(tiny_config(f"run_dir={tmp_path / 'run'}", "schedule.final_resolution=32"))
+        train.run(tiny_config(f"run_dir={tmp_path / 'run'}", "schedule.final_resolution=32"))
     assert not (tmp_path / "run").exists()
 
 
@@ -135,24 +135,24 @@ def test_data_below_the_final_resolution_is_refused(tiny_config, tmp_path):
 def test_grey_and_transparent_images_train(tiny_config, make_pyramid, tmp_path, channels):
     make_pyramid(tmp_path / "data", channels=channels)
     config = tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'data'}")
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
     assert facts_of_run(tmp_path / "run")["architecture"]["channels"] == channels
 
 
 def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, labelled_data):
     config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
     assert {"D/labels_reals", "D/labels_fakes", "G/labels_fakes"} <= set(metrics_of(tmp_path)[-1])
     assert facts_of_run(tmp_path)["architecture"]["labels"] == 3
 
 
 def test_checkpoints_beyond_keep_are_dropped_oldest_first(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "checkpoint.keep=2"))
+    train.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "checkpoint.keep=2"))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000000128", "000000160"]
 
 
 def test_the_saved_generator_is_the_averaged_one(tiny_config, tmp_path):
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     loaded = load_generator(str(tmp_path), choose_device("cpu"))
     checkpoint, _ = newest_checkpoint(tmp_path)
     assert checkpoint is not None
@@ -197,7 +197,7 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
         "monitor.tick_images=2",
         "monitor.grid=1x1",
     )
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
     phases = [line["phase"] for line in metrics_of(tmp_path / "run")]
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
@@ -205,7 +205,7 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
 
 
 def test_elastic_training_says_how_to_use_all_cores(tiny_config):
-    config = tiny_config("elastic=true", "workers.shards=3", "schedule.batch=16")
+    config = tiny_config("elastic=true", "distributed.elastic_chunks=3", "schedule.batch=16")
     alone = ProcessGroup.single_process(torch.device("cpu"))
     (remark,) = idle_cores(config, batch_partition(config, 1), alone, 8)
     assert "devices=cpu:2" in remark  # of 4 groups, at most 2 in each of 3 shards

@@ -11,20 +11,13 @@ import torch
 from omegaconf import OmegaConf
 
 import pggan.losses
+from pggan.core.batch import Reals
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses import LOSSES, build_loss, loss_class
-from pggan.losses.base import (
-    GradientPenalty,
-    NormReference,
-    PenaltyAt,
-    PenaltyContext,
-    Reals,
-    by_autograd,
-    by_jvp,
-    label_loss,
-)
+from pggan.losses.base import by_autograd, by_jvp, label_loss
+from pggan.losses.gradient_penalty import GradientPenalty, NormReference, PenaltyAt, PenaltyContext
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
@@ -35,9 +28,9 @@ CONFIGS = Path(__file__).parents[1] / "configs" / "loss"
 CPU = torch.device("cpu")
 E = math.e
 
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, interval=1)
-LOGISTIC = Logistic(gamma=3.0, interval=1)
-RELATIVISTIC = Relativistic(gamma=3.0, interval=1)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, reg_interval=1)
+LOGISTIC = Logistic(gamma=3.0, reg_interval=1)
+RELATIVISTIC = Relativistic(gamma=3.0, reg_interval=1)
 ALL = [WGAN_GP, LOGISTIC, RELATIVISTIC]
 
 
@@ -419,12 +412,12 @@ def test_a_lazy_penalty_is_due_at_every_interval_th_update(interval, batch):
 
 
 def test_a_lazy_penalty_is_due_at_the_first_update_of_a_run():
-    assert GradientPenalty(name="p", at=PenaltyAt.reals, weight=1.0, interval=8).due(phase(batch=16), 0)
+    assert GradientPenalty(name="p", at=PenaltyAt.reals, weight=1.0, reg_interval=8).due(phase(batch=16), 0)
 
 
 @pytest.mark.parametrize("eager", ALL, ids=lambda loss: type(loss).__name__)
 def test_a_lazy_penalty_counts_interval_times_as_much_and_is_absent_in_between(eager):
-    lazy = dataclasses.replace(eager, interval=4)
+    lazy = dataclasses.replace(eager, reg_interval=4)
     critic, names = linear_critic(normal(1, 4, 4)), [penalty.name for penalty in eager.penalties()]
     assert names
 
@@ -621,7 +614,7 @@ def test_the_yaml_of_a_loss_has_exactly_its_fields(name):
 
 def test_the_default_wgan_gp_is_that_of_the_official_code():
     assert build_loss(options_of("wgan_gp")) == WganGp(
-        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, interval=1
+        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, reg_interval=1
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan.cli.main import compose, main
+from pggan.cli.compose import compose, main
 from pggan.config import PlanConfig, TrainConfig
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, RankInfo
@@ -18,10 +18,9 @@ from pggan.plan.command import image_facts
 from pggan.plan.overhead import checkpoint_count
 from pggan.plan.phases import phase_costs
 from pggan.plan.power import watts_of
-from pggan.plan.starting import shortened
+from pggan.plan.start_time import shortened
 from pggan.plan.tables import Unit, duration
-from pggan.training.fake_step import FakeStep
-from pggan.training.flops import halfway
+from pggan.training.fake_step import FakeStep, halfway
 
 TINY = [
     "schedule.final_resolution=8",
@@ -140,7 +139,9 @@ def test_a_run_that_does_not_start_is_told_as_it_says(capsys, tmp_path, make_pyr
 
 @pytest.mark.parametrize(("local", "devices"), [(1, "cpu"), (2, "cpu:2")])
 def test_the_start_is_that_of_the_run_with_one_small_update(local, devices):
-    settings = config("elastic=true", "schedule.batch_factor=2", "workers.nodes=2", "workers.rendezvous=node0:29500")
+    settings = config(
+        "elastic=true", "schedule.batch_factor=2", "distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500"
+    )
     group = ProcessGroup(RankInfo(0, 2 * local, 0, local), torch.device("cpu"), None, None)
     short = validated(TrainConfig, shortened(settings, Path("images"), Path("run"), group))
     schedule = short.schedule.build()

@@ -22,7 +22,7 @@ SMALLER = {  # what makes a training command a matter of seconds
         "schedule.fade_images=8",
         "schedule.batch=4",
         "schedule.total_images=null",
-        "schedule.decay_images=0",
+        "schedule.lr_decay_images=0",
         "model.fmap_max=4",
         "devices=cpu",
     ],

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 from pggan.checkpoints.read import load_generator
-from pggan.cli.main import compose, main
+from pggan.cli.compose import compose, main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.run import launch
+from pggan.run import train
+from pggan.sampling.generate import render, render_settings
 from pggan.sampling.latents import seed_latents
-from pggan.sampling.render import render, render_settings
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def run_dir(tmp_path_factory, labelled_data):
         "model.fmap_max=8",
         "devices=cpu",
     ]
-    launch.run(validated(TrainConfig, compose("train", overrides)))
+    train.run(validated(TrainConfig, compose("train", overrides)))
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pggan.cli.main import compose
+from pggan.cli.compose import compose
 from pggan.config import ScheduleConfig, TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule, table_at

@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from pggan.config import EmaConfig
+from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.numerics import ComputeOptions
-from pggan.run.loop import ema_decay
 from pggan.optim.state import new_state, update_ema
+from pggan.run.events import ema_decay
 from pggan.training.step import frozen, train_step
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=32, latent_size=6, fmap_base=32, fmap_max=6)
-LOSSES = [WGAN_GP, Logistic(gamma=1.0, interval=2), Relativistic(gamma=1.0, interval=1)]
+LOSSES = [WGAN_GP, Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=1)]
 
 
 def phase_at(resolution=16, alpha=1.0, index=3, batch=4, rate_g=0.001, rate_d=0.002):

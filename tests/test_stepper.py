@@ -7,18 +7,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pggan.training.step
-import pggan.training.step_runner
+from pggan.core.batch import Reals
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
-from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks.convolution import DIRECT
 from pggan.networks.numerics import ComputeOptions
-from pggan.training.memory_fit import fit
 from pggan.optim.state import new_state, state_sha256
-from pggan.training.step import learn, set_up
-from pggan.training.step_runner import STEPS_BEFORE_RECORDING, Recording, Stepper, tensors_for
+from pggan.training.memory_fit import fit
+from pggan.training.step import STEPS_BEFORE_RECORDING, Recording, Stepper, learn, set_up, tensors_for
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -69,11 +67,11 @@ def recordings(monkeypatch):
         made.append(replay)
         return replay, watched
 
-    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", capture)
+    monkeypatch.setattr(pggan.training.step, "capture_cuda", capture)
     return made
 
 
-@pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, interval=2)])
+@pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, reg_interval=2)])
 def test_recorded_steps_are_the_steps(recordings, loss):
     plain, _ = run(loss)
     recorded, notices = run(loss, record=True)
@@ -99,7 +97,7 @@ def test_without_recordings_training_goes_on_and_says_so_once(monkeypatch):
     def fails(function):
         raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
 
-    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", fails)
+    monkeypatch.setattr(pggan.training.step, "capture_cuda", fails)
     plain, _ = run()
     state, notices = run(record=True)
     assert digest(state) == digest(plain)
@@ -123,7 +121,7 @@ def test_a_recording_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch)
         finally:
             monkeypatch.setattr(pggan.training.step, "update", update)
 
-    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", breaks)
+    monkeypatch.setattr(pggan.training.step, "capture_cuda", breaks)
     plain, _ = run()
     state, notices = run(record=True, any_rank=lambda here: told.append(here) or here)
     assert digest(state) == digest(plain)
@@ -157,9 +155,9 @@ def test_no_recording_outlives_the_memory_it_works_on(monkeypatch):
 
         return replay, watched
 
-    monkeypatch.setattr(pggan.training.step_runner, "capture_cuda", capture)
+    monkeypatch.setattr(pggan.training.step, "capture_cuda", capture)
     # From the second update on: by the time of the first penalty, steps without one have been recorded.
-    loss = Logistic(gamma=1.0, interval=8)
+    loss = Logistic(gamma=1.0, reg_interval=8)
     run(loss, record=True, rehearse=True, first=8, images=160, before_step=steppers.append)
     assert len(checked) > 6
 
@@ -188,7 +186,7 @@ class Operations(TorchDispatchMode):
         (WGAN_GP, ComputeOptions()),
         (WGAN_GP, ComputeOptions(dtype=torch.bfloat16, micro_batch_size=4)),
         (WGAN_GP, ComputeOptions(jvp=True)),
-        (Logistic(gamma=1.0, interval=1), ComputeOptions(activation_checkpointing=True)),
+        (Logistic(gamma=1.0, reg_interval=1), ComputeOptions(activation_checkpointing=True)),
     ],
 )
 def test_a_recorded_step_reads_nothing_back_and_convolves_with_no_feature_maps(loss, compute):
@@ -235,7 +233,7 @@ def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
         raise RuntimeError("capture invalidated")
 
     with pytest.raises(error, match="capture invalidated"):
-        pggan.training.step_runner.capture_cuda(fails)
+        pggan.training.step.capture_cuda(fails)
 
 
 def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
@@ -256,7 +254,7 @@ def test_a_recording_reads_its_own_copies_of_inputs_and_dials(recordings):
 @pytest.mark.fault(28)
 def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(monkeypatch):
     plain, _ = run(compute=ComputeOptions())
-    learn, calls = pggan.training.step_runner.learn, []
+    learn, calls = pggan.training.step.learn, []
 
     def scarce(state, stage, inputs, scalars, **how):
         calls.append((stage.resolution, stage.compute.micro_batch_size))
@@ -265,7 +263,7 @@ def test_out_of_memory_is_answered_once_by_smaller_passes_with_the_same_result(m
             raise torch.OutOfMemoryError("CUDA out of memory")
         return watched
 
-    monkeypatch.setattr(pggan.training.step_runner, "learn", scarce)
+    monkeypatch.setattr(pggan.training.step, "learn", scarce)
     state, notices = run(rehearse=True)
     assert notices == ["Out of memory at 8x8 with 8 images per pass: goes on with 4, which gives the same updates."]
     assert {size for resolution, size in calls if resolution == 8} == {None, 4}
@@ -278,7 +276,7 @@ def test_out_of_memory_again_ends_the_run(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pggan.training.step_runner, "learn", full)
+    monkeypatch.setattr(pggan.training.step, "learn", full)
     with pytest.raises(UserError, match="Out of memory at 4x4 with at most 4 images per pass"):
         run(rehearse=True)
 
@@ -355,7 +353,7 @@ def test_steps_that_are_recorded_by_turns_get_half_of_the_memory():
     from pggan.training.fake_step import FakeStep
 
     phase = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
-    every, lazy = Logistic(gamma=1.0, interval=1), Logistic(gamma=1.0, interval=4)
+    every, lazy = Logistic(gamma=1.0, reg_interval=1), Logistic(gamma=1.0, reg_interval=4)
     need = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, every, ComputeOptions())
     assert not sizes(every, need, recorded=True)
     assert not sizes(lazy, need, recorded=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli.main import compose, main
+from pggan.cli.compose import compose, main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated

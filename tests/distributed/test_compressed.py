@@ -5,17 +5,17 @@ import torch
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.distributed.process_group import ProcessGroup, RankInfo
-from pggan.run import launch
 from pggan.optim.compression import WarmUp
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.state import new_state
+from pggan.run import train
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
 PAPER_LIKE = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8)
 
-DGC = ("gradients=dgc", "gradients.ratio=0.1", "gradients.warm_up_images=16", "devices=cpu")
+DGC = ("gradients=dgc", "gradients.ratio=0.1", "gradients.warmup_images=16", "devices=cpu")
 
 
 def states(run_dir):
@@ -41,7 +41,7 @@ def test_a_run_goes_on_with_what_had_not_been_sent(tiny_config, tmp_path):
     assert states(tmp_path / "parts").header["state_sha256"] == states(tmp_path / "whole").header["state_sha256"]
     # Alone, nothing is compressed: Adam begins anew, the weights go on.
     alone = tiny_config(f"run_dir={tmp_path / 'parts'}", "schedule.total_images=176", *DGC)
-    assert launch.run(alone) == 0
+    assert train.run(alone) == 0
     assert states(tmp_path / "parts").images == 176
 
 

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
+from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
-from pggan.losses.base import NormReference, Reals
+from pggan.losses.gradient_penalty import NormReference
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
@@ -29,9 +30,11 @@ BATCH = 8
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
 LOSSES = {
-    "wgan_gp": WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, interval=1),
-    "logistic": Logistic(gamma=1.0, interval=1),
-    "relativistic": Relativistic(gamma=1.0, interval=1),
+    "wgan_gp": WganGp(
+        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, reg_interval=1
+    ),
+    "logistic": Logistic(gamma=1.0, reg_interval=1),
+    "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
 
 

@@ -12,9 +12,9 @@ from pggan.cli.main import guarded
 from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 from pggan.distributed.process_group import PeerLost, ProcessGroup, RemoteUserError, rank_from_environment
 from pggan.distributed.watchdog import Watchdog
-from pggan.run import launch, loop, run
+from pggan.run import loop, run, train
 from pggan.run.metrics import MetricAccumulator
-from pggan.training.step_runner import Stepper
+from pggan.training.step import Stepper
 from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
@@ -216,7 +216,7 @@ def flip_and_train(config):
                 next(iter(self.state.d.network.weights)).flatten()[:1] *= 1.5
 
     loop.Trainer.take_step = take_step
-    return guarded(lambda: launch.run(config))
+    return guarded(lambda: train.run(config))
 
 
 @pytest.mark.fault(9)
@@ -241,7 +241,7 @@ def hang_and_train(config):
 
     Stepper.step = watched_step
     run.Watchdog = lambda group, _, say: Watchdog(group, 3.0, say)  # keys begin at 5 seconds
-    launch.run(config)
+    train.run(config)
 
 
 @pytest.mark.fault(16)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan.run import launch
-from pggan.training.step_runner import Stepper
+from pggan.run import train
+from pggan.training.step import Stepper
 
 
 @pytest.fixture
@@ -43,5 +43,5 @@ def after_step(monkeypatch):
 def finished_run(tmp_path_factory, tiny_config) -> Path:
     """A run of 160 images with checkpoints at 128 and 160; not to be written to."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    launch.run(tiny_config(f"run_dir={run_dir}"))
+    train.run(tiny_config(f"run_dir={run_dir}"))
     return run_dir

@@ -10,7 +10,7 @@ import torch
 
 from pggan.checkpoints.read import load_generator, newest_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
-from pggan.run import launch
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
 
 
@@ -19,7 +19,7 @@ def stopped(finished_run, tiny_config, tmp_path, after_step) -> Path:
     """A run that was stopped at 104 of 160 images."""
     after_step(lambda state: state.images == 104 and os.kill(os.getpid(), signal.SIGTERM))
     run_dir = tmp_path / "run"
-    assert launch.run(tiny_config(f"run_dir={run_dir}")) == EXIT_INTERRUPTED
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == EXIT_INTERRUPTED
     after_step(lambda state: None)
     return run_dir
 
@@ -35,7 +35,7 @@ ALLOWED = {
     "checkpoint.milestones=[120]": "checkpoint.milestones: [] -> [120] (allowed)",
     "schedule.total_images=168": "schedule.total_images: None -> 168 (allowed)",
     "schedule.batch={4: 8, 16: 4}": "schedule.batch: 8 -> {'4': 8, '16': 4} (allowed)",
-    "average.ramp_up=0.1": "average.ramp_up: 0.05 -> 0.1 (allowed)",
+    "ema.rampup=0.1": "average.ramp_up: 0.05 -> 0.1 (allowed)",
     "loss.drift=0.01": "loss.drift: 0.001 -> 0.01 (allowed)",
 }
 
@@ -49,21 +49,21 @@ REFUSED = {
 
 
 def test_the_same_command_has_no_changes_to_report(stopped, tiny_config):
-    assert launch.run(tiny_config(f"run_dir={stopped}")) == 0
+    assert train.run(tiny_config(f"run_dir={stopped}")) == 0
     assert changed_lines(stopped) == []
 
 
 def test_tables_per_level_are_not_mistaken_for_changes(tiny_config, tmp_path):
     """In JSON their keys are text."""
     config = tiny_config(f"run_dir={tmp_path}", "schedule.batch={4: 8, 16: 4}")
-    launch.run(config)
-    launch.run(config)
+    train.run(config)
+    train.run(config)
     assert changed_lines(tmp_path) == []
 
 
 @pytest.mark.parametrize(("change", "line"), ALLOWED.items())
 def test_a_change_that_is_allowed_is_named_and_nothing_else_is(stopped, tiny_config, change, line):
-    assert launch.run(tiny_config(f"run_dir={stopped}", change)) == 0
+    assert train.run(tiny_config(f"run_dir={stopped}", change)) == 0
     assert changed_lines(stopped) == [line]
 
 
@@ -73,18 +73,18 @@ def test_a_change_that_is_refused_is_named_with_the_reason_beside_those_allowed(
     before = sorted(path.name for path in stopped.iterdir())
     settings = (f"run_dir={stopped}", change, "monitor.tick_images=16")
     with pytest.raises(UserError) as caught:
-        launch.run(tiny_config(*settings))
+        train.run(tiny_config(*settings))
     assert line in str(caught.value)
     assert "monitor.tick_images: 32 -> 16 (allowed)" in str(caught.value)
     assert f"allow_changes=[{name}]" in str(caught.value)
     assert sorted(path.name for path in stopped.iterdir()) == before
-    assert launch.run(tiny_config(*settings, f"allow_changes=[{name}]")) == 0
+    assert train.run(tiny_config(*settings, f"allow_changes=[{name}]")) == 0
     assert any("allowed by allow_changes" in line for line in changed_lines(stopped))
 
 
 def test_a_mistyped_allowance_is_refused(stopped, tiny_config):
     with pytest.raises(UserError, match="Did you mean 'seed'"):
-        launch.run(tiny_config(f"run_dir={stopped}", "allow_changes=[sead]"))
+        train.run(tiny_config(f"run_dir={stopped}", "allow_changes=[sead]"))
 
 
 @pytest.mark.fault(25)
@@ -94,15 +94,15 @@ def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid,
     data = tmp_path / "data"
     make_pyramid(data)
     config = tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={data}")
-    launch.run(config)
+    train.run(config)
     shutil.rmtree(data)
     make_pyramid(data, images=47)
     with pytest.raises(UserError, match=r"the images themselves \(refused: .*other ones") as caught:
-        launch.run(config)
+        train.run(config)
     assert "allow_changes=[data]" in str(caught.value)
     shutil.rmtree(data)
     make_pyramid(tmp_path / "moved")
-    assert launch.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'moved'}")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'moved'}")) == 0
 
 
 # ---- resume= and init_from= --------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid,
 def test_resume_with_a_path_goes_on_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
     after_step(lambda state: state.images == 128 and os.kill(os.getpid(), signal.SIGTERM))
     config = tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped}")
-    assert launch.run(config) == EXIT_INTERRUPTED
+    assert train.run(config) == EXIT_INTERRUPTED
     after_step(lambda state: None)
-    assert launch.run(config) == 0  # the same command: not from 104 again
+    assert train.run(config) == 0  # the same command: not from 104 again
     log = (tmp_path / "new" / "train.log").read_text()
     assert "Going on from 104 images" in log
     assert "Going on from 128 images" in log
@@ -124,13 +124,13 @@ def test_resume_with_a_path_goes_on_in_the_new_directory(stopped, tiny_config, t
 def test_going_back_inside_a_run_is_refused(finished_run, tiny_config):
     older = finished_run / "checkpoints" / "000000128"
     with pytest.raises(UserError, match=r"(?s)not the newest.*new run_dir="):
-        launch.run(tiny_config(f"run_dir={finished_run}", f"resume={older}"))
+        train.run(tiny_config(f"run_dir={finished_run}", f"resume={older}"))
 
 
 def test_a_broken_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
     (stopped / "checkpoints" / "000000104" / "generator_ema.safetensors").unlink()
     with pytest.raises(UserError, match=r"(?s)not a whole checkpoint.*average"):
-        launch.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
+        train.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
 
 
 @pytest.mark.parametrize("kind", ["run", "checkpoint", "file"])
@@ -147,9 +147,9 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
             seen.update({name: value.clone() for name, value in state.g_ema.state_dict().items()})
 
     after_step(look)
-    settings = [f"run_dir={tmp_path}", f"init_from={source}", "average.decay_per_step=0.999999"]
-    config = tiny_config(*settings, "average.half_life_images=null", "schedule.learning_rate_g=0")
-    assert launch.run(config) == 0
+    settings = [f"run_dir={tmp_path}", f"init_from={source}", "ema.decay_per_update=0.999999"]
+    config = tiny_config(*settings, "ema.half_life_images=null", "schedule.learning_rate_g=0")
+    assert train.run(config) == 0
     log = (tmp_path / "train.log").read_text()
     assert f"Weights taken over from {source}; nothing else: optimizers, images shown and schedule start anew." in log
     trained = load_generator(str(finished_run), torch.device("cpu")).network.state_dict()
@@ -157,7 +157,7 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
     discriminators = log.split("discriminator: ")[1].split(" of ")[0]
     assert (discriminators == "0") == (kind == "file")
     assert facts_of_run(tmp_path)["images"] == 160
-    assert launch.run(config) == 0  # the same command goes on, and does not begin anew
+    assert train.run(config) == 0  # the same command goes on, and does not begin anew
     assert "init_from= was for the beginning" in (tmp_path / "train.log").read_text()
 
 
@@ -165,7 +165,7 @@ def test_init_from_grows_further_with_new_layers_on_top(finished_run, tiny_confi
     make_pyramid(tmp_path / "data", resolution=32)
     grown = ["schedule.final_resolution=32", "schedule.first_resolution=16", "schedule.total_images=8"]
     settings = [f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'data'}", f"init_from={finished_run}"]
-    assert launch.run(tiny_config(*settings, *grown)) == 0
+    assert train.run(tiny_config(*settings, *grown)) == 0
     log = (tmp_path / "run" / "train.log").read_text()
     trained, _ = newest_checkpoint(finished_run)
     count = len(trained.load("generator"))
@@ -175,5 +175,5 @@ def test_init_from_grows_further_with_new_layers_on_top(finished_run, tiny_confi
 
 def test_init_from_refuses_networks_of_another_kind(finished_run, tiny_config, tmp_path):
     with pytest.raises(UserError, match=r"(?s)networks of another kind \(.*fmap_max: 8 -> 4"):
-        launch.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"init_from={finished_run}", "model.fmap_max=4"))
+        train.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"init_from={finished_run}", "model.fmap_max=4"))
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.core.errors import UserError
-from pggan.run import launch
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
 
 FILES = ("generator_ema", "discriminator", "generator", "optimizer_d", "optimizer_g")
@@ -57,7 +57,7 @@ def test_the_run_goes_on_from_the_one_before_says_so_once_and_ends_the_same(fini
     wanted = facts_of_run(run_dir)["state_sha256"]
     (newest(run_dir) / "generator_ema.safetensors").write_bytes(b"")
     before = (run_dir / "train.log").read_text()
-    assert launch.run(tiny_config(f"run_dir={run_dir}")) == 0
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     said = (run_dir / "train.log").read_text().removeprefix(before)
     assert said.count("Passed over a broken checkpoint") == 1
     assert "Going on from 128 images" in said
@@ -70,7 +70,7 @@ def test_a_run_without_any_whole_checkpoint_is_not_begun_anew(finished_run, tiny
     for directory in checkpoints_of(run_dir):
         (directory / "state.json").write_text("{")
     with pytest.raises(UserError, match=r"(?s)no whole checkpoint.*000000160.*000000128.*Put back"):
-        launch.run(tiny_config(f"run_dir={run_dir}"))
+        train.run(tiny_config(f"run_dir={run_dir}"))
     assert len(checkpoints_of(run_dir)) == 2
 
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_other_networks_is_refused_with_the_keys_that_differ(fin
         ("model.stddev_group=2", "stddev_group: 4 -> 2"),
     ):
         with pytest.raises(UserError, match=f"(?s){line}.*Give the same model"):
-            launch.run(tiny_config(f"run_dir={finished_run}", override))
+            train.run(tiny_config(f"run_dir={finished_run}", override))
 
 
 @pytest.mark.fault(11)
@@ -103,4 +103,4 @@ def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, 
     header["sha256"] = checksum_of(header)
     state.write_text(json.dumps(header))
     with pytest.raises(UserError, match=r"(?s)does not fit.*fits no parameter.*Remove this directory"):
-        launch.run(tiny_config(f"run_dir={run_dir}"))
+        train.run(tiny_config(f"run_dir={run_dir}"))

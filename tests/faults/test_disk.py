@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints import read as checkpoint
+from pggan.checkpoints import read
 from pggan.cli.main import main
 from pggan.core import atomic_io as files
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.errors import UserError
 from pggan.run import disk_space as preflight
-from pggan.run import launch, run
+from pggan.run import run, train
 from pggan.run.disk_space import DiskNeed, require_disk
 from pggan.run.inspect import facts_of_run
 
@@ -42,13 +42,13 @@ def test_a_disk_that_fills_up_costs_only_what_was_not_saved(tiny_config, tmp_pat
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
     after_step(lambda state: state.images == 104 and fill(small_disk, 16_384))
     with pytest.raises(UserError, match=r"(?s)No space left.*MB more than is free.*last checkpoint is whole"):
-        launch.run(config)
+        train.run(config)
     assert facts_of_run(run_dir)["images"] == 64
     assert leftovers(run_dir) == []
     (small_disk / "ballast").unlink()
     after_step(lambda state: None)
-    assert launch.run(config) == 0
-    launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    assert train.run(config) == 0
+    train.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
     assert facts_of_run(run_dir)["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
 
 
@@ -67,13 +67,13 @@ def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, s
 
     after_step(use_up)
     with pytest.raises(UserError, match=r"(?s)No space left.*no room for more files"):
-        launch.run(config)
+        train.run(config)
     after_step(lambda state: None)
     assert facts_of_run(run_dir)["images"] == 64
     assert leftovers(run_dir) == []
     for path in small_disk.glob("empty-*"):
         path.unlink()
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
 
 
 @pytest.mark.fault(6)
@@ -91,11 +91,11 @@ def test_a_directory_that_becomes_read_only_is_left_with_its_checkpoint(tiny_con
     after_step(make_read_only)
     try:
         with pytest.raises(UserError, match=r"(?s)Read-only file system.*last checkpoint is whole"):
-            launch.run(config)
+            train.run(config)
     finally:
         subprocess.run(["umount", str(run_dir)], check=True)
     assert facts_of_run(run_dir)["images"] == 64
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
 
 
 @pytest.mark.fault(6)
@@ -123,11 +123,11 @@ def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
     after_step(lambda state: state.images == 104 and faults and monkeypatch.setattr(os, call, faults.pop()))
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
     with pytest.raises(UserError, match=os.strerror(number)):
-        launch.run(config)
+        train.run(config)
     assert facts_of_run(run_dir)["images"] == 64
     assert leftovers(run_dir) == []
     monkeypatch.setattr(os, call, real)
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
 
 
 @pytest.mark.fault(7)
@@ -145,7 +145,7 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
 
         monkeypatch.setattr(os, name, call)
 
-    launch.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
+    train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
     for name in ("fsync", "rename", "replace"):
         watch(name)
     from pggan.checkpoints.read import newest_checkpoint
@@ -168,7 +168,7 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
 def test_the_disk_is_looked_at_before_the_first_step(tiny_config, tmp_path, small_disk):
     fill(small_disk, 400_000)
     with pytest.raises(UserError, match=r"will need .* MB more; the disk is .* MB short"):
-        launch.run(tiny_config(f"run_dir={small_disk / 'run'}"))
+        train.run(tiny_config(f"run_dir={small_disk / 'run'}"))
     assert not (small_disk / "run").exists()
 
 
@@ -189,7 +189,7 @@ def test_the_space_predicted_is_what_it_turns_out_to_be(tiny_config, tmp_path, m
     found = []
     predict = preflight.disk_need
     monkeypatch.setattr(run, "disk_need", lambda *a, **o: found.append(predict(*a, **o)) or found[-1])
-    launch.run(tiny_config(f"run_dir={tmp_path}", *overrides))
+    train.run(tiny_config(f"run_dir={tmp_path}", *overrides))
     assert found[0].final == pytest.approx(directory_bytes(tmp_path), rel=0.1)
     assert found[0].files >= sum(path.is_file() for path in tmp_path.rglob("*"))
 

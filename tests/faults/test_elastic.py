@@ -8,13 +8,13 @@ import pytest
 
 from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
-from pggan.run import launch
-from pggan.run.inspect import facts_of_run
-from pggan.run.loop import Trainer
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.step_runner import Stepper
+from pggan.run import train
+from pggan.run.events import Trainer
+from pggan.run.inspect import facts_of_run
+from pggan.training.step import Stepper
 from tests.faults.test_stop import COMBINATIONS, LOSSES, POINTS
-from tests.processes import free_ports, in_processes, meet_at, values_of
+from tests.processes import free_ports, in_processes, set_port, values_of
 
 SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 processes can share it
 
@@ -52,8 +52,8 @@ def train_and_stop(config, stops, ports):
     try:
         codes = []
         for port in ports:
-            meet_at(port)
-            codes.append(launch.run(config))
+            set_port(port)
+            codes.append(train.run(config))
     finally:
         Stepper.step, Trainer.train = step, train
     return codes, shown
@@ -96,7 +96,7 @@ def train_and_stop_everywhere(whole, halting, ports):
 @pytest.mark.parametrize(("loss", "precision"), COMBINATIONS)
 def test_two_processes_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision):
     """The signal reaches the second process only."""
-    settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
+    settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
     codes = values_of(in_processes(2, train_and_stop_everywhere, whole, halting, free_ports(1 + len(POINTS))))
@@ -148,7 +148,7 @@ def test_without_elastic_another_number_of_processes_sees_the_same_images(tiny_c
 def test_a_batch_that_can_not_be_shared_is_refused_before_anything_is_started(tiny_config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "run_several", lambda *_: pytest.fail("started"))
     with pytest.raises(UserError, match="which 3 processes can't share evenly"):
-        launch.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
+        train.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
     with pytest.raises(UserError, match="has 2 shards in elastic training"):
-        launch.run(tiny_config("devices=cpu:3", "elastic=true", f"run_dir={tmp_path / 'run'}"))
+        train.run(tiny_config("devices=cpu:3", "elastic=true", f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()

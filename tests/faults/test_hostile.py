@@ -22,7 +22,7 @@ from pggan.cli import main as cli
 from pggan.cli.main import main
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.run import launch
+from pggan.run import train
 
 CPU = torch.device("cpu")
 

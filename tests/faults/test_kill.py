@@ -11,7 +11,7 @@ import pytest
 from pggan.checkpoints import write as saving
 from pggan.checkpoints.read import checkpoints_of
 from pggan.checkpoints.write import write_checkpoint
-from pggan.run import launch
+from pggan.run import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +58,6 @@ def test_a_kill_at_any_step_loses_one_interval_at_most_however_slow_the_disk(
 
     monkeypatch.setattr(saving, "write_checkpoint", slow)
     after_step(look)
-    assert launch.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.every_images={every}")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.every_images={every}")) == 0
     assert len(lost) == 20
     assert 8 <= max(lost) <= every

@@ -12,11 +12,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from benchmarks.ranks import Victim, settings_of
 from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
-from pggan.cli.main import compose, main
+from pggan.cli.compose import compose, main
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.run.inspect import facts_of_run
-from pggan.run.launch import run
+from pggan.run.train import run
 from tests.processes import in_processes, values_of
 
 pytestmark = [
@@ -131,7 +131,9 @@ def test_killed_processes_come_back_and_the_run_ends_as_if_nothing_had_been(undi
 @pytest.mark.fault(16)
 @pytest.mark.fault(15)
 def test_a_stopped_process_is_named_and_replaced_and_when_no_restarts_are_left_the_run_ends(victims):
-    victim = victims("stopped", "workers.patience_seconds=5", "workers.restarts=1", "schedule.total_images=8000")
+    victim = victims(
+        "stopped", "distributed.heartbeat_timeout_seconds=5", "distributed.max_restarts=1", "schedule.total_images=8000"
+    )
     before = training(victim, steps=2)
     os.kill(before[0], signal.SIGSTOP)  # the one that keeps the store, too
     began = time.monotonic()

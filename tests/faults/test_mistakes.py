@@ -54,9 +54,9 @@ MISTAKES = {
     "schedule.learning_rate_g=inf": "below infinity",
     "schedule.stable_images=-1": "at least 0",
     "schedule.total_images=0": "at least 1",
-    "average.half_life_images=null": "average.decay_per_step=0.999",
-    "average.half_life_images=0": "above 0",
-    "average.ramp_up=-1": "above 0",
+    "ema.half_life_images=null": "ema.decay_per_update=0.999",
+    "ema.half_life_images=0": "above 0",
+    "ema.rampup=-1": "above 0",
     "optimizer.beta2=1": "below 1",
     "optimizer.epsilon=0": "above 0",
     "checkpoint.every_minutes=0": "above 0, or null",
@@ -69,7 +69,7 @@ MISTAKES = {
     "model.fmap_decay=nan": "below infinity",
     "loss.penalty_weight=nan": "below infinity",
     "loss=logistic loss.gamma=-1": "from 0 up",
-    "average.half_life_images=inf": "above 0, or null",
+    "ema.half_life_images=inf": "above 0, or null",
     "schedule.stable_images=0 schedule.fade_images=0": "images to show",
     "monitor.grid=100000x100000": "at most 10000 images",
     # what is not there, or can't be
@@ -137,7 +137,7 @@ def test_a_real_process_refuses_within_three_seconds_beyond_its_imports(tmp_path
         assert "Traceback" not in result.stderr
         return time.monotonic() - began
 
-    imports = seconds("-c", "import pggan.cli.main, pggan.config, hydra, pggan.run.launch", code=0)
+    imports = seconds("-c", "import pggan.cli.main, pggan.config, hydra, pggan.run.train", code=0)
     assert seconds("train.py", f"run_dir={tmp_path / 'run'}", mistake, code=2) < imports + 3
     assert list(tmp_path.iterdir()) == []
 

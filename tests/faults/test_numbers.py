@@ -15,9 +15,9 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.checkpoints.write import require_finite
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.run import launch, loop
+from pggan.run import loop, train
 from pggan.run.inspect import facts_of_run
-from pggan.training.step_runner import Stepper
+from pggan.training.step import Stepper
 from tests.processes import in_processes, values_of
 
 PLAYERS = {"G": "g", "D": "d"}
@@ -80,7 +80,7 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
         return watched
 
     monkeypatch.setattr(Stepper, "step", comparing_step)
-    assert launch.run(tiny_config(f"run_dir={tmp_path}")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path}")) == 0
     assert before
     counts = {line["images"]: line[f"{player}/skipped"] for line in metrics_of(tmp_path)}
     assert counts == {32: 0, 64: 1, 96: 0, 128: 0, 160: 0}
@@ -95,9 +95,9 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
 def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, poison):
     """Bad from 72 images to the tick at 96, the first time only: back to 64, and then as if nothing had been."""
     settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=64")
-    launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
+    train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     poison("G", 72, 96)
-    assert launch.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
+    assert train.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
     log = (tmp_path / "bad" / "train.log").read_text()
     assert log.count("Going back to the checkpoint of 64 images") == 1
     assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
@@ -127,7 +127,7 @@ def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoin
 def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path, poison):
     poison("D", 16, 10**6, times=10**6)
     with pytest.raises(UserError, match=r"(?s)before the first checkpoint.*Lower schedule"):
-        launch.run(tiny_config("checkpoint.roll_back_after=2", f"run_dir={tmp_path}"))
+        train.run(tiny_config("checkpoint.roll_back_after=2", f"run_dir={tmp_path}"))
     assert checkpoints_of(tmp_path) == []
 
 
@@ -145,15 +145,15 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
             with torch.no_grad():
                 next(network.parameters()).view(-1)[0] = math.inf
 
-    launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.roll_back_after=99"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.roll_back_after=99"))
     after_step(spoil)
     config = tiny_config(f"run_dir={tmp_path / 'bad'}", "checkpoint.roll_back_after=99")
     if times == 1:
-        assert launch.run(config) == 0
+        assert train.run(config) == 0
         assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
     else:
         with pytest.raises(UserError, match="again, after going back to 64"):
-            launch.run(config)
+            train.run(config)
     for directory in checkpoints_of(tmp_path / "bad"):
         checkpoint, _ = newest_checkpoint(directory.parents[1])
         require_finite({name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")})
@@ -173,7 +173,7 @@ def spoil_and_train(config):
 
     Stepper.step = watched_step
     saving.write_checkpoint = slowly(saving.write_checkpoint)
-    return launch.run(config)
+    return train.run(config)
 
 
 def slowly(write):
@@ -220,7 +220,7 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
 
     monkeypatch.setattr(loop.Trainer, "step", counting(once[0]))
     monkeypatch.setattr(loop.Trainer, "do_what_is_due", counting(once[1]))
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
     assert waits[32] > 0
 
@@ -228,7 +228,7 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
 @pytest.mark.fault(27)
 def test_a_spike_of_a_thousand_times_raises_an_alarm_at_the_next_tick(tiny_config, tmp_path, poison):
     poison("D", 104, 104, value=1000.0)
-    assert launch.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=192")) == 0
     board = EventAccumulator(str(tmp_path)).Reload()
     alarms = {event.step: event.value for event in board.Scalars("health/alarms")}
     assert alarms == {32: 0, 64: 0, 96: 0, 128: 1, 160: 0, 192: 0}

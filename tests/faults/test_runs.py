@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.run import launch
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.lock import lock_run_dir
 
@@ -70,13 +70,13 @@ def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_loc
 
 @pytest.mark.fault(33)
 def test_a_run_goes_on_on_another_host(tiny_config, tmp_path, monkeypatch, after_step):
-    launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
     stop_at(after_step, 72)
-    launch.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
     (tmp_path / "moved" / ".lock").write_text('{"pid": 1, "host": "gone", "started": "yesterday"}')
     monkeypatch.setattr(socket, "gethostname", lambda: "another-node")
     stop_at(after_step, -1)
-    assert launch.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
     assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
     assert steps_of(tmp_path / "moved") == TICKS
 
@@ -116,7 +116,7 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_
     monkeypatch.setattr(time, "time", lambda: now() + offset[0])
     config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_minutes=1")
     stop_at(after_step, 72)
-    launch.run(config)
+    train.run(config)
     offset[0] = jump
 
     def jump_back(state) -> None:
@@ -124,7 +124,7 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_
             offset[0] = 0.0
 
     after_step(jump_back)
-    assert launch.run(config) == 0
+    assert train.run(config) == 0
     assert steps_of(tmp_path) == TICKS
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["images"] for line in metrics] == TICKS
@@ -144,9 +144,9 @@ def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, 
 
     after_step(pass_time)
     intervals = ("checkpoint.every_images=100000", "checkpoint.keep=9")
-    launch.run(tiny_config(f"run_dir={tmp_path / 'a'}", *intervals, "checkpoint.every_minutes=9"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'a'}", *intervals, "checkpoint.every_minutes=9"))
     assert [path.name for path in sorted((tmp_path / "a" / "checkpoints").iterdir())] == ["000000048", "000000160"]
-    launch.run(tiny_config(f"run_dir={tmp_path / 'b'}", *intervals, "checkpoint.every_minutes=null"))
+    train.run(tiny_config(f"run_dir={tmp_path / 'b'}", *intervals, "checkpoint.every_minutes=null"))
     assert [path.name for path in sorted((tmp_path / "b" / "checkpoints").iterdir())] == ["000000160"]
 
 
@@ -155,7 +155,7 @@ def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, 
     [("[40,100]", ["000000040", "000000104", "000000160"]), ("phases", [f"{n:09d}" for n in (32, 64, 96, 128, 160)])],
 )
 def test_milestones_stay_beyond_the_newest(tiny_config, tmp_path, milestones, kept):
-    launch.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.milestones={milestones}", "checkpoint.keep=1"))
+    train.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.milestones={milestones}", "checkpoint.keep=1"))
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == kept
 
 
@@ -174,9 +174,9 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
     for at in (8, 40, 104, 112, 152):
         after_step(lambda state, at=at: die(state, at))
         with pytest.raises(RuntimeError, match="killed"):
-            launch.run(config)
+            train.run(config)
     after_step(lambda state: None)
-    launch.run(config)
+    train.run(config)
     assert steps_of(tmp_path) == TICKS
     board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
     assert [event.step for event in board.Images("fakes")] == [0, *TICKS]
@@ -225,5 +225,5 @@ def test_training_has_no_other_process_that_could_die_hang_or_be_left_behind(tin
 
     before = {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
     after_step(look)
-    launch.run(tiny_config(f"run_dir={tmp_path}"))
+    train.run(tiny_config(f"run_dir={tmp_path}"))
     assert children <= before

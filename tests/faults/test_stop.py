@@ -15,7 +15,7 @@ from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.signals import SIGNALS, Interruption
-from pggan.run import launch, loop, run
+from pggan.run import loop, run, train
 from pggan.run.inspect import facts_of_run
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +39,9 @@ POINTS = {
 }
 
 LOSSES = {
-    "wgan_gp": ["loss=wgan_gp", "loss.interval=3"],
-    "logistic": ["loss=logistic", "loss.interval=4"],
-    "relativistic": ["loss=relativistic", "loss.interval=1"],
+    "wgan_gp": ["loss=wgan_gp", "loss.reg_interval=3"],
+    "logistic": ["loss=logistic", "loss.reg_interval=4"],
+    "relativistic": ["loss=relativistic", "loss.reg_interval=1"],
 }
 
 COMBINATIONS = [*((loss, precision) for loss in LOSSES for precision in ("fp32", "bf16")), ("wgan_gp", "fp16")]
@@ -53,9 +53,9 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     tiny_config, tmp_path, monkeypatch, after_step, loss, precision
 ):
     """One run stopped at each of the points in turn, against the states of one that is never stopped."""
-    settings = [*LOSSES[loss], f"precision={precision}", "average.ramp_up=0.5", "average.half_life_images=50"]
+    settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
-    launch.run(whole)
+    train.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20
 
@@ -75,7 +75,7 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
     for point, kind in POINTS.items():
-        code = launch.run(halting)
+        code = train.run(halting)
         assert code == (0 if point == 160 else EXIT_INTERRUPTED)
         facts = facts_of_run(tmp_path / "stopped")
         # Where the checkpoint was being written, training may have taken one more step before it noticed.
@@ -116,9 +116,9 @@ def test_a_signal_before_the_first_update_is_no_end_either(tiny_config, tmp_path
     config = tiny_config(f"run_dir={tmp_path / 'stopped'}")
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "show_reals", stop)
-        assert launch.run(config) == EXIT_INTERRUPTED
-    assert launch.run(config) == 0
-    assert launch.run(tiny_config(f"run_dir={tmp_path / 'whole'}")) == 0
+        assert train.run(config) == EXIT_INTERRUPTED
+    assert train.run(config) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'whole'}")) == 0
     stopped, whole = (facts_of_run(tmp_path / name) for name in ("stopped", "whole"))
     assert stopped["state_sha256"] == whole["state_sha256"]
 
@@ -133,7 +133,7 @@ def test_the_last_checkpoint_is_durable_before_the_process_ends(tiny_config, tmp
 
     monkeypatch.setattr(saving, "write_checkpoint", slow)
     after_step(lambda state: state.images == 72 and os.kill(os.getpid(), signal.SIGTERM))
-    assert launch.run(tiny_config(f"run_dir={tmp_path}")) == EXIT_INTERRUPTED
+    assert train.run(tiny_config(f"run_dir={tmp_path}")) == EXIT_INTERRUPTED
     assert [int(path.name) for path in checkpoints_of(tmp_path)] == [64, 72]
     assert facts_of_run(tmp_path)["images"] == 72
 

@@ -94,7 +94,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
     from a process that has imported everything, so that this takes a second.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.run.launch", "pggan.config", "hydra"])
+    context.set_forkserver_preload(["pggan.run.train", "pggan.config", "hydra"])
 
     def run(
         *overrides: list[str],

@@ -83,12 +83,16 @@ def test_over_a_lossy_link_the_machine_where_all_meet_is_lost_and_comes_back(
     link = cable(delay=0.02, loss=0.01)
     elsewhere = tmp_path / "elsewhere" / "run"
     own = [[f"run_dir={run_dir}"], [f"run_dir={elsewhere}"]]
-    impatient = ["workers.patience_seconds=5", "workers.join_seconds=10", "monitor.tick_images=8"]
+    impatient = [
+        "distributed.heartbeat_timeout_seconds=5",
+        "distributed.rdzv_timeout_seconds=10",
+        "monitor.tick_images=8",
+    ]
     for machine, where in zip(link.machines, own, strict=True):  # they meet at the first
         launch.start(
             *("ip", "netns", "exec", machine.name, *TRAIN, *tiny_overrides, *impatient, *where, "devices=cpu:1"),
-            *("workers.nodes=2", f"workers.rendezvous={link.machines[0].address}:29500"),
-            f"workers.address={machine.address}",
+            *("distributed.nnodes=2", f"distributed.rdzv_endpoint={link.machines[0].address}:29500"),
+            f"distributed.local_addr={machine.address}",
             GLOO_SOCKET_IFNAME=machine.interface,
         )
     wait_for((run_dir / "metrics.jsonl").is_file, launch)

@@ -33,7 +33,7 @@ def run_dir(tmp_path) -> Path:
 
 @pytest.fixture
 def settings(tiny_overrides, run_dir) -> list[str]:
-    return [*tiny_overrides, f"run_dir={run_dir}", "workers.join_seconds=3"]
+    return [*tiny_overrides, f"run_dir={run_dir}", "distributed.rdzv_timeout_seconds=3"]
 
 
 def require_told_once(ended, *words: str) -> None:
@@ -139,7 +139,7 @@ def test_processes_that_were_announced_and_did_not_come(ranks, settings, port):
 
 def test_machines_that_do_not_meet(settings, run_dir, stranger, full, port):
     """In processes of their own, as torch's agent sets the environment; side by side, as they mostly wait."""
-    command = [sys.executable, "-m", "pggan", "train", *settings, "devices=cpu:1", "workers.nodes=2"]
+    command = [sys.executable, "-m", "pggan", "train", *settings, "devices=cpu:1", "distributed.nnodes=2"]
     places = {
         f"127.0.0.1:{stranger}": "something else answers there",
         f"127.0.0.1:{port}": "not all 2 came within 3 s",
@@ -147,13 +147,13 @@ def test_machines_that_do_not_meet(settings, run_dir, stranger, full, port):
         f"127.0.0.1:{full}": "nobody answers there",
     }
     started = [
-        subprocess.Popen([*command, f"workers.rendezvous={place}"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, f"distributed.rdzv_endpoint={place}"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for place in places
     ]
     for process, (place, words) in zip(started, places.items(), strict=True):
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 2, errors
-        assert errors.startswith(f"Error: The machines did not meet at workers.rendezvous={place}: ")
+        assert errors.startswith(f"Error: The machines did not meet at distributed.rdzv_endpoint={place}: ")
         assert words in errors
         assert len(errors.splitlines()) == 2
     assert not run_dir.parent.exists()
@@ -172,7 +172,7 @@ def test_a_signal_while_a_machine_looks_for_the_others(settings, run_dir, port, 
 
     monkeypatch.setattr("pggan.distributed.rendezvous._reached", look)
     before = signal.getsignal(number)
-    nodes = ["devices=cpu:1", "workers.nodes=2", f"workers.rendezvous=127.0.0.1:{port}"]
+    nodes = ["devices=cpu:1", "distributed.nnodes=2", f"distributed.rdzv_endpoint=127.0.0.1:{port}"]
     assert main(["train", *settings, *nodes]) == EXIT_INTERRUPTED
     looking.set()
     assert capsys.readouterr().err.startswith(
@@ -188,7 +188,12 @@ def listens(port: int) -> bool:
 
 
 def test_a_signal_while_a_machine_waits_for_the_others(launch, settings, run_dir, port):
-    nodes = ["devices=cpu:1", "workers.nodes=2", f"workers.rendezvous=127.0.0.1:{port}", "workers.join_seconds=60"]
+    nodes = [
+        "devices=cpu:1",
+        "distributed.nnodes=2",
+        f"distributed.rdzv_endpoint=127.0.0.1:{port}",
+        "distributed.rdzv_timeout_seconds=60",
+    ]
     process = launch.start(sys.executable, "-m", "pggan", "train", *settings, *nodes)
     while not listens(port):  # until they could meet there
         assert process.poll() is None, launch.output()
@@ -210,11 +215,11 @@ BEFORE = {
     ("devices=cpu:2", "elastic=true", "schedule.batch=4"): "too few for 2 processes",
     ("devices=3",): "this machine has 0 CUDA devices",
     ("devices=cpu:0",): "devices=cpu:0 is not a choice",
-    ("workers.nodes=2",): "Add workers.rendezvous=HOST:PORT",
-    ("workers.nodes=2", "workers.rendezvous=node0"): "It has to be HOST:PORT",
-    ("workers.nodes=2", "workers.rendezvous=node0:port"): "It has to be HOST:PORT",
-    ("workers.nodes=2", "workers.rendezvous=node0:70000"): "It has to be HOST:PORT",
-    ("workers.nodes=0",): "It has to be at least 1",
+    ("distributed.nnodes=2",): "Add distributed.rdzv_endpoint=HOST:PORT",
+    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0"): "It has to be HOST:PORT",
+    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:port"): "It has to be HOST:PORT",
+    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:70000"): "It has to be HOST:PORT",
+    ("distributed.nnodes=0",): "It has to be at least 1",
 }
 
 

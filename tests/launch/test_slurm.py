@@ -104,7 +104,13 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code,
     assert requeued(tmp_path) == again
     port = 20000 + int(job["SLURM_JOB_ID"]) % 10000
     assert (tmp_path / "step.txt").read_text().split() == [
-        *("pggan", "train", "run_dir=outputs/slurm-700_3", "workers.nodes=2", f"workers.rendezvous=localhost:{port}"),
+        *(
+            "pggan",
+            "train",
+            "run_dir=outputs/slurm-700_3",
+            "distributed.nnodes=2",
+            f"distributed.rdzv_endpoint=localhost:{port}",
+        ),
         *("seed=3", "loss=logistic"),
     ]
 

@@ -38,7 +38,13 @@ def settings(tiny_overrides, run_dir) -> list[str]:
 def agents(settings, port) -> list[str]:
     """Of each of two machines that are both this one."""
     there = f"127.0.0.1:{port}"
-    return [*settings, "devices=cpu:1", "workers.nodes=2", f"workers.rendezvous={there}", "workers.address=127.0.0.1"]
+    return [
+        *settings,
+        "devices=cpu:1",
+        "distributed.nnodes=2",
+        f"distributed.rdzv_endpoint={there}",
+        "distributed.local_addr=127.0.0.1",
+    ]
 
 
 def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
