@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check
+.PHONY: help setup demo test lint quick check
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,8 +27,12 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses auto
 
-check: setup  ## Lint, format, types and tests: what has to pass before a change lands.
+lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses auto
+
+quick: lint  ## Lint, types and unit tests: while working on a change.
+	$(BIN)/python -m pytest --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
+
+check: lint test  ## Lint, types and all tests: what has to pass before a change lands.

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.link rate=100mbit resolution=8` as root, on Linux.  The machines are two network namespaces with a
 cable of that rate between them; each has as many threads as OMP_NUM_THREADS says, or one.  What is timed is
-`pggan bench scaling`, all ways in turn for `rounds`, of which the median counts.
+`pggan bench scaling`, all variants in turn for `rounds`, of which the median counts.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WAYS = (
+VARIANTS = (
     "gradients=fp32",
     "gradients=bf16",
     "gradients=dgc gradients.ratio=0.05",
@@ -74,16 +74,16 @@ def main() -> None:
     options |= dict(argument.split("=", 1) for argument in sys.argv[1:])
     overrides = [f"stages=[{options['resolution']}]", f"batch={options['batch']}", f"steps={options['steps']}"]
     # The networks of a run to 1024x1024: 23 million weights each, of which a lower stage uses most.
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
+    taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     with two_machines(options["rate"]) as machines:
         for _ in range(int(options["rounds"])):
-            for way in WAYS:
-                taken[way].append(measure(machines, [*overrides, *way.split()]))
-    dense = statistics.median(taken[WAYS[0]])
-    for way, all_taken in taken.items():
+            for variant in VARIANTS:
+                taken[variant].append(measure(machines, [*overrides, *variant.split()]))
+    fp32 = statistics.median(taken[VARIANTS[0]])
+    for variant, all_taken in taken.items():
         median = statistics.median(all_taken)
         spread = f"({min(all_taken):.0f} to {max(all_taken):.0f})"
-        print(f"{way:<40} {median:>10.0f} ms/step {spread:<18} {dense / median:6.1f} times dense")
+        print(f"{variant:<40} {median:>10.0f} ms/step {spread:<18} {fp32 / median:6.1f} times fp32")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from pggan.core.batch import Reals
 from pggan.core.devices import choose_compute, choose_device, records, set_up
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.data.format.writer import PyramidWriter
+from pggan.data.format.writer import write_pyramid
 from pggan.losses import build_loss
 from pggan.run.run_dir import versions
 from pggan.run.train import run
@@ -64,9 +64,8 @@ class Measurement:
         self.folder, self.resolution, self.batch, self.steps = folder, resolution, batch, steps
         self.clock = clock
         random = np.random.default_rng(0)
-        with PyramidWriter(folder / "data", resolution, 3, {"kind": "random"}) as writer:
-            for _ in range(IMAGES):
-                writer.add(random.integers(0, 256, (resolution, resolution, 3), dtype=np.uint8))
+        pixels = [random.integers(0, 256, (resolution, resolution, 3), dtype=np.uint8) for _ in range(IMAGES)]
+        write_pyramid(folder / "data", pixels, {"kind": "random"})
         self.overrides = [
             f"data.path={folder / 'data'}",
             f"schedule.first_resolution={resolution}",

@@ -1,13 +1,13 @@
-"""What the code for several processes costs when there is one: steps alone and as one process of a launcher, in turn.
+"""What the code for several ranks costs when there is one: steps alone and as one rank of a launcher, in turn.
 
     OMP_NUM_THREADS=1 python -m benchmarks.overhead --stages 16 --batch 16 --rounds 40
     OMP_NUM_THREADS=1 python -m benchmarks.overhead --fmap-base 8192 --fmap-max 512 --stages 16 --batch 16 --rounds 10
 
-Three ways of making the same updates: `alone`, as `pggan train devices=cpu`; `launched`, as the only process of
-torchrun, which still asks all others at every step what they wish; and `dense`, where gradients are also copied into
-the flat tensor and summed over gloo, as in each of several processes, though a run of one process never does that.  A
-round is a step of each, in an order that changes.  Prints JSON: per stage the medians of seconds and of processor
-seconds of a step, and how much more than `alone` a way takes: median and quartiles of the rounds' ratios.
+Three variants of the same updates: `alone`, as `pggan train devices=cpu`; `launched`, as the only rank of torchrun,
+which still takes part in an all-reduce of flags at every step; and `fp32`, where gradients are also copied into the
+flat buffer and all-reduced over gloo, as on each of several ranks, though a run of one rank never does that.  A round
+is a step of each, in an order that changes.  Prints JSON: per stage the medians of seconds and of processor seconds of a
+step, and how much more than `alone` a variant takes: median and quartiles of the rounds' ratios.
 """
 
 import argparse
@@ -24,74 +24,54 @@ os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line does
 
 import torch
 
-from benchmarks.elastic import CPU, architecture_of
+from benchmarks.elastic import CPU, EMA_DECAY, trainer_config
 from pggan.bench.steps import phase_of
-from pggan.bench.variants import ADAM, DECAY
-from pggan.cli.compose import compose
-from pggan.config import Precision, TrainConfig
+from pggan.config import Precision
 from pggan.core.batch import Reals
-from pggan.core.devices import choose_compute, set_up
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
-from pggan.losses.logistic import Logistic
-from pggan.networks.numerics import ComputeOptions
-from pggan.optim.reducer import AllReduceFp32, GradientReducer
-from pggan.optim.state import new_state
+from pggan.optim.reducer import AllReduceFp32
 from pggan.run.metrics import MetricAccumulator
-from pggan.training.step import Stepper
+from pggan.training.build import build_trainer
+from pggan.training.compute_options import configure_process
 
 
 class Variant:
-    """Steps of one state, made in one way."""
+    """A trainer, and what surrounds its steps in a run."""
 
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        compute: ComputeOptions,
-        group: ProcessGroup,
-        exchange: GradientReducer,
-    ) -> None:
-        state = new_state(architecture_of(arguments), ADAM, 0, CPU)
-        several = isinstance(exchange, AllReduceFp32)
+    def __init__(self, arguments: argparse.Namespace, group: ProcessGroup, *, all_reduce: bool = False) -> None:
+        config = trainer_config(arguments)
+        architecture = config.model.architecture(max(arguments.stages), 3, labels=0)
         self.group = group
-        self.stepper = Stepper(
-            state,
-            Logistic(gamma=1.0, reg_interval=1),
-            compute,
-            record=False,
-            log=print,
-            exchange=exchange,
-            rows=torch.arange if several else None,
-        )
-        self.averages = MetricAccumulator()
+        self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False)
+        if all_reduce:
+            self.trainer.reducer, self.trainer.indices = AllReduceFp32(group), torch.arange
+        self.accumulator = MetricAccumulator()
 
     def step(self, phase: Phase, images: torch.Tensor, number: int) -> tuple[float, float]:
         """Take a step as training does; the seconds of it, and those of the processor."""
         began, worked = time.perf_counter(), time.process_time()
         self.group.all_reduce_flags(0)
         rng = StepRng(0, number * phase.batch, CPU)
-        self.averages.add(self.stepper.step(phase, Reals(images, None, None), rng, DECAY))
+        self.accumulator.add(self.trainer.step(phase, Reals(images, None, None), rng, EMA_DECAY))
         return time.perf_counter() - began, time.process_time() - worked
 
 
 def measure(arguments: argparse.Namespace, group: ProcessGroup) -> None:
-    config = validated(TrainConfig, compose("train", []))
-    compute = choose_compute(Precision.fp32, config.compute, CPU)
-    ways = {
-        "alone": Variant(arguments, compute, ProcessGroup.single_process(CPU), GradientReducer()),
-        "launched": Variant(arguments, compute, group, GradientReducer()),
-        "dense": Variant(arguments, compute, group, AllReduceFp32(group)),
+    variants = {
+        "alone": Variant(arguments, ProcessGroup.single_process(CPU)),
+        "launched": Variant(arguments, group),
+        "fp32": Variant(arguments, group, all_reduce=True),
     }
-    names = list(ways)
+    names = list(variants)
     for stage in arguments.stages:
         phase, images = phase_of(stage, arguments.batch), torch.rand(arguments.batch, 3, stage, stage) * 2 - 1
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for number in range(arguments.rounds + 2):  # the first two are not counted
             for place in range(len(names)):
                 name = names[(place + number) % len(names)]
-                taken[name].append(ways[name].step(phase, images, number))
+                taken[name].append(variants[name].step(phase, images, number))
         print(
             json.dumps(row_of(stage, arguments.batch, {name: times[2:] for name, times in taken.items()})), flush=True
         )
@@ -118,13 +98,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
-    place = rank_from_environment()
-    if place is None:
+    info = rank_from_environment()
+    if info is None:
         program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
         subprocess.run([*program, *sys.argv], check=True)  # noqa: S603 - itself
         return
-    set_up(CPU, Precision.fp32)
-    group = ProcessGroup.connect(place, CPU, 120)
+    configure_process(CPU, Precision.fp32)
+    group = ProcessGroup.connect(info, CPU, 120)
     measure(arguments, group)
     group.shutdown()
 

@@ -24,7 +24,7 @@ import numpy as np
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format.writer import PyramidWriter
+from pggan.data.format.writer import write_pyramid
 
 IMAGES = 4096
 
@@ -32,9 +32,8 @@ IMAGES = 4096
 def write_noise(path: Path, resolution: int) -> None:
     """A pyramid of noise."""
     source = np.random.default_rng(0)
-    with PyramidWriter(path, resolution, 3, {"kind": "noise"}) as writer:
-        for _ in range(IMAGES):
-            writer.add(source.integers(0, 256, (resolution, resolution, 3), np.uint8))
+    pixels = [source.integers(0, 256, (resolution, resolution, 3), np.uint8) for _ in range(IMAGES)]
+    write_pyramid(path, pixels, {"kind": "noise"})
 
 
 class Commands:

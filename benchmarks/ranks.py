@@ -1,12 +1,12 @@
-"""Kill processes of a run that has several, again and again, and see how soon and to what end it goes on by itself.
+"""Kill ranks of a run, again and again, and see how soon and to what end it resumes by itself.
 
     python -m benchmarks.ranks --kills 20 --seed 0
 
-Runs of two processes (`--processes`), as `devices=cpu:2` starts them.  Each gets `--per-run` kills -9 of a random one
-of its processes: in turns at a random instant of training, and at a random instant from the moment that the processes
-exist, when they may still be importing or finding each other.  Measures the seconds from each kill to the first step
-after it; what importing torch takes at the time, on the same cores, says how busy the machine is.  Prints JSON; exit
-code 1 when anything was not as it should be.
+Runs of two ranks (`--ranks`), as `devices=cpu:2` starts them.  Each gets `--per-run` kills -9 of a random one of them:
+in turns at a random instant of training, and at a random instant from the moment that the ranks exist, when they may
+still be importing or finding each other.  Measures the seconds from each kill to the first step after it; what
+importing torch takes at the time, on the same cores, says how busy the machine is.  Prints JSON; exit code 1 when
+anything was not as it should be.
 """
 
 import argparse
@@ -43,13 +43,13 @@ def settings_of(folder: Path, name: str, *more: str) -> list[str]:
 
 
 class Victim:
-    """A run of several processes, as people start it, in a session of its own."""
+    """A run of several ranks, as people start it, in a session of its own."""
 
-    def __init__(self, folder: Path, name: str, processes: int, *more: str) -> None:
+    def __init__(self, folder: Path, name: str, ranks: int, *more: str) -> None:
         """Args: more: settings, after all others."""
         self.run_dir = folder / name
         self.log = folder / f"{name}.log"
-        settings = settings_of(folder, name, f"devices=cpu:{processes}", *more)
+        settings = settings_of(folder, name, f"devices=cpu:{ranks}", *more)
         command = [sys.executable, str(ROOT / "train.py"), *settings]
         # With more threads they would add up in another order than the run they are held against.
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -99,12 +99,12 @@ def command_of(pid: str) -> bytes:
         return b""
 
 
-def kill_one(victim: Victim, processes: int, instant: float, source: random.Random, *, training: bool) -> float | None:
-    """Kill one process `instant` seconds into training, or into its life; the seconds to the first step after it.
+def kill_one(victim: Victim, ranks: int, instant: float, source: random.Random, *, training: bool) -> float | None:
+    """Kill one rank `instant` seconds into training, or into its life; the seconds to the first step after it.
 
     None when the run was over before.
     """
-    if not victim.wait_for(lambda: len(victim.workers()) == processes, "all processes"):
+    if not victim.wait_for(lambda: len(victim.workers()) == ranks, "all ranks"):
         return None
     before = victim.workers()
     if training and not victim.wait_for(lambda: victim.steps()[1] > 0, "the first step"):
@@ -115,20 +115,20 @@ def kill_one(victim: Victim, processes: int, instant: float, source: random.Rand
     file, _ = victim.steps()
     os.kill(source.choice(before), signal.SIGKILL)
     began = time.perf_counter()
-    if not victim.wait_for(lambda: victim.workers() and not set(before) & set(victim.workers()), "new processes"):
+    if not victim.wait_for(lambda: victim.workers() and not set(before) & set(victim.workers()), "new ranks"):
         return None
-    # Going on, a run rewrites what it has on record; then each step adds a line.
-    victim.wait_for(lambda: victim.steps()[0] != file, "the run to go on")
+    # When it resumes, a run rewrites what it has on record; then each step adds a line.
+    victim.wait_for(lambda: victim.steps()[0] != file, "the run to resume")
     known = victim.steps()[1]
     victim.wait_for(lambda: victim.steps()[1] > known, "a step")
     return time.perf_counter() - began
 
 
-def series(folder: Path, kills: int, per_run: int, processes: int, seed: int) -> dict[str, Any]:
+def series(folder: Path, kills: int, per_run: int, ranks: int, seed: int) -> dict[str, Any]:
     """Runs with `per_run` kills each, until there were `kills`, against one that is left alone."""
     source, problems = random.Random(seed), []  # noqa: S311 - whom and when to kill, not secrets
     write_data(folder / "data")
-    whole = Victim(folder, "whole", processes)
+    whole = Victim(folder, "whole", ranks)
     assert whole.finish() == 0, whole.log.read_text()
     wanted = remains(whole.run_dir)
     seconds: list[float] = []
@@ -136,18 +136,18 @@ def series(folder: Path, kills: int, per_run: int, processes: int, seed: int) ->
     runs = equal = 0
     while len(seconds) < kills:
         imports.append(seconds_of_importing())
-        victim = Victim(folder, f"run-{runs}", processes, f"distributed.max_restarts={per_run}")
+        victim = Victim(folder, f"run-{runs}", ranks, f"distributed.max_restarts={per_run}")
         runs += 1
         killed = 0
         for number in range(min(per_run, kills - len(seconds))):
             training = number % 2 == 0
             instant = source.uniform(0, 1 if training else 5)
-            found = kill_one(victim, processes, instant, source, training=training)
+            found = kill_one(victim, ranks, instant, source, training=training)
             if found is not None:
                 seconds.append(found)
                 killed += 1
         code, said = victim.finish(), victim.log.read_text()
-        if code != 0 or said.count("All start again") != killed or said.count("Lost: process") != killed:
+        if code != 0 or said.count("All ranks restart") != killed or said.count("Lost: rank") != killed:
             problems.append(f"run {runs}: exit code {code} after {killed} kills\n{said}")
             continue
         found_remains = remains(victim.run_dir)
@@ -175,12 +175,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--per-run", type=int, default=5)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every resume that it has noticed
     with tempfile.TemporaryDirectory(prefix="pggan-ranks-") as folder:
-        found = series(Path(folder), arguments.kills, arguments.per_run, arguments.processes, arguments.seed)
+        found = series(Path(folder), arguments.kills, arguments.per_run, arguments.ranks, arguments.seed)
     print(json.dumps(found, indent=1))
     return 1 if found["problems"] else 0
 

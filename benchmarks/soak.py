@@ -39,7 +39,7 @@ from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format.writer import PyramidWriter
+from pggan.data.format.writer import write_pyramid
 from pggan.run import train
 from pggan.training.step import Stepper
 
@@ -250,9 +250,8 @@ def remains(run_dir: Path) -> dict[str, Any]:
 def write_data(path: Path) -> None:
     """A pyramid of 24 pictures of noise at 8x8."""
     source = np.random.default_rng(0)
-    with PyramidWriter(path, 8, 3, {"kind": "noise"}) as writer:
-        for _ in range(24):
-            writer.add(source.integers(0, 256, (8, 8, 3)).astype(np.uint8))
+    pixels = [source.integers(0, 256, (8, 8, 3)).astype(np.uint8) for _ in range(24)]
+    write_pyramid(path, pixels, {"kind": "noise"})
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.format.writer import PyramidWriter
+from pggan.data.format import writer
 
 
 def write_pyramid(
@@ -24,13 +24,13 @@ def write_pyramid(
     """Smooth random blobs, different from each other, always the same."""
     random = np.random.default_rng(0)
     names = [f"class-{number}" for number in range(classes)] or None
-    with PyramidWriter(path, resolution, channels, {"kind": "test"}, class_names=names) as writer:
-        for number in range(images):
-            corners = random.integers(0, 256, (2, 2, channels)).repeat(resolution // 2, 0).repeat(resolution // 2, 1)
-            noise = random.integers(-20, 20, (resolution, resolution, channels))
-            image = (corners + noise).clip(0, 255).astype(np.uint8)
-            writer.add(image, number % classes if classes else None)
-    return ImagePyramid(path)
+    blobs = []
+    for _ in range(images):
+        corners = random.integers(0, 256, (2, 2, channels)).repeat(resolution // 2, 0).repeat(resolution // 2, 1)
+        noise = random.integers(-20, 20, (resolution, resolution, channels))
+        blobs.append((corners + noise).clip(0, 255).astype(np.uint8))
+    labels = [number % classes for number in range(images)] if classes else ()
+    return writer.write_pyramid(path, blobs, {"kind": "test"}, class_names=names, labels=labels)
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +82,31 @@ def tiny_config(tiny_overrides: list[str]) -> Callable[..., TrainConfig]:
         return validated(TrainConfig, compose("train", [*tiny_overrides, *map(str, overrides)]))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable[..., TrainConfig]) -> Path:
+    """A run of 160 images with checkpoints at 128 and 160; not to be written to."""
+    from pggan.run import train
+
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
+    return run_dir
+
+
+@pytest.fixture
+def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
+    """Call a function with the state after every training step: `after_step(function)`."""
+    from pggan.training.step import Trainer
+
+    step = Trainer.step
+
+    def install(function: Callable[[Any], object]) -> None:
+        def watched_step(self: Trainer, *arguments: Any) -> Any:
+            metrics = step(self, *arguments)
+            function(self.state)
+            return metrics
+
+        monkeypatch.setattr(Trainer, "step", watched_step)
+
+    return install

@@ -1,148 +1,214 @@
-"""Imports go one way, and what must stay light or ignorant does."""
+"""The house: its rooms, the direction of their imports, and what must stay light or ignorant."""
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "pggan"
+import pytest
 
-# Lower layers first; a module imports only from layers below its own.
-LAYERS = [
-    {
-        "errors",
-        "architecture",
-        "draws",
-        "activation",
-        "meter",
-        "sparse",
-        "plan.links",
-        "plan.power",
-        "__init__",
-        "bench",
-        "plan",
-        "distributed",
-        "distributed.connecting",
-        "distributed.contact",
-    },
-    {"hydra_changes", "schedule", "schema", "files", "latents", "interruption", "columns", "winograd", "plan.scaling"},
-    {"distributed.world", "distributed.division", "distributed.compression"},
-    {"convolution", "values", "averages", "distributed.watchdog"},
-    {"compute", "run_lock"},
-    {"networks", "losses.base"},
-    {"losses.wgan_gp", "losses.logistic", "losses.relativistic"},
-    {"losses"},
-    {"config.data", "config.compute", "config.method", "config.verbs", "config.workers"},
-    {"config.gradients"},
-    {"config.train", "config.bench"},
-    {"config.scaling", "config.plan"},
-    {"config", "pictures", "data", "data.index", "data.parallel", "data.levels"},
-    {"device", "state", "run_dir", "pace", "data.pyramid", "data.arrays", "data.faces", "board", "distributed.meeting"},
-    {"distributed.exchange", "distributed.agent"},
-    {"distributed.shards", "distributed.compressed", "distributed.memory"},
-    {"distributed.gradients"},
-    {"data.images", "data.writer", "data.loader", "data.floats", "step", "checkpoint", "report"},
-    {"distributed.sharing"},
-    {"data.entries", "data.shards", "data.avatars", "reals", "rendering", "saving", "resuming", "preflight", "stepper"},
-    {"rollback", "textbook", "cost", "plan.counting", "data.archives"},
-    {"data.sources", "bench.ways", "bench.rates", "plan.phases"},
-    {"data.named", "data.labels", "data.doctor", "data.records", "bench.data", "bench.steps"},
-    {"data.planning"},
-    {"data.build"},
-    {"data.prepare"},
-    {"fitting", "data.open", "sample", "interpolate", "inspect", "bench.command", "distributed.part"},
-    {"plan.updates", "plan.starting"},
-    {"plan.calibration"},
-    {"plan.rest", "plan.tables"},
-    {"loop", "bench.scaling", "plan.command"},
-    {"run"},
-    {"launch"},
-    {"cli"},
-    {"__main__", "distributed.worker"},
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pggan"
+README = (ROOT / "README.md").read_text()
+
+# The lowest first.  A room imports only from itself and from rooms before it.
+ROOMS = [
+    "core",
+    "networks",
+    "losses",
+    "config",
+    "data/format",
+    "data/sources",
+    "data/prepare",
+    "data/stream",
+    "distributed",
+    "optim",
+    "training",
+    "checkpoints",
+    "sampling",
+    "run",
+    "plan",
+    "bench",
+    "cli",
 ]
-LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+DOORS = ["__init__.py", "__main__.py"]
+FILES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = {path: path.read_text() for path in FILES}
+TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+CLASSES = [node for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)]
+DOCUMENTED = {  # the documented methods of each class
+    node.name: {inner.name for inner in node.body if isinstance(inner, FUNCTIONS) and ast.get_docstring(inner)}
+    for node in CLASSES
+}
+OF_TORCH = {"forward", "backward", "jvp", "setup_context"}
 
 
-def module_name(path: Path) -> str:
-    name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+def room_of(path: Path) -> str:
+    """The room of a file of the package; empty for a door."""
+    return path.relative_to(PACKAGE).parent.as_posix().removeprefix(".")
 
 
-def imports_of(path: Path) -> set[str]:
-    """The pggan modules that a file imports, at the top or inside functions."""
+@cache
+def imported_files(path: Path) -> set[Path]:
+    """The files of the package that a file imports, at the top or inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pggan":
-            below = node.module.removeprefix("pggan").removeprefix(".")
-            for alias in node.names:
-                inner = f"{below}.{alias.name}".removeprefix(".")
-                found.add(inner if inner in LAYER_OF else below or "__init__")
+    for node in ast.walk(TREES[path]):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for module in modules:
+            if module.split(".")[0] == "pggan":
+                place = ROOT / Path(*module.split("."))
+                found |= {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()}
+    return found - {PACKAGE / "__init__.py"}
+
+
+def test_nothing_but_the_doors_lies_outside_of_a_room():
+    assert sorted(path.name for path in PACKAGE.glob("*.py")) == DOORS
+    assert {room_of(path) for path in FILES} == {"", "data", *ROOMS}
+    assert [path.name for path in (PACKAGE / "data").glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_room_imports_only_from_rooms_before_it(path):
+    room = room_of(path)
+    if not room:
+        return
+    allowed = {"data", *ROOMS[: ROOMS.index(room) + 1]} if room != "data" else {"data"}
+    for imported in imported_files(path):
+        assert room_of(imported) in allowed, f"{room} imports {imported.relative_to(PACKAGE)}"
+
+
+def test_no_file_imports_itself_through_others():
+    order: list[Path] = []
+    visiting: list[Path] = []
+
+    def visit(path: Path) -> None:
+        assert path not in visiting, " -> ".join(str(p.relative_to(PACKAGE)) for p in [*visiting, path])
+        if path not in order:
+            visiting.append(path)
+            for imported in sorted(imported_files(path) - {path}):
+                visit(imported)
+            visiting.pop()
+            order.append(path)
+
+    for path in FILES:
+        visit(path)
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "data"])
+def test_every_room_says_its_duty_in_one_sentence(room):
+    duty = ast.get_docstring(TREES[PACKAGE / room / "__init__.py"]) or ""
+    assert re.fullmatch(r"\S[^\n]+\.", duty.split("\n\n")[0].replace("\n", " ")), room
+
+
+def test_the_readme_lists_the_rooms_in_the_order_of_their_imports():
+    table = re.findall(r"^\| `pggan/([\w/{},]+)/?` \|", README, re.MULTILINE)
+    listed = [
+        room
+        for entry in table
+        for room in (
+            [f"data/{part}" for part in re.findall(r"\w+", entry.split("{")[1])]
+            if "{" in entry
+            else [entry.rstrip("/")]
+        )
+    ]
+    assert listed == ROOMS
+
+
+def test_the_wheel_has_every_room():
+    listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in FILES}
+    assert set(re.findall(r'"([\w.]+)"', listed[1])) == packages | {"pggan.configs"}
+
+
+def public_objects(path: Path) -> list[tuple[str, ast.AST]]:
+    """The module, its public classes and functions, and the public methods of these classes, with their names.
+
+    Methods that a base class documents are left out: what it says holds.
+    """
+    found: list[tuple[str, ast.AST]] = [("module", TREES[path])]
+    for node in TREES[path].body:
+        if isinstance(node, (ast.ClassDef, *FUNCTIONS)) and not node.name.startswith("_"):
+            found.append((node.name, node))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+            inherited = set().union(*(DOCUMENTED.get(base, set()) for base in bases)) | (OF_TORCH if bases else set())
+            methods = [inner for inner in node.body if isinstance(inner, FUNCTIONS)]
+            found += [
+                (f"{node.name}.{method.name}", method)
+                for method in methods
+                if not method.name.startswith("_") and method.name not in inherited
+            ]
     return found
 
 
-MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_every_public_object_has_a_docstring(path):
+    missing = [name for name, node in public_objects(path) if not ast.get_docstring(node)]  # type: ignore[arg-type]
+    assert not missing
 
 
-def test_every_module_has_its_layer():
-    assert set(MODULES) == set(LAYER_OF)
+def test_only_a_run_and_its_command_open_a_run():
+    importers = [path for path in FILES if PACKAGE / "run" / "open_run.py" in imported_files(path)]
+    assert [path.relative_to(PACKAGE).as_posix() for path in importers] == ["run/train.py"]
 
 
-def test_imports_point_to_lower_layers_only():
-    for name, path in MODULES.items():
-        for imported in imports_of(path):
-            assert LAYER_OF[imported] < LAYER_OF[name], f"{name} imports {imported}"
+def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
+    calls = {"Trainer(": set(), "build_reducer(": set(), "fit_memory(": set(), "train_step(": set()}
+    for path in FILES:
+        source = SOURCES[path]
+        for call, places in calls.items():
+            if re.search(rf"(?<!def )(?<!class )(?<![\w.]){re.escape(call)}", source):
+                places.add(path.relative_to(PACKAGE).as_posix())
+    assert calls["Trainer("] == {"training/build.py", "training/fake_step.py"}  # the latter counts, on FakeTensors
+    assert calls["build_reducer("] == calls["fit_memory("] == {"training/build.py"}
+    assert calls["train_step("] == {"training/step.py"}
 
 
-def test_nothing_but_the_command_line_launches_a_run():
-    importers = [name for name, path in MODULES.items() if imports_of(path) & {"loop", "run", "launch"}]
-    assert sorted(importers) == ["launch", "run"]
-
-
-def test_few_files_know_of_several_processes():
-    knowing = [name for name, path in MODULES.items() if "distributed.world" in imports_of(path)]
-    assert sorted(name for name in knowing if not name.startswith("distributed.")) == [
-        "averages",
-        "bench.scaling",
-        "device",
-        "launch",
-        "loop",
-        "plan.calibration",
-        "plan.command",
-        "plan.starting",
-        "plan.updates",
-        "report",
-        "rollback",
-        "run",
-    ]
-
-
-def test_the_step_knows_no_files_and_no_configuration():
-    assert imports_of(MODULES["step"]) == {
-        "compute",
-        "distributed.exchange",
-        "draws",
-        "losses.base",
-        "networks",
-        "schedule",
-        "state",
-    }
-    assert imports_of(MODULES["networks"]) == {"activation", "architecture", "compute", "convolution", "draws"}
+def test_the_step_and_the_networks_know_no_rank_no_files_and_no_configuration():
+    for name in ("training/step.py", "training/inputs.py", "training/passes.py"):
+        rooms = {room_of(imported) for imported in imported_files(PACKAGE / name)}
+        assert rooms <= {"core", "networks", "losses", "optim", "training"}, name
+        assert not re.search(r"\b(rank0|is_main|world_size)\b", SOURCES[PACKAGE / name])
+    for path in (PACKAGE / "networks").glob("*.py"):
+        assert {room_of(imported) for imported in imported_files(path)} <= {"core", "networks"}
 
 
 def test_the_configuration_is_importable_without_torch():
-    configuration = [name for name in MODULES if name.split(".")[0] == "config"]
-    for name in ("errors", "architecture", "schedule", "schema", "values", *configuration, "losses", "cli"):
-        tree = ast.parse(MODULES[name].read_text())
-        top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        assert not any("torch" in ast.unparse(node) for node in top), name
+    light = [*(PACKAGE / "config").glob("*.py"), *(PACKAGE / "cli").glob("*.py"), PACKAGE / "losses" / "__init__.py"]
+    names = ("errors", "architecture", "schedule", "validation", "intervals", "cpu", "file_lock", "atomic_io")
+    for path in [*light, *(PACKAGE / "core" / f"{name}.py" for name in names)]:
+        top = [node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert path.name == "worker.py" or not any("torch" in ast.unparse(node) for node in top), path
 
 
 def test_each_idea_is_defined_once():
-    source = "\n".join(path.read_text() for path in MODULES.values())
-    for definition in ("def fade(", "def minibatch_stddev(", "class GradientPenalty", "def pixel_norm("):
+    source = "\n".join(SOURCES.values())
+    for definition in (
+        "def fade(",
+        "def minibatch_stddev(",
+        "class GradientPenalty",
+        "def pixel_norm(",
+        "def synchronize(",
+        "def try_lock(",
+        "def resolve_checkpoint(",
+        "def multiples_between(",
+        "def available_cores(",
+        "def free_memory(",
+        "def contact_sheet(",
+        "def generate(",
+        "class Flops",
+    ):
         assert source.count(definition) == 1, definition
+    assert len(re.findall(r"(?:cuda|mps)\.synchronize\(", source)) <= 4  # core/devices.py, a capture, a snapshot
 
 
 def test_nothing_is_unpickled():
-    for name, path in MODULES.items():
-        source = path.read_text()
+    for path in FILES:
         for forbidden in ("torch.load", "pickle", "_target_", "instantiate", "eval(", "exec("):
-            assert forbidden not in source, f"{name}: {forbidden}"
+            assert forbidden not in SOURCES[path], f"{path}: {forbidden}"

@@ -1,1 +1,1 @@
-"""Measuring: the training step, loading, several processes."""
+"""`pggan bench`: the training step beside a reference step, loading, and several ranks, measured."""

@@ -1,11 +1,12 @@
-"""`pggan bench data=`: how fast images of every level arrive, beside what the training step of that level takes."""
+"""`pggan bench data=`: how fast images of every level are loaded."""
 
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,7 @@ from pggan.data.stream.reals import RealStream, indices_at
 
 LEAST_SECONDS = 0.5  # of measuring, where single batches are too short to time
 DECODED_IMAGES = 16
-FORMATS: dict[str, dict[str, Any]] = {
-    "PNG": {},
-    "JPEG": {"quality": 95},
-    "WEBP": {"lossless": True},
-}
+FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
 
 
 def measure_loading(
@@ -36,30 +33,26 @@ def measure_loading(
 ) -> dict[str, Any]:
     """Images per second of one level.
 
-    cold: bytes from the disk, by the page cache's leave; warm: from memory; ready: what the training step gets,
-    mirrored floats on the device, with levels of up to `budget` bytes living there; fading: the same while the level is
-    faded in.  copied: what the memory of the device allows, if nothing but those floats were copied.
+    cold: bytes from the disk, if the system drops its page cache; warm: from memory; ready: as the training step gets
+    them, mirrored floats on the device, where levels of up to `budget` bytes stay; fading: the same while the level
+    fades in; copied: the most that the memory of the device allows, if it only copied those floats.
     """
     side, batch = phase.resolution, phase.batch
     drop_from_memory(pyramid, side)
-    fading = replace(phase, alpha=0.5)
-
-    def stream_of(always: Phase) -> RealStream:
-        return RealStream(pyramid, 0, device, mirror=True, labels=False, budget=budget, phase_at=lambda images: always)
-
-    ready, faded = stream_of(phase), stream_of(fading)
-    floats = torch.ones(batch, side, side, pyramid.channels, device=device)
+    ones = torch.ones(batch, side, side, pyramid.channels, device=device)
+    target = torch.empty_like(ones)
+    fading, floats = replace(phase, alpha=0.5), partial(float_batches, pyramid, device=device, budget=budget)
     return {
-        "cold_images_per_second": batch * rate(read_batches(pyramid, phase, device), batches, 0.0),
-        "warm_images_per_second": batch * rate(read_batches(pyramid, phase, device, again=batches), batches),
-        "ready_images_per_second": batch * rate(make_batches(ready, phase, device), batches),
-        "fading_images_per_second": batch * rate(make_batches(faded, fading, device), batches),
-        "copied_images_per_second": batch * rate(copies(floats), batches),
+        "cold_images_per_second": batch * rate(byte_batches(pyramid, phase, device), batches, 0.0),
+        "warm_images_per_second": batch * rate(byte_batches(pyramid, phase, device, again=batches), batches),
+        "ready_images_per_second": batch * rate(floats(phase), batches),
+        "fading_images_per_second": batch * rate(floats(fading), batches),
+        "copied_images_per_second": batch * rate(waited(device, (target.copy_(ones) for _ in count())), batches),
         "lives_on_device": pyramid.level_bytes(side) <= budget,
     }
 
 
-def read_batches(
+def byte_batches(
     pyramid: ImagePyramid, phase: Phase, device: torch.device, *, again: int | None = None
 ) -> Iterator[None]:
     """Batches of bytes, one read ahead; with `again`, the first so many over and over."""
@@ -76,24 +69,20 @@ def read_batches(
         loader.read_ahead(request(step + 1))
 
 
-def make_batches(stream: RealStream, phase: Phase, device: torch.device) -> Iterator[None]:
+def float_batches(pyramid: ImagePyramid, phase: Phase, *, device: torch.device, budget: int) -> Iterator[None]:
     """Batches as training gets them."""
-    for step in count():
-        stream.batch(phase, StepRng(0, step * phase.batch, device))
+    stream = RealStream(pyramid, 0, device, True, False, budget=budget, phase_at=lambda images: phase)
+    return waited(device, (stream.batch(phase, StepRng(0, step * phase.batch, device)) for step in count()))
+
+
+def waited(device: torch.device, work: Iterator[Any]) -> Iterator[None]:
+    """`work`, piece by piece, each until `device` has finished it."""
+    for _ in work:
         synchronize(device)
         yield
 
 
-def copies(floats: torch.Tensor) -> Iterator[None]:
-    """Copies of memory into memory."""
-    target = torch.empty_like(floats)
-    while True:
-        target.copy_(floats)
-        synchronize(target.device)
-        yield
-
-
-def rate(batches: Iterator[None], least: int, seconds: float = LEAST_SECONDS) -> float:
+def rate(batches: Iterator[Any], least: int, seconds: float = LEAST_SECONDS) -> float:
     """Batches per second over at least `least` batches and so many seconds; unless it is 0, two more come before."""
     if seconds:
         next(batches), next(batches)
@@ -105,7 +94,7 @@ def rate(batches: Iterator[None], least: int, seconds: float = LEAST_SECONDS) ->
 
 
 def drop_from_memory(pyramid: ImagePyramid, resolution: int) -> None:
-    """Ask the system to forget what it keeps of a level's files, where there is such a call."""
+    """Ask the system to drop a level's files from its page cache, where there is such a call."""
     if hasattr(os, "posix_fadvise"):
         for path in pyramid.shard_paths(resolution):
             with path.open("rb") as file:
@@ -113,36 +102,25 @@ def drop_from_memory(pyramid: ImagePyramid, resolution: int) -> None:
 
 
 def measure_decoding(pyramid: ImagePyramid) -> list[dict[str, Any]]:
-    """Images per second and core that image files of the top level could be decoded at, per format."""
-    side = pyramid.resolution
-    images = pyramid.read(side, np.arange(min(DECODED_IMAGES, pyramid.images)))
-    rows = []
+    """Images per second and core at which image files of the top level could be decoded, per format."""
+    images = pyramid.read(pyramid.resolution, np.arange(min(DECODED_IMAGES, pyramid.images)))
+    target, rows = Target(pyramid.resolution, 3, "center"), []
     for name, options in FORMATS.items():
         files = []
         for number, pixels in enumerate(images):
             content = BytesIO()
             Image.fromarray(pixels.squeeze()).convert("RGB").save(content, name, **options)
             files.append(Loaded(Path(f"{number}"), content.getvalue()))
-        target = Target(side, 3, "center")
-        start, done = time.perf_counter(), 0
-        while time.perf_counter() - start < LEAST_SECONDS:
-            load_image(files[done % len(files)], target)
-            done += 1
-        rows.append(
-            {
-                "format": name,
-                "bytes_per_image": sum(len(file.content) for file in files) // len(files),
-                "images_per_second": done / (time.perf_counter() - start),
-            }
-        )
+        size = sum(len(file.content) for file in files) // len(files)
+        speed = rate((load_image(file, target) for file in cycle(files)), 1)
+        rows.append({"format": name, "bytes_per_image": size, "images_per_second": speed})
     return rows
 
 
 def loading_table(rows: list[dict[str, Any]]) -> Table:
     """Loading beside the training step, per resolution."""
     names = ("cold", "warm", "copied", "ready", "fading", "step")
-    # Narrow enough for 80 columns: figures cut off would tell nothing.
-    table = Table("level", "batch", *names, "ratio", title="images per second", padding=0)
+    table = Table("level", "batch", *names, "ratio", title="images per second", padding=0)  # fits into 80 columns
     for row in rows:
         rates = (row[f"{name}_images_per_second"] for name in names)
         shown = (f"{images:,.0f}" if images >= 10 else f"{images:.2f}" for images in rates)
@@ -151,7 +129,7 @@ def loading_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def decoding_table(rows: list[dict[str, Any]]) -> Table:
-    """What decoding files would cost instead, per format."""
+    """The speed of decoding image files instead, per format."""
     table = Table("format", "bytes/image", "decoded img/s per core")
     for row in rows:
         table.add_row(row["format"], f"{row['bytes_per_image']:,}", f"{row['images_per_second']:,.1f}")

@@ -1,9 +1,8 @@
-"""The training step as it is usually written: plain float32, one call after the other.  A yardstick, not a trainer.
+"""The training step as it is usually written, to measure and test `pggan.training.step` against.
 
-The same networks, losses and random numbers as `pggan.training.step`, in the fewest words: upsampling, convolution and pooling
-one by one, separate passes of D for reals, fakes and mixed images, every weight scaled at every use, PyTorch's own
-derivatives throughout.  `pggan bench against=true` measures it beside the real step, and tests compare their results.
-N batch, C channels, R resolution, Z latent size.
+The same networks, losses and random numbers, in plain float32 and the fewest words: upsampling, convolution and pooling
+one by one, separate passes of D for reals, fakes and interpolated images, every weight scaled at every use, PyTorch's
+own derivatives throughout.  N batch, C channels, R resolution, Z latent size.
 """
 
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ Weights = Mapping[str, Tensor]  # by the names of the real networks
 
 
 class ReferenceStep:
-    """Both players and the averaged generator."""
+    """Generator, discriminator and averaged generator, and a step that updates them."""
 
     def __init__(self, architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> None:
         self.architecture = replace(architecture, resampling=Resampling.unfused)
@@ -38,35 +37,33 @@ class ReferenceStep:
             generator, discriminator = Generator(architecture), Discriminator(architecture)
         initialize(generator, seed, "generator")
         initialize(discriminator, seed, "discriminator")
-        self.g, self.d = (
-            dict(generator.named_parameters()),
-            dict(discriminator.named_parameters()),
-        )
-        self.average = deepcopy(self.g)
+        self.g, self.d = dict(generator.named_parameters()), dict(discriminator.named_parameters())
+        self.g_ema = deepcopy(self.g)
+        betas = optimizer.beta1, optimizer.beta2
         self.adam_g, self.adam_d = (
-            torch.optim.Adam(
-                list(weights.values()), betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon, foreach=True
-            )
+            torch.optim.Adam(list(weights.values()), betas=betas, eps=optimizer.epsilon, foreach=True)
             for weights in (self.g, self.d)
         )
 
-    def step(self, phase: Phase, reals: Reals, loss: Loss, rng: StepRng, *, decay: float) -> None:
+    def step(self, phase: Phase, reals: Reals, loss: Loss, rng: StepRng, *, ema_decay: float) -> None:
         """Update D, then G, then the averaged G."""
         count, size, resolution = len(reals.images), self.architecture.latent_size, phase.resolution
         with torch.no_grad():
             fakes = self.generate(rng.normal("d_latents", count, size), resolution)
         real_images = reals.images.clone().requires_grad_()
         fake_images = fakes.clone().requires_grad_()
-        mixed = torch.lerp(reals.images, fakes, rng.uniform("mix", count, 1, 1, 1)).requires_grad_()
+        mix = rng.uniform("mix", count, 1, 1, 1)
+        interpolated = torch.lerp(reals.images, fakes, mix).requires_grad_()
         real_scores, fake_scores = self.judge(real_images, resolution), self.judge(fake_images, resolution)
         terms = loss.d_terms(real_scores, fake_scores)
         for penalty in loss.penalties():
             if is_nth_update(penalty.reg_interval, rng.images, phase.batch):
                 if penalty.at is PenaltyAt.interpolated:
-                    points, scores = mixed, self.judge(mixed, resolution)
+                    points, scores = interpolated, self.judge(interpolated, resolution)
+                elif penalty.at is PenaltyAt.reals:
+                    points, scores = real_images, real_scores
                 else:
-                    at_reals = penalty.at is PenaltyAt.reals
-                    points, scores = (real_images, real_scores) if at_reals else (fake_images, fake_scores)
+                    points, scores = fake_images, fake_scores
                 (gradient,) = torch.autograd.grad(scores.sum(), points, create_graph=True)
                 terms[penalty.name] = penalty.of(gradient, phase.missing_levels)
         self.update(self.adam_d, terms, phase.learning_rate_d)
@@ -80,16 +77,21 @@ class ReferenceStep:
             weight.requires_grad_(True)
 
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), list(self.g.values()), 1 - decay)
+            torch._foreach_lerp_(list(self.g_ema.values()), list(self.g.values()), 1 - ema_decay)
+
+    def reset_optimizers(self) -> None:
+        """Forget Adam's moments."""
+        self.adam_g.state.clear()
+        self.adam_d.state.clear()
 
     def tensors(self) -> list[Tensor]:
-        """All that a step changes."""
-        moments = [
-            value for adam in (self.adam_g, self.adam_d) for found in adam.state.values() for value in found.values()
-        ]
-        return [*self.g.values(), *self.d.values(), *self.average.values(), *moments]
+        """All tensors that a step changes."""
+        states = [*self.adam_g.state.values(), *self.adam_d.state.values()]
+        moments = [value for state in states for value in state.values()]
+        return [*self.g.values(), *self.d.values(), *self.g_ema.values(), *moments]
 
     def update(self, adam: torch.optim.Adam, terms: dict[str, Tensor], learning_rate: float) -> None:
+        """One step of `adam` down the sum of the means of `terms`."""
         adam.zero_grad()
         torch.stack([term.mean() for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
         for group in adam.param_groups:
@@ -97,7 +99,7 @@ class ReferenceStep:
         adam.step()
 
     def generate(self, latents: Tensor, resolution: int) -> Tensor:
-        """[N, Z] -> [N, C, R, R]"""
+        """Latents [N, Z] to images [N, C, R, R]."""
         w = self.g
         x = normalized(latents) @ scaled(w["stem.dense.weight"], gain=sqrt(2) / 4).t()
         x = x.reshape(len(latents), -1, 4, 4) + w["stem.dense.bias"][:, None, None]
@@ -110,7 +112,7 @@ class ReferenceStep:
         return convolved(x, w, f"to_rgb.{resolution}", gain=1.0)
 
     def judge(self, images: Tensor, resolution: int) -> Tensor:
-        """[N, C, R, R] -> [N]"""
+        """Images [N, C, R, R] to scores [N]."""
         w = self.d
         x = F.leaky_relu(convolved(images, w, f"from_rgb.{resolution}"), 0.2)
         for level in reversed(resolutions_between(8, resolution)):
@@ -125,13 +127,16 @@ class ReferenceStep:
 
 
 def normalized(x: Tensor) -> Tensor:
+    """`x` over its root mean square along dimension 1."""
     return x / torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + 1e-8)
 
 
 def scaled(weight: Tensor, gain: float = sqrt(2)) -> Tensor:
+    """`weight` with the equalized learning rate's factor."""
     return weight * (gain / sqrt(weight[0].numel()))
 
 
 def convolved(x: Tensor, weights: Weights, name: str, gain: float = sqrt(2)) -> Tensor:
+    """The convolution `name` of `x`, with the same resolution."""
     weight = weights[f"{name}.weight"]
     return F.conv2d(x, scaled(weight, gain), weights[f"{name}.bias"], padding=weight.shape[-1] // 2)

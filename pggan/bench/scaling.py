@@ -1,6 +1,6 @@
-"""`pggan bench scaling`: how much faster several processes are than one, and what a step spends its time on.
+"""`pggan bench scaling`: how much faster several ranks are than one, and what a step spends its time on.
 
-All processes run throughout; for each number of them, in turn, the first so many take a step together.
+All ranks run throughout; for each number of them, in turn, the first so many take a step together.
 """
 
 import time
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pggan.bench.command import require_places, show
 from pggan.bench.steps import phase_of
-from pggan.bench.variants import DECAY
+from pggan.bench.variants import EMA_DECAY
 from pggan.config import BenchScalingConfig, ComputeConfig, Switch, TrainerConfig
 from pggan.config.describe import to_plain, versions
 from pggan.config.notation import table as per_level
@@ -45,7 +45,7 @@ PARTS = ("compute", "communication", "idle", "data")
 
 
 def run(config: BenchScalingConfig) -> int:
-    """Measure every stage with every number of ranks, and print what came out."""
+    """Measure every stage with every number of ranks, and print the result.  Returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         device = partial(device_of_rank, config.devices, info.local_rank, info.local_world_size)
@@ -57,7 +57,7 @@ def run(config: BenchScalingConfig) -> int:
     if config.devices == "auto" and there < largest:
         kind = "cpu"
     if kind != "cpu" and there < largest:
-        raise UserError(f"processes={config.processes}: there are {there} devices.", "Take fewer, or devices=cpu.")
+        raise UserError(f"processes={config.processes}: there are {there} devices.", "Use fewer, or devices=cpu.")
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
     values = {**to_plain(config), "devices": kind}
@@ -66,7 +66,7 @@ def run(config: BenchScalingConfig) -> int:
 
 
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
-    """The trainer that is measured; what is not asked for is as by default."""
+    """The trainer that is measured, with defaults for what is not configured."""
     return TrainerConfig(
         model=config.model,
         loss=config.loss,
@@ -86,13 +86,19 @@ def check_batches(config: BenchScalingConfig) -> None:
         BatchPartition.of(trainer_config(config), batches, size, key="batch times processes")
 
 
+class Times(NamedTuple):
+    """The steps that were timed with one number of ranks."""
+
+    seconds: list[float]
+    parts: list[dict[str, float]]
+
+
 class TimedReducer(GradientReducer):
-    """Another reducer, with the seconds that this rank waited: for the others to come, and for the numbers."""
+    """Another reducer, with the seconds that this rank waited: for the other ranks, and for their gradients."""
 
     def __init__(self, inner: GradientReducer, group: ProcessGroup) -> None:
         super().__init__()
-        self.inner = inner
-        self.group = group
+        self.inner, self.group = inner, group
         self.seconds = {"idle": 0.0, "communication": 0.0}
 
     def begin_step(self, phase: Phase, images: int) -> None:
@@ -125,18 +131,13 @@ class Runner:
     """Steps of the first `size` ranks, seen from one of them."""
 
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
-        self.group = group
-        device = group.device
-        self.phase = phase_of(stage, batch * group.world_size)
+        self.group, self.phase = group, phase_of(stage, batch * group.world_size)
         architecture, one = config.model.architecture(max(config.stages), 3, labels=0), trainer_config(config)
         self.trainer, _ = build_trainer(one, architecture, [self.phase], group, check_memory=False)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)
-        generator = torch.Generator(device).manual_seed(group.rank)
-        self.stored = torch.randint(
-            256, (count, stage, stage, 3), dtype=torch.uint8, device=device, generator=generator
-        )
+        self.stored = torch.randint(256, (count, stage, stage, 3), dtype=torch.uint8, device=group.device)
 
     def step(self) -> float:
         """Take a step; returns the seconds of its data, from bytes on the device to floats."""
@@ -146,19 +147,19 @@ class Runner:
             synchronize(self.group.device)
         data = time.perf_counter() - start
         rng = StepRng(0, self.trainer.state.images, self.group.device)
-        self.trainer.step(self.phase, Reals(images, None, None), rng, DECAY)
+        self.trainer.step(self.phase, Reals(images, None, None), rng, EMA_DECAY)
         synchronize(self.group.device)
         return data
 
     def seconds(self) -> float:
-        """How long a step takes."""
+        """The time of a step."""
         self.group.barrier()
         start = time.perf_counter()
         self.step()
         return time.perf_counter() - start
 
     def parts(self) -> dict[str, float]:
-        """What a step spends its time on, in seconds.  Nothing is hidden behind anything else while it is measured."""
+        """The seconds of each part of a step, in which nothing overlaps anything else."""
         with self.timed() as reducer:
             self.group.barrier()
             start = time.perf_counter()
@@ -185,36 +186,33 @@ class Runner:
 
 
 def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
-    """All stages, in one process; the first one prints."""
+    """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
     configure_process(group.device, config.precision)
     if group.device.type == "cpu":
         use_one_thread()  # as each of several ranks has
     console = Console(stderr=True, highlight=False)
-    process_groups = {size: group.subgroup(size) for size in config.processes}
+    groups = {size: group.subgroup(size) for size in config.processes}
     batches = per_level("batch", config.batch, min(config.stages), least=1, whole=True)
     rows: list[dict[str, Any]] = []
     for stage in config.stages:
         batch = int(table_at(batches, stage))
-        runners = {
-            size: Runner(config, part, stage, batch) for size, part in process_groups.items() if part is not None
-        }
-        seconds: dict[int, list[float]] = {size: [] for size in runners}
-        parts: dict[int, list[dict[str, float]]] = {size: [] for size in runners}
+        runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
+        times = {size: Times([], []) for size in runners}
         for round_number in range(config.warmup + config.steps):
             for size in config.processes:
                 group.barrier()
                 if size in runners and round_number < config.warmup:
                     runners[size].step()
                 elif size in runners:
-                    seconds[size].append(runners[size].seconds())
-                    parts[size].append(runners[size].parts())
+                    times[size].seconds.append(runners[size].seconds())
+                    times[size].parts.append(runners[size].parts())
         group.barrier()
         if config.trace is not None and (largest := max(config.processes)) in runners:
             Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
             runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{group.rank}.json")
         if group.is_main:
-            rows += rows_of(stage, batch, seconds, parts)
-            console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one process with {rows[-1]['processes']}")
+            rows += rows_of(stage, batch, times)
+            console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['processes']}")
     group.barrier()
     if group.is_main:
         facts = {"hardware": hardware(group.device), "versions": versions(), "gradients": config.gradients}
@@ -222,31 +220,29 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     return 0
 
 
-def rows_of(
-    stage: int, batch: int, seconds: dict[int, list[float]], parts: dict[int, list[dict[str, float]]]
-) -> list[dict[str, Any]]:
-    """The figures of one stage, one row per number of processes."""
-    rates = {size: size * batch / median(taken) for size, taken in seconds.items()}
+def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, Any]]:
+    """The figures of one stage: a row per number of ranks."""
+    rates = {size: size * batch / median(found.seconds) for size, found in times.items()}
     least = min(rates)
     return [
         {
             "resolution": stage,
             "batch_per_process": batch,
             "processes": size,
-            "milliseconds_per_step": 1000 * median(seconds[size]),
+            "milliseconds_per_step": 1000 * median(times[size].seconds),
             "images_per_second": rate,
             "speedup": rate / rates[least] * least,
             "efficiency": rate / rates[least] * least / size,
-            "milliseconds": {part: 1000 * median(of[part] for of in parts[size]) for part in PARTS},
+            "milliseconds": {part: 1000 * median(of[part] for of in times[size].parts) for part in PARTS},
         }
         for size, rate in rates.items()
     ]
 
 
 def scaling_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for people."""
-    names = ("processes", "img/s", "times", "ms/step", "compute", "all-reduce", "idle", "data")
-    table = new_table("Last four columns: ms of a step in which nothing is hidden behind anything else", "side", *names)
+    """A row per resolution and number of ranks."""
+    names = ("ranks", "img/s", "times", "ms/step", "compute", "all-reduce", "idle", "data")
+    table = new_table("Last four columns: ms of a step in which nothing overlaps anything else", "side", *names)
     for row in rows:
         milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
         table.add_row(

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
+from rich.table import Table
 
 from pggan.bench.reference_step import ReferenceStep
-from pggan.bench.variants import DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
+from pggan.bench.variants import EMA_DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
 from pggan.config import BenchConfig, OptimizerConfig
 from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
@@ -49,27 +49,24 @@ class Steps:
     ) -> None:
         """Raises UserError, before anything is made, for a variant that `device` can't run.
 
-        Args: log: is told when a variant can't run as asked for.
+        Args: log: is told when a variant can't run as configured.
         """
-        stages = config.stages if isinstance(config.stages, list) else [config.stages]
-        architecture = config.model.architecture(max(stages), channels, labels=0)
+        top = max(config.stages) if isinstance(config.stages, list) else config.stages
+        architecture, optimizer = config.model.architecture(top, channels, labels=0), OptimizerConfig()
         self.device, self.loss, self.channels = device, loss, channels
         self.variants = make_variants(config, architecture, device, log)
-        optimizer = OptimizerConfig()
         self.fake = FakeStep(architecture, optimizer, device, half=False)
         with self.fake.mode, warnings.catch_warnings(action="ignore"):
             self.fake_reference = ReferenceStep(architecture, optimizer, 0, device)
 
     def rates(self) -> dict[str, Rates]:
         """The rates of the device in the precision of every variant."""
-        kinds = {
-            name: (variant.precision, variant.options.dtype or torch.float32) for name, variant in self.variants.items()
-        }
+        kinds = {name: (one.precision, one.options.dtype or torch.float32) for name, one in self.variants.items()}
         found = {kind: measured_rates(self.device, *kind) for kind in dict.fromkeys(kinds.values())}
         return {name: found[kind] for name, kind in kinds.items()}
 
     def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, float]:
-        """Seconds per update of every variant: medians of rounds in which all take their turn.
+        """Seconds per update of every variant: medians of `steps` rounds in which all take their turn.
 
         A round is one update, or as many as `loss.reg_interval`: then every round has one with penalties.
         """
@@ -99,20 +96,18 @@ class Steps:
             return (time.perf_counter() - start) / interval
 
     def row(self, phase: Phase, seconds: dict[str, float], rates: dict[str, Rates]) -> dict[str, Any]:
-        """What came out for one stage: the figures of the first variant, and those of all variants."""
+        """The result of one stage: the figures of the first variant, and those of all variants."""
         variants = {name: self._figures(name, phase, taken, rates[name]) for name, taken in seconds.items()}
-        first = next(iter(variants))
-        row = {"resolution": phase.resolution, "batch": phase.batch, **variants[first]}
         if REFERENCE in seconds:
             for name, taken in seconds.items():
                 variants[name]["ratio"] = seconds[REFERENCE] / taken
-            row["ratio"] = variants[first]["ratio"]
-        return {**row, "variants": variants}
+        first = next(iter(variants.values()))
+        return {"resolution": phase.resolution, "batch": phase.batch, **first, "variants": variants}
 
     def _figures(self, name: str, phase: Phase, taken: float, rates: Rates) -> dict[str, Any]:
         variant = self.variants[name]
-        cost = self.fake.cost(phase, self.loss, variant.options)
-        peak = self._fake_reference_peak(phase) if isinstance(variant, ReferenceVariant) else cost.peak_bytes
+        cost, is_reference = self.fake.cost(phase, self.loss, variant.options), isinstance(variant, ReferenceVariant)
+        peak = self._fake_reference_peak(phase) if is_reference else cost.peak_bytes
         return {
             "milliseconds_per_step": 1000 * taken,
             "images_per_second": phase.batch / taken,
@@ -123,22 +118,22 @@ class Steps:
             "peak_memory_bytes": variant.memory.peak if self.device.type == "cuda" else peak,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,
-            "operations": None if isinstance(variant, ReferenceVariant) else cost.operations,
+            "operations": None if is_reference else cost.operations,
             "notices": list(variant.notices),
         }
 
     def _fake_reference_peak(self, phase: Phase) -> int:
-        """Bytes of all tensors of the reference at the worst moment of a step; a process does not tell variants apart."""
+        """Bytes of all tensors of the reference at the worst moment of a step: a process can't tell variants apart."""
         reference = self.fake_reference
         with self.fake.mode:
             images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
-            step = partial(reference.step, phase, Reals(images, None, None), self.loss, decay=DECAY)
-            reference.adam_g.state.clear()
-            reference.adam_d.state.clear()
-            step(StepRng(0, 0, self.device))
+            rng = StepRng(0, 0, self.device)
+            step = partial(reference.step, phase, Reals(images, None, None), self.loss, rng, ema_decay=EMA_DECAY)
+            reference.reset_optimizers()
+            step()
             counter = OpCounter(reference.tensors())
             with counter:
-                step(StepRng(0, 0, self.device))
+                step()
         return counter.peak
 
 
@@ -152,17 +147,15 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 
 
 def stage_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for people: a line per resolution and variant."""
+    """A row per resolution and variant."""
     numbers = ("ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
-    narrow = [Column(name, no_wrap=True, justify="right") for name in numbers]
-    table = Table("side", "batch", "variant", *narrow, box=SIMPLE_HEAD)
+    table = Table("side", "batch", "variant", box=SIMPLE_HEAD)
+    for name in numbers:
+        table.add_column(name, no_wrap=True, justify="right")
     for row in rows:
+        stage = str(row["resolution"]), str(row["batch"])
         for name, variant in row["variants"].items():
-            first = name == next(iter(row["variants"]))
-            table.add_row(
-                str(row["resolution"]) if first else "",
-                str(row["batch"]) if first else "",
-                name,
+            figures = (
                 f"{variant['milliseconds_per_step']:.1f}",
                 f"{variant['images_per_second']:.2f}",
                 f"{variant['teraflop_per_second']:.3f}",
@@ -170,4 +163,6 @@ def stage_table(rows: list[dict[str, Any]]) -> Table:
                 f"{variant['ratio']:.2f}" if "ratio" in variant else "",
                 f"{variant['peak_memory_bytes'] / 2**20:.0f}",
             )
+            table.add_row(*stage, name, *figures)
+            stage = "", ""
     return table

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from pggan.bench.reference_step import ReferenceStep
-from pggan.config import BenchConfig, ComputeConfig, Precision, Switch, TrainerConfig
+from pggan.config import BenchConfig, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.errors import UserError
@@ -15,22 +15,21 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.losses.base import Loss
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
 
-REFERENCE = "textbook"
-DECAY = 0.999
+REFERENCE = "reference"
+EMA_DECAY = 0.999
 
 
 class Memory:
-    """What one of several variants holds of a CUDA device: all that was allocated inside `counted` and not released."""
+    """The memory of a CUDA device that one of several variants holds: allocated inside `counted`, and not released."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.held = self.peak = 0
+        self.held = self.peak = 0  # bytes
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -52,9 +51,7 @@ class Variant(ABC):
     layout: torch.memory_format  # of the images it is given
 
     def __init__(self, precision: Precision, options: ComputeOptions, device: torch.device) -> None:
-        self.precision = precision
-        self.options = options
-        self.memory = Memory(device)
+        self.precision, self.options, self.memory = precision, options, Memory(device)
         self.notices: list[str] = []  # of the stage that is measured
 
     @abstractmethod
@@ -67,7 +64,7 @@ class Variant(ABC):
 
 
 class TrainerVariant(Variant):
-    """The trainer's own step; `log` is told when it can't be taken as asked for."""
+    """The trainer's own step; `log` is told when it can't be taken as configured."""
 
     layout = torch.channels_last
 
@@ -81,10 +78,6 @@ class TrainerVariant(Variant):
             self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
         self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
 
-    def _notice(self, text: str) -> None:
-        self.notices.append(text)
-        self.log(text)
-
     def begin(self) -> None:
         self.trainer.state.reset_optimizers()
         self.trainer.release_graphs()
@@ -93,7 +86,11 @@ class TrainerVariant(Variant):
             self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
-        self.trainer.step(phase, reals, rng, DECAY)
+        self.trainer.step(phase, reals, rng, EMA_DECAY)
+
+    def _notice(self, text: str) -> None:
+        self.notices.append(text)
+        self.log(text)
 
 
 class ReferenceVariant(Variant):
@@ -101,23 +98,17 @@ class ReferenceVariant(Variant):
 
     layout = torch.contiguous_format
 
-    def __init__(self, config: TrainerConfig, architecture: Architecture, loss: Loss, device: torch.device) -> None:
+    def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
         super().__init__(Precision.fp32, ComputeOptions(), device)
-        self.loss = loss
+        self.loss = build_loss(config.loss)
         with self.memory.counted():
-            self.reference = ReferenceStep(architecture, config.optimizer, 0, device)
+            self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
 
     def begin(self) -> None:
-        for adam in (self.reference.adam_g, self.reference.adam_d):
-            adam.state.clear()
+        self.reference.reset_optimizers()
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
-        self.reference.step(phase, reals, self.loss, rng, decay=DECAY)
-
-
-def trainer_config(config: BenchConfig, precision: Precision, compute: ComputeConfig) -> TrainerConfig:
-    """The trainer that a variant measures; what is not asked for is as by default."""
-    return TrainerConfig(model=config.model, loss=config.loss, precision=precision, compute=compute)
+        self.reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)
 
 
 def make_variants(
@@ -125,23 +116,24 @@ def make_variants(
 ) -> dict[str, Variant]:
     """The variants by name, the reference last; raises UserError, before anything is made, for what `device` can't do.
 
-    Args: log: is told when a variant can't run as asked for.
+    Args: log: is told when a variant can't run as configured.
     """
-    chosen = {name: trainer_config(config, *options) for name, options in config.variants().items()}
+    chosen = {
+        name: TrainerConfig(model=config.model, loss=config.loss, precision=precision, compute=compute)
+        for name, (precision, compute) in config.variants().items()
+    }
     for one in chosen.values():
-        if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
-            raise UserError(
-                f"modes={config.modes}: there are no CUDA graphs on {device.type}.", "Take modes=[eager] or [compiled]."
-            )
         compute_options(one.precision, one.compute, device)
-    variants: dict[str, Variant] = {}
-    for name, one in chosen.items():
+        if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
+            problem = f"modes={config.modes}: there are no CUDA graphs on {device.type}."
+            raise UserError(problem, "Use modes=[eager] or [compiled].")
 
-        def log_named(text: str, name: str = name) -> None:
-            log(f"{name}: {text}")
+    def log_of(name: str) -> Callable[[str], None]:
+        return lambda text: log(f"{name}: {text}")
 
-        variants[name] = TrainerVariant(one, architecture, device, log_named)
+    found: dict[str, Variant] = {
+        name: TrainerVariant(one, architecture, device, log_of(name)) for name, one in chosen.items()
+    }
     if config.against:
-        first = next(iter(chosen.values()))
-        variants[REFERENCE] = ReferenceVariant(first, architecture, build_loss(config.loss), device)
-    return variants
+        found[REFERENCE] = ReferenceVariant(next(iter(chosen.values())), architecture, device)
+    return found

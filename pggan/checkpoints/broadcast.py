@@ -1,7 +1,6 @@
 """One state for all ranks: that of rank 0."""
 
 import torch
-from torch import Tensor
 
 from pggan.checkpoints.read import Checkpoint
 from pggan.distributed.process_group import ProcessGroup
@@ -12,22 +11,20 @@ from pggan.optim.state import State
 
 def broadcast_state(state: State, group: ProcessGroup) -> None:
     """Make `state` that of rank 0, bit by bit, on all ranks."""
-    if group.world_size == 1:
-        return
-    parts, clock = (
-        _broadcast_parts(state.tensors(), group),
-        group.broadcast_object([state.images, state.phase_index]),
-    )
-    if not group.is_main:
-        state.load_tensors(parts)
-        state.images, state.phase_index = clock
+    if group.world_size > 1:
+        parts = _broadcast_parts(state.tensors(), group)
+        images, phase_index = group.broadcast_object([state.images, state.phase_index])
+        if not group.is_main:
+            state.load_tensors(parts)
+            state.images, state.phase_index = images, phase_index
 
 
 def broadcast_extra_state(checkpoint: Checkpoint | None, reducer: GradientReducer, group: ProcessGroup) -> None:
     """Give every rank's reducer the extra state that `checkpoint`, of rank 0, holds."""
-    there = checkpoint is not None and EXTRA_STATE in checkpoint.parts
+    parts: Parts = {}
     with group.collective_errors():
-        parts = {EXTRA_STATE: checkpoint.load(EXTRA_STATE)} if there and checkpoint is not None else {}
+        if checkpoint is not None and EXTRA_STATE in checkpoint.parts:
+            parts = {EXTRA_STATE: checkpoint.load(EXTRA_STATE)}
     reducer.load_extra_state(_broadcast_parts(parts, group))
 
 
@@ -39,10 +36,12 @@ def _broadcast_parts(parts: Parts, group: ProcessGroup) -> Parts:
     }
     forms = group.broadcast_object(forms)
     if not group.is_main:
-        parts = {part: {name: _empty(*form) for name, form in tensors.items()} for part, tensors in forms.items()}
+        parts = {
+            part: {
+                name: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device)
+                for name, (shape, dtype, device) in tensors.items()
+            }
+            for part, tensors in forms.items()
+        }
     group.broadcast([tensor for tensors in parts.values() for tensor in tensors.values()])
     return parts
-
-
-def _empty(shape: list[int], dtype: str, device: str) -> Tensor:
-    return torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device)

@@ -15,7 +15,7 @@ from pggan.networks.networks import Generator
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator to draw images with, and the stage that it was saved at."""
+    """A generator to draw images with, and the stage of training that it was saved at."""
 
     network: Generator
     resolution: int
@@ -23,18 +23,18 @@ class LoadedGenerator:
     images: int
 
 
-def load_generator(run: str, device: torch.device) -> LoadedGenerator:
-    """The averaged generator of a run directory, a checkpoint directory or a generator.safetensors.
+def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
+    """The averaged generator of a run directory, a checkpoint directory or a generator file, which `key` names.
 
-    Raises UserError when there is none, or when the file is not one of ours.
+    Raises UserError when there is none, or when the file is not a valid one.
     """
     path = Path(run)
-    if path.is_dir():  # of a checkpoint, or of a run
+    if path.is_dir():  # a checkpoint, or a run
         files = (path / name for name in ("generator_ema.safetensors", GENERATOR_FILE))
         path = next((file for file in files if file.exists()), path)
     if not path.exists() or path.is_dir():
         raise UserError(
-            f"run={run}: there is no generator.",
+            f"{key}={run}: there is no generator.",
             "Give a run directory, one of its checkpoints/<images>, or a generator.safetensors. "
             "A run has its first generator after its first checkpoint.",
         )
@@ -51,9 +51,5 @@ def load_generator(run: str, device: torch.device) -> LoadedGenerator:
         network.load_state_dict(load_file(path))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise UserError(f"{path} is not a valid generator of this program.", f"Cause: {error}") from error
-    return LoadedGenerator(
-        network.requires_grad_(False).to(device),
-        int(about["resolution"]),
-        float(about["alpha"]),
-        int(about["images"]),
-    )
+    network.requires_grad_(False).to(device)
+    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"])

@@ -1,6 +1,6 @@
-"""What the JSON of a checkpoint or generator file says, and whether it can be.
+"""What the JSON of a checkpoint or generator file says, and whether that is possible.
 
-What is read may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
+A file may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
 """
 
 import json
@@ -44,7 +44,7 @@ def check_stage(about: dict[str, Any]) -> None:
 
 
 def require_shapes(path: Path, network: nn.Module) -> None:
-    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is none."""
+    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is damaged."""
     with safe_open(path, "pt") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
@@ -55,11 +55,12 @@ def require_shapes(path: Path, network: nn.Module) -> None:
 
 
 def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
+    """The architecture as plain values for JSON."""
     return {**asdict(architecture), "resampling": architecture.resampling.value}
 
 
 def architecture_from(plain: dict[str, Any]) -> Architecture:
-    """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is none."""
+    """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is not possible."""
     for name, most in MOST.items():
         least = 0 if name == "labels" else 1
         if not least <= require_count(name, plain[name]) <= most:

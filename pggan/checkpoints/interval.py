@@ -7,7 +7,7 @@ from math import inf
 from pggan.config import CheckpointConfig
 from pggan.core.intervals import is_due
 
-# A checkpoint is written while training goes on, so it is begun before the interval is over.  Images: at halves, so
+# A checkpoint is written while training continues, so it is begun before the interval is over.  Images: at halves, so
 # that the round numbers that people write are among the image counts.  Minutes: what is left is for writing.
 IMAGES_SHARE = 0.5
 MINUTES_SHARE = 0.75
@@ -18,15 +18,14 @@ class CheckpointInterval:
 
     def __init__(self, config: CheckpointConfig, clock: Callable[[], float] | None = None) -> None:
         """Args: clock: seconds, from a clock that never jumps."""
-        self.most_images = config.every_images
-        self.between = images_between(config)
+        self.most_images, self.between = config.every_images, images_between(config)
         self.late_after = seconds_between(config)
         self.most_seconds = self.late_after / MINUTES_SHARE
         self._clock = clock or time.monotonic
         self.restart(0)
 
     def restart(self, images: int) -> None:
-        """Training goes on from a state with `images` that is on disk, or new."""
+        """Count from a state with `images` that is new, or on disk."""
         self._looked = self._clock()
         self._begun = self._durable = (images, self._looked)
 
@@ -40,11 +39,11 @@ class CheckpointInterval:
         return self._clock() - self._begun[1] > self.late_after
 
     def begin(self, images: int) -> None:
-        """A checkpoint of the present state, at `images`, is begun."""
+        """Note that a checkpoint of the present state, at `images`, is begun."""
         self._begun = (images, self._clock())
 
     def saved(self) -> None:
-        """The last checkpoint that was begun is durable."""
+        """Note that the last checkpoint that was begun is durable."""
         self._durable = self._begun
 
     def must_wait(self, images: int) -> bool:

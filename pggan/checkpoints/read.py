@@ -1,4 +1,4 @@
-"""Checkpoints read: every file is verified before it is trusted, and no size is believed before it is checked.
+"""Checkpoints read: every file is verified before it is trusted, and every size is checked before it is believed.
 
 checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, optimizer_d, grad_scaler .safetensors
                         state.json, with the checksum of each file
@@ -48,15 +48,18 @@ class Checkpoint:
 
     @property
     def images(self) -> int:
+        """Images shown."""
         return int(self.header["images"])
 
     @property
     def architecture(self) -> Architecture:
+        """The architecture of the networks."""
         return architecture_from(self.header["architecture"])
 
     @property
     def parts(self) -> list[str]:
-        return [Path(name).stem for name in self.header["files"] if name.endswith(".safetensors")]
+        """The names of the parts of the state."""
+        return [Path(name).stem for name in self.header["files"]]
 
     def load(self, part: str) -> dict[str, Tensor]:
         """The tensors of one part, in host memory."""
@@ -70,15 +73,13 @@ class Checkpoint:
         try:
             state.load_tensors({part: self.load(part) for part in state.tensors() if part in self.parts})
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            raise UserError(
-                f"{self.directory} does not fit: {error}.", "Remove this directory to go on from the checkpoint before."
-            ) from error
-        state.images = self.images
-        state.phase_index = int(self.header["phase_index"])
+            remedy = "Remove this directory to resume from the checkpoint before."
+            raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error
+        state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify one checkpoint directory; raises CorruptCheckpoint, or UserError when another version wrote it."""
+    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError when another version wrote it."""
     try:
         header = read_json(directory / STATE_FILE, MOST_STATE_BYTES)
         _check_header(directory, header)
@@ -89,7 +90,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 
 
 def _check_header(directory: Path, header: dict[str, Any]) -> None:
-    """Raise ValueError (KeyError when missing) unless a state.json is one of ours, UserError if another version wrote it."""
+    """Raise ValueError (KeyError when missing) unless a state.json is valid, UserError if another version wrote it."""
     if (version := require_count("version", header["version"])) != VERSION:
         raise UserError(
             f"{directory} has checkpoint version {version}; this program reads version {VERSION}.",
@@ -102,7 +103,14 @@ def _check_header(directory: Path, header: dict[str, Any]) -> None:
         require_count("phase_index", header["phase_index"])
     if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
         raise ValueError("'state_sha256' or 'config' is of the wrong type")
-    _check_list(header["files"])
+    files = header["files"]
+    if not isinstance(files, dict) or not {f"{part}.safetensors" for part in PARTS} <= set(files):
+        raise ValueError("it does not list the files of a checkpoint")
+    for name, checksum in files.items():
+        if not re.fullmatch(r"[a-z_]+\.safetensors", name):
+            raise ValueError(f"it lists a file that may lie outside its directory: {name!r}")
+        if not isinstance(checksum, str):
+            raise ValueError(f"it has no checksum for {name}")
 
 
 def _check_files(directory: Path, files: dict[str, str], architecture: Architecture) -> None:
@@ -127,50 +135,43 @@ def _check_files(directory: Path, files: dict[str, str], architecture: Architect
             raise CorruptCheckpoint(f"{directory / name} has changed: its checksum is another one")
 
 
-def _check_list(files: Any) -> None:
-    """Raise ValueError unless a state.json lists the files that a save writes, with their checksums."""
-    if not isinstance(files, dict) or not {f"{part}.safetensors" for part in PARTS} <= set(files):
-        raise ValueError("it does not list the files of a checkpoint")
-    for name, checksum in files.items():
-        if not re.fullmatch(r"[a-z_]+\.safetensors", name):
-            raise ValueError(f"it lists a file that may lie outside its directory: {name!r}")
-        if not isinstance(checksum, str):
-            raise ValueError(f"it has no checksum for {name}")
-
-
 def checkpoints_of(run_dir: Path) -> list[Path]:
-    """The checkpoint directories of a run, whole or not, the oldest first."""
+    """The checkpoint directories of a run, valid or not, the oldest first."""
     found = (run_dir / "checkpoints").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
 
 
 def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint of a run that is whole, and what is wrong with the newer ones."""
-    broken: list[str] = []
+    """The newest valid checkpoint of a run, and what is wrong with newer ones."""
+    corrupt: list[str] = []
     for directory in reversed(checkpoints_of(run_dir)):
         try:
-            return open_checkpoint(directory), broken
+            return open_checkpoint(directory), corrupt
         except CorruptCheckpoint as problem:
-            broken.append(str(problem))
-    return None, broken
+            corrupt.append(str(problem))
+    return None, corrupt
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint at `path`, from `key`, or the newest valid one of the run there; and what is wrong with newer ones.
+    """The checkpoint at `path`, or the newest valid one of the run there, and what is wrong with newer ones.
 
-    Raises UserError when there is none.
+    Raises UserError, naming `key`, when there is none.
     """
     if (path / STATE_FILE).is_file():
         try:
             return open_checkpoint(path), []
         except CorruptCheckpoint as problem:
-            raise UserError(
-                f"{key}={path} is not a valid checkpoint: {problem}.", "Choose another one of that run."
-            ) from problem
+            remedy = "Choose another one of that run."
+            raise UserError(f"{key}={path} is not a valid checkpoint: {problem}.", remedy) from problem
     checkpoint, corrupt = newest_checkpoint(path)
+    if checkpoint is None and corrupt:
+        raise UserError(
+            f"{key}={path}: there is no valid checkpoint: {'; '.join(corrupt)}.",
+            "Put back an undamaged copy, or start anew with another run_dir=.",
+        )
     if checkpoint is None:
         raise UserError(
-            f"{key}={path}: there is no valid checkpoint{''.join(f'; {problem}' for problem in corrupt)}.",
+            f"{key}={path}: there is no checkpoint.",
             "Give a run directory or one of its checkpoints/<images>. A run has its first one after "
             "checkpoint.every_images, or when it is stopped.",
         )

@@ -1,4 +1,4 @@
-"""What to do when numbers stop being finite: go back to the last checkpoint, once per position, then give up."""
+"""What to do when numbers stop being finite: roll back to the last checkpoint, once per position, then give up."""
 
 from pathlib import Path
 
@@ -10,26 +10,24 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 
-MOST_ROLLBACKS = 3  # by one process: a run that needs more is not getting anywhere
+MOST_ROLLBACKS = 3  # of one process: a run that needs more is not getting anywhere
 
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
-    "(loss.*), and give the command again: it goes on from the last checkpoint."
+    "(loss.*), and give the command again: it resumes from the last checkpoint."
 )
 
 
 class Rollback:
-    """Counts updates that had to be skipped, and takes a state back to the last checkpoint when they don't end.
+    """Counts skipped updates, and takes a state back to the last checkpoint when they don't end.
 
-    The same images and random numbers come again after going back.  So a fault of the machine is gone then, and a
+    The same images and random numbers come again after a rollback.  So a fault of the machine is gone then, and a
     fault of the recipe comes back at the same position.
     """
 
     def __init__(self, run_dir: Path, patience: int, group: ProcessGroup) -> None:
         """Args: patience: skipped updates in a row after which `check` raises."""
-        self.run_dir = run_dir
-        self.patience = patience
-        self.group = group
+        self.run_dir, self.patience, self.group = run_dir, patience, group
         self.failed_at = -1
         self.rollbacks = 0
 
@@ -47,34 +45,31 @@ class Rollback:
         return True
 
     def roll_back(self, state: State, reducer: GradientReducer, problem: NonFiniteError) -> str:
-        """Put `state` back to the last checkpoint; returns what to say about it.
+        """Put `state` back to the last checkpoint; returns a line to log.
 
         Raises UserError when there is none, or when this position, or too many positions, have failed before.
         """
-        position, line, checkpoint = problem.images or state.images, "", None
+        position, checkpoint = problem.images or state.images, None
         with self.group.collective_errors():
             if self.group.is_main:
-                line, checkpoint = self._restore(state, position, problem)
+                checkpoint = self._restore(state, position, problem)
         self.failed_at = position
         self.rollbacks += 1
         broadcast_state(state, self.group)
         broadcast_extra_state(checkpoint, reducer, self.group)
         for trainable in (state.g, state.d):
             trainable.skipped.zero_()
-        return line
+        return (
+            f"Not finite at {position:,} images: {problem}. Rolling back to the checkpoint of {state.images:,} images. "
+            "If this happens here again, training ends: then lower the learning rates."
+        )
 
-    def _restore(self, state: State, position: int, problem: NonFiniteError) -> tuple[str, Checkpoint]:
+    def _restore(self, state: State, position: int, problem: NonFiniteError) -> Checkpoint:
         checkpoint, _ = newest_checkpoint(self.run_dir)
         if checkpoint is None:
             raise UserError(f"Not finite at {position:,} images, before the first checkpoint: {problem}.", REMEDY)
         if position <= self.failed_at or self.rollbacks == MOST_ROLLBACKS:
-            raise UserError(
-                f"Not finite at {position:,} images again, after going back to {checkpoint.images:,}: {problem}.",
-                REMEDY,
-            )
+            where = f"Not finite at {position:,} images again, after rolling back to {checkpoint.images:,}"
+            raise UserError(f"{where}: {problem}.", REMEDY)
         checkpoint.restore(state)
-        line = (
-            f"Not finite at {position:,} images: {problem}. Going back to the checkpoint of {checkpoint.images:,} images. "
-            "If this happens here again, training ends: then lower the learning rates."
-        )
-        return line, checkpoint
+        return checkpoint

@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -44,7 +43,7 @@ from pggan.optim.state import State, state_sha256
 
 
 class NonFiniteError(Exception):
-    """A state with a number that is NaN or infinite: nothing that training could go on from."""
+    """A state with a number that is NaN or infinite: training can't resume from it."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
         """Args: images: those of the state, where that is not the one in training."""
@@ -54,7 +53,7 @@ class NonFiniteError(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state at one moment, copied to host memory, and what else its checkpoint is to say."""
+    """A state at one moment, copied to host memory, and what else its checkpoint says."""
 
     parts: Parts
     images: int
@@ -65,9 +64,9 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """What its tensors take on disk, the generator that is stored a second time included."""
-        tensors = [tensor for part in (*self.parts.values(), self.parts["generator_ema"]) for tensor in part.values()]
-        return sum(tensor.nbytes for tensor in tensors)
+        """The disk space of its tensors, with the averaged generator, which is stored twice."""
+        parts = (*self.parts.values(), self.parts["generator_ema"])
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
 
 
 def take_snapshot(
@@ -78,18 +77,18 @@ def take_snapshot(
     memory: Snapshot | None = None,
     extra_state: Parts | None = None,
 ) -> Snapshot:
-    """Copy `state` as it is now; training may go on while the copy is being written.
+    """Copy `state` as it is now; training may continue while the copy is being written.
 
-    `phase`: that of the last image shown.  `notes`: plain values for state.json, the configuration for one.
-    `extra_state`: of the gradient reducer.
-    `memory`: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
+    Args: phase: that of the last image shown.  notes: plain values for state.json, the configuration among them.
+    memory: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
+    extra_state: of the gradient reducer.
     """
     old = {} if memory is None else memory.parts
     parts = {
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
         for part, tensors in (state.tensors() | (extra_state or {})).items()
     }
-    if any(tensor.is_cuda for tensors in state.tensors().values() for tensor in tensors.values()):
+    if state.g_ema.weights[0].is_cuda:
         torch.cuda.synchronize()  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
     return Snapshot(parts, state.images, state.phase_index, state.g_ema.architecture, stage, notes)
@@ -105,26 +104,17 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` and its generator into `run_dir`.
 
     The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
-    Raises NonFiniteError when there is a number that is not finite, and OSError; then all is as it was before.
+    Raises NonFiniteError when a number is not finite, and OSError; then everything is as it was before.
     """
-    require_finite(snapshot.parts, snapshot.images)
-    about = {
-        "version": VERSION,
-        "images": snapshot.images,
-        **snapshot.stage,
-        "architecture": architecture_to_plain(snapshot.architecture),
-    }
-    metadata = {HEADER_KEY: json.dumps(about)}
-    header = {
-        **about,
-        "phase_index": snapshot.phase_index,
-        "state_sha256": state_sha256(snapshot.parts, snapshot.images, snapshot.phase_index),
-        **snapshot.notes,
-    }
-    with _system_errors(), atomic_directory(run_dir / "checkpoints" / f"{snapshot.images:09d}") as directory:
+    images, architecture = snapshot.images, architecture_to_plain(snapshot.architecture)
+    require_finite(snapshot.parts, images)
+    about = {"version": VERSION, "images": images, **snapshot.stage, "architecture": architecture}
+    digest = state_sha256(snapshot.parts, images, snapshot.phase_index)
+    header = {**about, "phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.notes}
+    with _system_errors(), atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
         for part, tensors in snapshot.parts.items():
-            save_file(tensors, directory / f"{part}.safetensors", metadata=metadata)
-        # A copy, because the safetensors library would leave its own temporary file behind if it was killed here.
+            save_file(tensors, directory / f"{part}.safetensors", metadata={HEADER_KEY: json.dumps(about)})
+        # A copy, because the safetensors library would leave its own temporary file behind if it were killed here.
         with atomic_write(run_dir / GENERATOR_FILE) as temporary:
             shutil.copyfile(directory / "generator_ema.safetensors", temporary)
         header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
@@ -142,7 +132,7 @@ def require_finite(parts: Parts, images: int | None = None) -> None:
 
 @contextmanager
 def _system_errors() -> Iterator[None]:
-    """Turn the safetensors library's own error for what the system refused back into an OSError."""
+    """Turn the safetensors library's error for what the system refused back into an OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -153,9 +143,9 @@ def _system_errors() -> Iterator[None]:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Drop all checkpoints but the `keep` newest and the milestones.
+    """Remove all checkpoints but the `keep` newest and the milestones.
 
-    Those beyond `newest` images, which was just written, are leftovers that this run had to pass over: they go too.
+    Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
     """
     ordinary = []
     for directory in checkpoints_of(run_dir):
@@ -175,41 +165,37 @@ def _is_milestone(directory: Path) -> bool:
 
 
 class CheckpointWriter:
-    """Writes one snapshot at a time, in the order given.
+    """Writes one snapshot at a time, in the order given, in a thread of its own.
 
-    What goes wrong in the background is raised by the next `save` or `wait`: UserError when the disk refuses, NonFiniteError
-    when the snapshot is not worth keeping.
+    What goes wrong there is raised by the next `save` or `wait`: UserError when the disk refuses, NonFiniteError when
+    the snapshot is not worth keeping.
     """
 
     def __init__(self, run_dir: Path, keep: int) -> None:
-        self.run_dir = run_dir
-        self.keep = keep
+        """Args: keep: checkpoints that stay, besides milestones."""
+        self.run_dir, self.keep = run_dir, keep
         self._thread: Thread | None = None
         self._error: Exception | None = None
 
-    def __enter__(self) -> "CheckpointWriter":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish what has begun, unless Ctrl-C says at once; what goes wrong then matters less than `error`."""
-        if kind is None:
-            self.wait()
-        elif issubclass(kind, Exception):
-            with suppress(Exception):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish what has begun, unless Ctrl-C says at once; an error that ended the block matters more than ours."""
+        if kind is None or issubclass(kind, Exception):
+            with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
 
     def save(self, snapshot: Snapshot) -> None:
         """Start writing `snapshot`, when the one before is durable."""
         self.wait()
-        # A daemon: a second Ctrl-C leaves at once, and what is half-written then is swept at the next start.
+        # A daemon: a second Ctrl-C ends at once, and what is half-written then is removed at the next start.
         self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
 
     @property
     def is_writing(self) -> bool:
-        """Whether a snapshot is on its way to the disk."""
+        """Whether a snapshot is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
@@ -217,8 +203,8 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        if error is not None:
             raise error
 
     def _write(self, snapshot: Snapshot) -> None:
@@ -228,18 +214,17 @@ class CheckpointWriter:
         except OSError as error:
             self._error = refused_by_disk(self.run_dir, error, snapshot.bytes)
             self._error.__cause__ = error
-        except Exception as error:  # any other error belongs to the main thread just as well
+        except Exception as error:  # for the main thread, like any other
             self._error = error
 
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
-    """What to say when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    missing = needed - shutil.disk_usage(existing_parent(run_dir)).free
-    inodes = os.statvfs(existing_parent(run_dir))
+    """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
+    parent = existing_parent(run_dir)
+    missing, inodes = needed - shutil.disk_usage(parent).free, os.statvfs(parent)
     full = " There is no room for more files." * (inodes.f_files > 0 and inodes.f_favail == 0)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
-        "Training has stopped; the last checkpoint is valid. Make room there, or get permission, and give the same "
-        "command again.",
+        "The last checkpoint is valid. Make room there, or get permission, and give the same command again to resume.",
     )

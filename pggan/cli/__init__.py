@@ -1,1 +1,1 @@
-"""."""
+"""The command line: composes the configuration and runs a command."""

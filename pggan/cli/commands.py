@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
-CONFIGS = next(
-    folder
-    for folder in (Path(__file__).parents[2] / "configs", Path(__file__).parents[1] / "configs")
-    if folder.is_dir()
-)
+CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
 
 
 @dataclass(frozen=True)
@@ -21,34 +17,32 @@ class Command:
     schema: str
     module: str  # has run(config) -> exit code
     example: str
-    # A key that may be given by its group's name alone, though Hydra would take that for a choice of the group.
-    short_key: str | None = None
+    alias: tuple[str, str] = ("", "")  # how an argument may begin, and what that stands for
 
     def spelled_out(self, argument: str) -> str:
-        """`argument` with its key in full."""
-        group = f"{str(self.short_key).split('.')[0]}="
-        return f"{self.short_key}={argument.removeprefix(group)}" if argument.startswith(group) else argument
-
-    @property
-    def stem(self) -> str:
-        """The name of its YAML."""
-        return self.name.replace(" ", "_")
+        """`argument` without the alias."""
+        short, full = self.alias
+        return full + argument.removeprefix(short) if argument.startswith(short) else argument
 
     @property
     def config_file(self) -> Path:
         """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
-        files = (CONFIGS / f"{self.stem}.yaml", CONFIGS / "commands" / f"{self.stem}.yaml")
-        return next(file for file in files if file.is_file())
+        name = f"{self.name.replace(' ', '_')}.yaml"
+        return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
     @property
     def groups(self) -> dict[str, str]:
         """The folders of configs/ that a file is chosen from with `group=file`, and the file taken by default."""
         text = self.config_file.read_text()
-        others = [
-            COMMANDS[name] for name in re.findall(r"^  - ([a-z]+)$", text, re.MULTILINE)
-        ]  # all of their keys, too
-        inherited = {group: default for other in others for group, default in other.groups.items()}
-        return inherited | dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
+        groups = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
+        for base in re.findall(r"^  - ([a-z]+)$", text, re.MULTILINE):  # a command whose keys this one has, too
+            groups = COMMANDS[base].groups | groups
+        return groups
+
+
+def choices_of(group: str) -> list[str]:
+    """The files of a folder of configs/; none if there is no such folder."""
+    return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
 
 
 COMMANDS = {
@@ -63,14 +57,14 @@ COMMANDS = {
         ),
         Command(
             "prepare",
-            "Turn images (folder, archive, known data set) into a checked multi-resolution pyramid.",
+            "Turn images (folder, archive, known dataset) into a checked multi-resolution pyramid.",
             "PrepareConfig",
             "pggan.data.prepare.command",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
         Command(
             "plan",
-            "Predict what a run will take: operations, memory, hours, energy, and how it scales to many devices.",
+            "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
             "PlanConfig",
             "pggan.plan.command",
             "pggan plan experiment=official_8gpus tflops=200 watts=700",
@@ -84,14 +78,14 @@ COMMANDS = {
         ),
         Command(
             "interpolate",
-            "Draw what lies between latents: a strip, a grid or an animation.",
+            "Draw images between latents: a strip, a grid or an animation.",
             "InterpolateConfig",
             "pggan.sampling.interpolate",
             "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
         ),
         Command(
             "inspect",
-            "Show what a run, a checkpoint or a data set holds.",
+            "Show what a run, a checkpoint or a dataset holds.",
             "InspectConfig",
             "pggan.run.inspect",
             "pggan inspect run=outputs/faces json=true",
@@ -102,7 +96,7 @@ COMMANDS = {
             "BenchConfig",
             "pggan.bench.command",
             "pggan bench stages=[4,8,16] batch=16",
-            "data.path",
+            ("data=", "data.path="),  # Hydra would take data= for a choice of the group
         ),
         Command(
             "bench scaling",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from pggan.cli.commands import COMMANDS, CONFIGS, Command
+from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
 
 
 def overview() -> str:
@@ -18,19 +18,17 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
     primary = command.config_file.read_text()
     parts = [f"{command.duty}\n\nUsage:    pggan {command.name} key=value …\nExample:  {command.example}"]
     if command.name == "train":
-        parts[0] += "\n\n`python train.py key=value …` is the same command."
+        parts.append("`python train.py key=value …` is the same command.")
     file = command.config_file.relative_to(CONFIGS.parent)
     without_defaults = re.sub(r"^defaults:\n(?:  .*\n)+", "", primary, flags=re.MULTILINE)
     parts.append(f"Keys of {file} with their defaults:\n\n{_indented(without_defaults)}")
     chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     for group, default in re.findall(r"^  - (\w+): (\w+)", primary, re.MULTILINE):
-        choices = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
-        choice = chosen.get(group, default)
-        text = f"{group}={'|'.join(choices)}"
+        choices, choice = choices_of(group), chosen.get(group, default)
+        parts.append(f"{group}={'|'.join(choices)}")
         if choice in choices:
             content = (CONFIGS / group / f"{choice}.yaml").read_text()
-            text += f"\nKeys of configs/{group}/{choice}.yaml:\n\n{_indented(content)}"
-        parts.append(text)
+            parts[-1] += f"\nKeys of configs/{group}/{choice}.yaml:\n\n{_indented(content)}"
     parts.append("--cfg job shows the composed configuration; --multirun runs one job per value of key=a,b.")
     return "\n\n".join(parts)
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
@@ -14,7 +15,7 @@ from pggan.core.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Hydra composes; run directory, logs and working directory are this program's own.
+# Hydra only composes: run directory, logs and working directory stay this program's own.
 QUIET = [
     "hydra.job.name=pggan",
     "hydra.output_subdir=null",
@@ -26,15 +27,13 @@ QUIET = [
 ]
 FLAGS = ("--config-dir", "--config-path", "--config-name", "--cfg", "--package")  # those with a value
 
-# Jobs that ran out of time are queued again, as often as it takes: training resumes where it stopped.
 QUEUED = "hydra/launcher=submitit_"
-QUEUE_AGAIN = {f"{QUEUED}slurm": ["hydra.launcher.max_num_timeout=1000"]}
 
 
 def run_with_flags(
     command: Command, arguments: list[str], run_command: Callable[[Command, Mapping[str, Any]], int]
 ) -> int:
-    """Run a command whose `arguments` hold flags; returns the exit code."""
+    """Run a command whose `arguments` contain flags; returns the exit code."""
     import hydra
     from hydra.errors import HydraException
 
@@ -45,7 +44,7 @@ def run_with_flags(
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
         compose(command.name, overrides, _config_folder(flags))  # a typo gets our own answer
-    again = _settings_of_jobs(command, overrides)
+    job_settings = _job_settings(command, overrides)
 
     def task(composed: "DictConfig") -> None:
         code = run_command(command, to_plain(composed))
@@ -55,33 +54,30 @@ def run_with_flags(
     tolerate_lazy_help()
     refuse_callbacks()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
-    sys.argv = [f"pggan {command.name}", *again, *allow_new_keys(overrides), *QUIET, *flags]
+    sys.argv = [f"pggan {command.name}", *job_settings, *allow_new_keys(overrides), *QUIET, *flags]
     try:
-        hydra.main(version_base="1.3", config_path=str(command.config_file.parent), config_name=command.stem)(task)()
+        hydra.main(
+            version_base="1.3", config_path=str(command.config_file.parent), config_name=command.config_file.stem
+        )(task)()
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
 
 
 def _config_folder(flags: list[str]) -> str | None:
-    """What `--config-dir` or `-cd` names."""
-    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
-        if flag in ("--config-dir", "-cd"):
-            return following
-        if flag.startswith("--config-dir="):
-            return flag.removeprefix("--config-dir=")
-    return None
+    """The folder that `--config-dir` or `-cd` names."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    return next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
 
 
-def _settings_of_jobs(command: Command, overrides: list[str]) -> list[str]:
-    """What jobs of a launcher need besides `overrides`; raises UserError when it is not there, or not told enough."""
+def _job_settings(command: Command, overrides: list[str]) -> list[str]:
+    """Settings for the jobs of a launcher; raises UserError when it is not installed, or run_dir= is missing."""
     if not any(override.startswith(QUEUED) for override in overrides):
         return []
     if command.name == "train" and not any(override.startswith("run_dir=") for override in overrides):
-        raise UserError(
-            "Jobs that are queued again need to know where they were.",
-            "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'",
-        )
+        remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
+        raise UserError("Jobs that are queued again need a run directory to resume from.", remedy)
     if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
         raise UserError("Hydra's launcher for Slurm is not installed.", 'pip install "pggan[slurm]"')
-    return [setting for override in overrides for setting in QUEUE_AGAIN.get(override, [])]
+    # A job that ran out of time is queued again, as often as it takes: training resumes where it stopped.
+    return ["hydra.launcher.max_num_timeout=1000"] if f"{QUEUED}slurm" in overrides else []

@@ -1,4 +1,4 @@
-"""What has to be different in Hydra itself: no code called by a configuration, help on Python 3.14."""
+"""Changes to Hydra itself: no code that a configuration names is called; help works on Python 3.14."""
 
 from typing import TYPE_CHECKING
 
@@ -9,25 +9,20 @@ if TYPE_CHECKING:
 
 
 def refuse_callbacks() -> None:
-    """Have Hydra raise UserError where it would call what a configuration names as `hydra.callbacks`."""
+    """Let Hydra raise UserError where it would call what a configuration names as `hydra.callbacks`."""
     from hydra._internal.callbacks import Callbacks
     from omegaconf import OmegaConf
 
     def without_callbacks(self: Callbacks, config: "DictConfig | None" = None) -> None:
         self.callbacks = []
         if config is not None and OmegaConf.select(config, "hydra.callbacks"):
-            raise UserError(
-                "This configuration wants code to be called (hydra.callbacks).", "Take that part out of it."
-            )
+            raise UserError("This configuration names code to call (hydra.callbacks).", "Take that part out of it.")
 
     Callbacks.__init__ = without_callbacks  # type: ignore[method-assign]
 
 
 def tolerate_lazy_help() -> None:
-    """Let argparse of Python 3.14 take Hydra 1.3's help texts that are not strings.
-
-    That argparse formats every help text when it is added; Hydra adds one object that only becomes text later.
-    """
+    """Let argparse of Python 3.14, which formats help texts at once, take Hydra 1.3's one that becomes text later."""
     import argparse
 
     check = getattr(argparse._ActionsContainer, "_check_help", None)

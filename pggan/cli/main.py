@@ -18,14 +18,13 @@ from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, near
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Large tensors on a CPU get huge pages, which take a fraction of the time to get; torch reads this when it starts.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch: huge pages for large CPU tensors, much faster
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     return guarded(lambda: run_arguments(arguments))
 
 
 def run_arguments(arguments: list[str]) -> int:
-    """Find the command that `arguments` name, and run it; returns the exit code."""
+    """Run the command that `arguments` name; returns the exit code."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -46,7 +45,7 @@ def run_arguments(arguments: list[str]) -> int:
 
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
-    """Check composed `values` and run the command with them: `run` of its module; returns the exit code."""
+    """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
     from pggan import config
     from pggan.core.validation import validated
 
@@ -56,13 +55,13 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """What `run` returns, or the exit code for what it raises, having told people about it."""
+    """The exit code that `run` returns, or that of the UserError or interruption it raises, which is printed."""
     try:
         return run()
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except BrokenPipeError:  # whoever reads the output, `head` say, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
         return 0
     except KeyboardInterrupt:
@@ -72,7 +71,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 def exit_process(code: int) -> NoReturn:
     """End the process with `code`."""
-    if "RANK" in os.environ:  # one of several: torch's threads may crash it when others are already gone
+    if "RANK" in os.environ:  # torch's threads may crash an ordinary exit when other ranks are already gone
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -2,28 +2,27 @@
 
 import os
 import signal
-import sys
 import time
 from threading import Thread
 
 from omegaconf import OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.main import guarded, run_command
+from pggan.cli.main import exit_process, guarded, run_command
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 
 LOOK_SECONDS = 0.5
 
 
 def end_with_parent(parent: int) -> None:
-    """Save and end when the parent is gone, which nobody can then tell this process to."""
+    """Make this process save and end when its parent is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
-    """Do what the parent says; returns the exit code."""
+    """Run the command that the parent put into the environment; returns the exit code."""
     task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
     assert isinstance(task, dict), "the parent writes keys and values"
     Thread(target=end_with_parent, args=(int(os.environ[PARENT_VARIABLE]),), name="parent", daemon=True).start()
@@ -31,7 +30,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # torch's threads may crash a process that takes itself apart while others are already gone
+    exit_process(main())

@@ -1,6 +1,5 @@
 """Keys of `pggan bench` and `pggan bench scaling`."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -59,10 +58,10 @@ class BenchConfig:
     batch: PerLevel
     steps: int
     warmup: int
-    precisions: list[str]
+    precisions: list[Precision]
     modes: list[str]
-    convolutions: list[str]
-    penalties: list[str]
+    convolutions: list[ConvolutionMethod]
+    penalties: list[PenaltyPath]
     against: bool
     device: str
     json: bool
@@ -74,50 +73,34 @@ class BenchConfig:
 
     def __post_init__(self) -> None:
         require_bounds(self, steps=">=1", warmup=">=0")
-        _require_some("precisions", self.precisions, (precision.value for precision in Precision))
-        _require_some("modes", self.modes, BENCH_MODES)
-        _require_some("convolutions", self.convolutions, (method.value for method in ConvolutionMethod))
-        _require_some("penalties", self.penalties, (path.value for path in PenaltyPath))
+        known = bool(self.modes) and set(self.modes) <= set(BENCH_MODES)
+        require(known, "modes", self.modes, f"some of {', '.join(BENCH_MODES)}")
+        for key in ("precisions", "convolutions", "penalties"):
+            require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
         require_stages(self.stages, self.schedule.batch if self.batch is None else self.batch, self.model)
-        self._require_compatible()
         for _, compute in self.variants().values():
             compute.require_whole_groups(self.model.stddev_group)
 
     def variants(self) -> dict[str, tuple[Precision, ComputeConfig]]:
-        """Every variant of the step by its name: its precision, and how it is calculated."""
-        return {
-            " ".join([precision, mode, *(word for word in others if word != "auto")]): (
-                Precision(precision),
-                ComputeConfig(
-                    convolution=ConvolutionMethod(others[0]),
-                    penalty=PenaltyPath(others[1]),
-                    micro_batch_size=self.compute.micro_batch_size,
-                    activation_checkpointing=self.compute.activation_checkpointing,
+        """Every combination of precision, mode, convolution and penalty by its name; raises UserError for bad ones."""
+        found = {}
+        combinations = product(self.precisions, self.modes, self.convolutions, self.penalties)
+        for precision, mode, convolution, penalty in combinations:
+            others = (choice for choice in (convolution.value, penalty.value) if choice != "auto")
+            name = " ".join([precision.value, mode, *others])
+            try:
+                compute = ComputeConfig(
+                    **vars(self.compute),
+                    convolution=convolution,
+                    penalty=penalty,
                     compile="compiled" in mode,
                     cuda_graphs=Switch.on if "graph" in mode else Switch.off,
-                ),
-            )
-            for precision, mode, *others in product(self.precisions, self.modes, self.convolutions, self.penalties)
-        }
-
-    def _require_compatible(self) -> None:
-        compiled = [mode for mode in self.modes if "compiled" in mode]
-        if compiled and PenaltyPath.autograd.value in self.penalties:
-            raise UserError(
-                f"modes={compiled} can't differentiate a compiled pass twice (penalties={self.penalties}).",
-                "Measure compiled modes with penalties=[auto] or [jvp], and autograd in a run of its own.",
-            )
-        if self.compute.activation_checkpointing and (compiled or PenaltyPath.jvp.value in self.penalties):
-            raise UserError(
-                "compute.activation_checkpointing=true works with penalties=[autograd] or [auto] and without compiled "
-                "modes.",
-                "Leave out the others.",
-            )
-
-
-def _require_some(key: str, chosen: list[str], known: Iterable[str]) -> None:
-    words = list(known)
-    require(bool(chosen) and set(chosen) <= set(words), key, chosen, f"some of {', '.join(words)}")
+                )
+            except UserError as error:
+                remedy = "Leave out one of them; what can't be combined can be measured in runs of their own."
+                raise UserError(f"There is no variant '{name}'. {error.problem}", remedy) from error
+            found[name] = precision, compute
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

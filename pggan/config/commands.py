@@ -1,10 +1,34 @@
-"""Keys of the commands that look at a run or at data."""
+"""Keys of `pggan plan`, `sample`, `interpolate` and `inspect`."""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pggan.core.validation import require_bounds
+from pggan.config.train import TrainConfig
+from pggan.core.errors import UserError
+from pggan.core.validation import require, require_bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig(TrainConfig):
+    """The training run that is planned, and how its cost is estimated."""
+
+    calibrate: bool
+    steps: int
+    limit_seconds: float
+    tflops: float | None
+    watts: float | None
+    network: str
+    processes: list[int]
+    json: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_bounds(self, steps=">=1", limit_seconds=">0", tflops=">0", watts=">0")
+        if self.calibrate and self.tflops is not None:
+            raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
+        counts = self.processes
+        require(bool(counts) and min(counts) >= 1, "processes", counts, "numbers of at least 1, for example [1,8]")
 
 
 class InterpolationPath(Enum):
@@ -17,8 +41,8 @@ class InterpolationPath(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawConfig:
-    """Which generator rng which faces, and where they go."""
+class SampleConfig:
+    """Images of a generator."""
 
     run: str
     seeds: Any
@@ -36,12 +60,7 @@ class DrawConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleConfig(DrawConfig):
-    """Images from a generator."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InterpolateConfig(DrawConfig):
+class InterpolateConfig(SampleConfig):
     """Images between latents."""
 
     path: InterpolationPath
@@ -56,7 +75,7 @@ class InterpolateConfig(DrawConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """A run or a data set as a table."""
+    """A run or a dataset as a table."""
 
     run: str | None
     data: str | None

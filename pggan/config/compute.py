@@ -1,4 +1,4 @@
-"""Keys about how a step is calculated: they change its speed, its memory, and its results by rounding only."""
+"""Keys of how a step is computed: they change speed and memory, and results by rounding only."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from pggan.core.validation import require_bounds
 
 
 class Precision(Enum):
-    """What activations and kernels are calculated in; weights, losses and penalties stay in float32."""
+    """The type of activations and kernels; weights, losses and penalties stay in float32."""
 
     auto = "auto"
     fp32 = "fp32"
@@ -18,7 +18,7 @@ class Precision(Enum):
 
 
 class ConvolutionMethod(Enum):
-    """How 3x3 convolutions are calculated."""
+    """How 3x3 convolutions are computed."""
 
     auto = "auto"
     native = "native"
@@ -28,7 +28,7 @@ class ConvolutionMethod(Enum):
 
 
 class PenaltyPath(Enum):
-    """How the gradient of a gradient penalty is calculated."""
+    """How gradient penalties are differentiated."""
 
     auto = "auto"
     autograd = "autograd"
@@ -36,7 +36,7 @@ class PenaltyPath(Enum):
 
 
 class Switch(Enum):
-    """Something that is on, off, or decided by the program."""
+    """On, off, or decided by the program."""
 
     auto = "auto"
     on = "on"
@@ -45,7 +45,7 @@ class Switch(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Choices that change speed and memory, and results by rounding only."""
+    """How the training step is computed."""
 
     convolution: ConvolutionMethod = ConvolutionMethod.auto
     penalty: PenaltyPath = PenaltyPath.auto
@@ -57,26 +57,18 @@ class ComputeConfig:
     def __post_init__(self) -> None:
         require_bounds(self, "compute.", micro_batch_size=">=1")
         if self.compile and self.penalty is PenaltyPath.autograd:
-            raise UserError(
-                "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd).",
-                "Take compute.penalty=jvp or auto.",
-            )
+            problem = "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd)."
+            raise UserError(problem, "Take compute.penalty=jvp or auto.")
         if self.compile and self.convolution not in (ConvolutionMethod.auto, ConvolutionMethod.native):
-            raise UserError(
-                f"compute.compile=true can't be had with compute.convolution={self.convolution.value}.",
-                "Take compute.convolution=auto: a compiled pass uses PyTorch's own.",
-            )
+            problem = f"compute.compile=true does not work with compute.convolution={self.convolution.value}."
+            raise UserError(problem, "Take compute.convolution=auto: a compiled pass uses PyTorch's own.")
         if self.activation_checkpointing and (self.compile or self.penalty is PenaltyPath.jvp):
-            raise UserError(
-                "compute.activation_checkpointing=true needs compute.penalty=autograd and compute.compile=false.",
-                "Set these two, or take smaller micro-batches: they save memory, too.",
-            )
+            problem = "compute.activation_checkpointing=true needs compute.penalty=autograd and compute.compile=false."
+            raise UserError(problem, "Set these two, or take a smaller compute.micro_batch_size: it saves memory, too.")
 
     def require_whole_groups(self, group: int) -> None:
         """Raise UserError unless micro-batches hold whole groups of minibatch stddev."""
         size = self.micro_batch_size
         if size is not None and size % group:
-            raise UserError(
-                f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}.",
-                f"Take {max(size // group, 1) * group}.",
-            )
+            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
+            raise UserError(problem, f"Take {max(size // group, 1) * group}.")

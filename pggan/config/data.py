@@ -1,4 +1,4 @@
-"""Keys about images."""
+"""Keys of the training images, and of `pggan prepare`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from pggan.core.validation import require, require_bounds
 
 
 class Crop(Enum):
-    """How an image that is not square becomes square."""
+    """How an image becomes square."""
 
     center = "center"
     resize = "resize"
@@ -25,7 +25,7 @@ class OnBad(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What to train on."""
+    """The training images."""
 
     path: str | None
     style: str
@@ -44,7 +44,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Images to a pyramid."""
+    """How images become a pyramid."""
 
     source: Any
     dest: str | None

@@ -1,6 +1,6 @@
-"""A configuration as plain values, with the versions of everything that shapes a run."""
+"""A configuration as plain values, and the versions of everything that shapes a run."""
 
-import math
+import json
 import platform
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -25,17 +25,8 @@ def to_plain(config: object) -> dict[str, Any]:
 
 
 def describe(config: object) -> dict[str, Any]:
-    """The configuration as plain values, with `versions`; exact as JSON."""
-    return {**_json_values(to_plain(config)), "versions": versions()}
-
-
-def _json_values(value: Any) -> Any:
-    """`value` as it comes back from JSON: keys are text; an infinity, which JSON has not, is too."""
-    if isinstance(value, dict):
-        return {str(key): _json_values(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_json_values(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    """The configuration as JSON gives it back (keys are text, infinity too), with `versions`."""
+    return {**json.loads(json.dumps(to_plain(config)), parse_constant=str), "versions": versions()}
 
 
 def versions() -> dict[str, str | None]:
@@ -58,7 +49,7 @@ def code_in_use() -> str:
 
 
 def _commit() -> str | None:
-    """The version-control commit of the code that runs, with '+changes' when files differ from it."""
+    """The commit of the code that runs, with '+changes' when files differ from it; None outside a repository."""
     try:
         commit = check_output(["git", "rev-parse", "HEAD"], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
         dirty = check_output(["git", "status", "--porcelain", "."], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
@@ -68,7 +59,7 @@ def _commit() -> str | None:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables, each with its key in full."""
+    """The values of nested tables, each with its full key."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")

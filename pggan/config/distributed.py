@@ -8,7 +8,7 @@ from pggan.core.validation import require, require_bounds
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """How ranks find each other, and what happens when one is lost.  Named as torchrun's options are."""
+    """Rendezvous of the machines, and restarts when a rank is lost; keys have the names of torchrun's options."""
 
     nnodes: int = 1
     rdzv_endpoint: str | None = None
@@ -21,13 +21,10 @@ class DistributedConfig:
     def __post_init__(self) -> None:
         require_bounds(self, "distributed.", nnodes=">=1", rdzv_timeout_seconds=">=1", max_restarts=">=0")
         require_bounds(self, "distributed.", heartbeat_timeout_seconds=">=5", elastic_chunks=">=1")
-        if self.nnodes > 1 and self.rdzv_endpoint is None:
-            raise UserError(
-                f"distributed.nnodes={self.nnodes} machines need a rendezvous.",
-                "Add distributed.rdzv_endpoint=HOST:PORT, with the address of one of them and a free port, the same on "
-                "all.",
-            )
         if self.rdzv_endpoint is not None:
             host, _, port = self.rdzv_endpoint.rpartition(":")
             good = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
             require(good, "distributed.rdzv_endpoint", self.rdzv_endpoint, "HOST:PORT, for example node0:29500")
+        elif self.nnodes > 1:
+            remedy = "Add distributed.rdzv_endpoint=HOST:PORT to all commands: one machine's address and a free port."
+            raise UserError(f"distributed.nnodes={self.nnodes} machines need a rendezvous.", remedy)

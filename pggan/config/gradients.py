@@ -1,4 +1,4 @@
-"""Keys of how the gradients of several ranks are added up."""
+"""Keys of how the gradients of several ranks are reduced."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pggan.core.errors import UserError, nearest
 from pggan.core.validation import require_bounds, validated
 
 GRADIENTS = ("fp32", "bf16", "dgc")
-DGC_RATIO = 0.1  # configs/gradients/dgc.yaml
+DGC_RATIO = 0.1  # the default of gradients.ratio in configs/gradients/dgc.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class DgcConfig:
 
 
 def dgc_options(options: Mapping[str, Any], *, elastic: bool) -> DgcConfig | None:
-    """The options of gradients=dgc, None for any other choice; raises UserError for what does not exist."""
+    """The checked options of gradients=dgc, None for fp32 and bf16; raises UserError for what does not exist."""
     name = str(options.get("name"))
     if name not in GRADIENTS:
         raise UserError(f"There is no gradients={name}.", nearest(name, GRADIENTS))
     if elastic and name != "fp32":
-        raise UserError(f"elastic=true adds up gradients exactly, gradients={name} does not.", "Take gradients=fp32.")
+        raise UserError(f"elastic=true needs exact gradients, not gradients={name}.", "Take gradients=fp32.")
     others = {key: value for key, value in options.items() if key != "name"}
     if name == "dgc":
         return validated(DgcConfig, others, "gradients.")

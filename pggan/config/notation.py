@@ -1,4 +1,4 @@
-"""Values with a notation of their own: tables per resolution, grids, lists of seeds.  No torch here."""
+"""Values with a notation of their own: tables per resolution, grids, lists of seeds."""
 
 from collections.abc import Mapping
 from math import inf
@@ -6,7 +6,7 @@ from typing import Any
 
 from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
-from pggan.core.schedule import Table, table_at
+from pggan.core.schedule import Table
 from pggan.core.validation import require
 
 MOST_TILES = 10_000
@@ -24,15 +24,13 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 def parse_seeds(seeds: object) -> list[int]:
     """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
-    parts = seeds if isinstance(seeds, list) else str(seeds).split(",")
     found: list[int] = []
-    for part in map(str, parts):
+    for part in map(str, seeds) if isinstance(seeds, list) else str(seeds).split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise UserError(f"seeds={seeds} can't be read: '{part}'.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
         found.extend(range(int(first), int(last or first) + 1))
-    if not found:
-        raise UserError("There are no seeds.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
+    require(bool(found), "seeds", seeds, "a list of at least one, for example [1,5,9]")
     return found
 
 
@@ -44,18 +42,12 @@ def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = 
     entries = dict(value) if isinstance(value, Mapping) else {SMALLEST_RESOLUTION: value}
     for resolution, entry in entries.items():
         if not isinstance(resolution, int) or not is_power_of_two(resolution):
-            raise UserError(
-                f"{key} has an entry for '{resolution}', which is not a resolution.",
-                f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes).",
-            )
+            remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."
+            raise UserError(f"{key} has an entry for '{resolution}', which is not a resolution.", remedy)
         number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
         wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
         require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
-    try:
-        table_at(entries, first)
-    except KeyError:
-        raise UserError(
-            f"{key} has no entry for {first}x{first}.",
-            "Add one: an entry holds from its resolution up to the next one listed.",
-        ) from None
+    if min(entries, default=inf) > first:
+        remedy = "Add one: an entry holds from its resolution up to the next one listed."
+        raise UserError(f"{key} has no entry for {first}x{first}.", remedy)
     return entries

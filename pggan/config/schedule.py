@@ -11,15 +11,11 @@ from pggan.core.validation import require_bounds
 
 
 class LearningRateRule(Enum):
-    """What becomes of learning rates when batches grow by a factor."""
+    """The power of `batch_factor` that multiplies the learning rates."""
 
-    constant = "constant"
-    sqrt = "sqrt"
-    linear = "linear"
-
-    def factor(self, batch_factor: int) -> float:
-        """What the learning rates are multiplied by."""
-        return float(batch_factor ** {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}[self.value])
+    constant = 0.0
+    sqrt = 0.5
+    linear = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +39,17 @@ class ScheduleConfig:
         for key in ("first_resolution", "final_resolution"):
             value = getattr(self, key)
             if value < SMALLEST_RESOLUTION or not is_power_of_two(value):
-                raise UserError(
-                    f"schedule.{key}={value} is not a power of two of at least {SMALLEST_RESOLUTION}.",
-                    f"Take one of {', '.join(map(str, resolutions_between(4, 1024)))} …",
-                )
-        if self.first_resolution > self.final_resolution:
-            raise UserError(
-                f"schedule.first_resolution={self.first_resolution} is above "
-                f"schedule.final_resolution={self.final_resolution}.",
-                "Training grows upwards: lower the first or raise the final one.",
-            )
-        require_bounds(self, "schedule.", batch_factor=">=1", lr_warmup_images=">=0", lr_decay_images=">=0")
-        require_bounds(self, "schedule.", total_images=">=1")
+                problem = f"schedule.{key}={value} is not a power of two of at least {SMALLEST_RESOLUTION}."
+                raise UserError(problem, f"Take one of {', '.join(map(str, resolutions_between(4, 1024)))} …")
+        first, final = self.first_resolution, self.final_resolution
+        if first > final:
+            problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
+            raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
+        bounds = {"batch_factor": ">=1", "lr_warmup_images": ">=0", "lr_decay_images": ">=0", "total_images": ">=1"}
+        require_bounds(self, "schedule.", **bounds)
         if self.build().total == 0:
-            raise UserError(
-                "schedule.stable_images and schedule.fade_images are 0 for every resolution.",
-                "Give at least one of them images to show.",
-            )
+            problem = "schedule.stable_images and schedule.fade_images are 0 for every resolution."
+            raise UserError(problem, "Give at least one of them images to show.")
 
     def build(self) -> Schedule:
         """The schedule; raises UserError for an entry that can't be used."""
@@ -73,7 +63,7 @@ class ScheduleConfig:
             learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
             learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
             batch_factor=self.batch_factor,
-            learning_rate_factor=self.learning_rate_rule.factor(self.batch_factor),
+            learning_rate_factor=float(self.batch_factor**self.learning_rate_rule.value),
             lr_warmup_images=self.lr_warmup_images,
             lr_decay_images=self.lr_decay_images,
             total_images=self.total_images,

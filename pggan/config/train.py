@@ -7,9 +7,8 @@ from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
 from pggan.config.distributed import DistributedConfig
 from pggan.config.gradients import dgc_options
-from pggan.config.model import ModelConfig
+from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.notation import parse_grid
-from pggan.config.optimizer import EmaConfig, OptimizerConfig
 from pggan.config.schedule import ScheduleConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
@@ -21,7 +20,7 @@ PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorConfig:
-    """What is reported, and how often."""
+    """Numbers and preview grids."""
 
     tick_images: int
     grid_images: int
@@ -34,7 +33,7 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the state is saved, how much of it is kept, and when training goes back to it."""
+    """When checkpoints are written, which ones are kept, and when training rolls back to one."""
 
     every_images: int
     every_minutes: float | None
@@ -50,7 +49,7 @@ class CheckpointConfig:
         require(listed or counts == PHASES, "checkpoint.milestones", counts, wanted)
 
     def milestone_images(self, schedule: Schedule) -> list[int]:
-        """The image counts whose checkpoints stay for good."""
+        """The image counts whose checkpoints are kept for good."""
         return [phase.end for phase in schedule.phases] if self.milestones == PHASES else list(self.milestones)
 
 
@@ -61,11 +60,11 @@ class TrainerConfig:
     model: ModelConfig
     loss: dict[str, Any]
     precision: Precision = Precision.auto
-    compute: ComputeConfig = ComputeConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     seed: int = 0
     elastic: bool = False
-    distributed: DistributedConfig = DistributedConfig()
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     gradients: dict[str, Any] = field(default_factory=lambda: {"name": "fp32"})
 
     def __post_init__(self) -> None:
@@ -76,7 +75,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(TrainerConfig):
-    """Everything about one training run."""
+    """A training run."""
 
     name: str
     run_dir: str | None
@@ -93,9 +92,8 @@ class TrainConfig(TrainerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.init_from is not None and self.resume not in ("auto", "never"):
-            raise UserError(
-                "init_from= begins a new run, resume= goes on with one.",
-                "Leave out one of them: resume= restores everything, init_from= takes over the weights only.",
-            )
+            problem = "init_from= begins a new run; resume= continues one."
+            remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."
+            raise UserError(problem, remedy)
         for phase in self.schedule.build().phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)

@@ -1,4 +1,4 @@
-"""What the two networks look like, as numbers: widths, resolutions, cost.  Standard library only.
+"""Shapes and cost of the two networks.  Standard library only.
 
 Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; widths as in the official configuration.
 """
@@ -6,7 +6,8 @@ Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; width
 from dataclasses import dataclass
 from enum import Enum
 
-# More than any network that could be trained: to ask for more is a slip, and a header that does is no checkpoint.
+SMALLEST_RESOLUTION = 4
+# The largest values that a configuration or a file's header may ask for; no network of this size could be trained.
 MOST = {
     "resolution": 2**14,
     "channels": 2**8,
@@ -16,19 +17,13 @@ MOST = {
     "fmap_max": 2**16,
     "stddev_group": 2**16,
 }
-SMALLEST_RESOLUTION = 4
 
 
 class Resampling(Enum):
-    """How a block changes resolution.  The two generators are the same function, the two discriminators are not.
+    """How a block changes resolution.  Both kinds of generator compute the same function; the discriminators differ."""
 
-    fused: one 4x4 stride-2 convolution; the discriminator pools *before* bias and activation (official default).
-    unfused: nearest upsampling and box pooling around 3x3 convolutions; the discriminator pools *after* the
-    activation (the paper's Table 2).
-    """
-
-    fused = "fused"
-    unfused = "unfused"
+    fused = "fused"  # one 4x4 stride-2 convolution; D pools before bias and activation (official default)
+    unfused = "unfused"  # nearest upsampling and box pooling around 3x3 convolutions; D pools after activation (paper)
 
 
 class Geometry(Enum):
@@ -40,6 +35,7 @@ class Geometry(Enum):
 
 
 def is_power_of_two(value: int) -> bool:
+    """Whether `value` is 1, 2, 4, 8 …"""
     return value > 0 and value & (value - 1) == 0
 
 
@@ -50,7 +46,7 @@ def resolutions_between(first: int, final: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Everything that decides the shapes of generator and discriminator."""
+    """The numbers that decide all shapes of generator and discriminator."""
 
     resolution: int  # final side in pixels, a power of two
     channels: int  # image channels: 3 RGB, 1 grey, or any other number
@@ -64,19 +60,19 @@ class Architecture:
 
     @property
     def resolutions(self) -> tuple[int, ...]:
+        """The powers of two from 4 to `resolution`."""
         return resolutions_between(SMALLEST_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
-        """Feature maps of the block that works at `resolution` (official `nf(stage)`, stage = log2(R) - 1)."""
+        """Feature maps of the block at `resolution` (official `nf(stage)`, stage = log2(resolution) - 1)."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 
     def multiply_adds(self, resolution: int) -> int:
-        """Multiply-adds of one generator forward pass per image at `resolution`; the discriminator's are alike."""
+        """Multiply-adds per image of a generator forward pass at `resolution`; the discriminator's are alike."""
         total = self.latent_size * self.width(4) * 16 + 9 * self.width(4) ** 2 * 16
         taps = 4 if self.resampling is Resampling.fused else 9
-        for level in self.resolutions[1:]:
-            if level <= resolution:
-                inner, outer = self.width(level // 2), self.width(level)
-                total += (taps * inner * outer + 9 * outer * outer) * level * level
+        for level in resolutions_between(8, resolution):
+            inner, outer = self.width(level // 2), self.width(level)
+            total += (taps * inner * outer + 9 * outer * outer) * level * level
         return total + self.width(resolution) * self.channels * resolution * resolution

@@ -1,6 +1,7 @@
-"""Files that are there whole or not at all: temporary name in the same directory, fsync, rename, fsync directory.
+"""Atomic writes, and strict reading of files from anywhere.
 
-And reading of what may come from anywhere: plain files only, JSON of a bounded size.
+A write goes to a temporary name in the same directory: fsync of the content, rename, fsync of the directory.  So a
+kill or a power failure leaves the old content or the new one, never a part.
 """
 
 import json
@@ -13,8 +14,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-TEMPORARY = ".partial-"  # what a killed process may leave behind; swept by `clean_partials`
-REPLACED = ".replaced-"  # what was there, while the new one takes its name; put back by `clean_partials` if that did not happen
+TEMPORARY = ".partial-"  # an unfinished write; `clean_partials` removes it
+REPLACED = ".replaced-"  # the old directory until the new one has its name; `clean_partials` restores or removes it
 
 
 def fsync_path(path: Path) -> None:
@@ -27,7 +28,7 @@ def fsync_path(path: Path) -> None:
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Make `path` and what is missing above it, durably; returns what was made, the deepest first."""
+    """Make `path` and its missing parents durably; returns the new directories, the deepest first."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for directory in reversed(missing):
@@ -42,7 +43,7 @@ def existing_parent(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes `path` when the block ends without an exception."""
+    """Yield a temporary path to write to; it becomes `path` unless the block raises."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary
@@ -55,16 +56,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory to fill; it becomes `path`, replacing what was there, when the block ends well."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    """Yield a temporary directory to put files into; it replaces `path` unless the block raises."""
+    temporary, replaced = (path.with_name(f"{prefix}{path.name}") for prefix in (TEMPORARY, REPLACED))
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        for file in temporary.iterdir():
+        for file in (*temporary.iterdir(), temporary):
             fsync_path(file)
-        fsync_path(temporary)
-        replaced = path.with_name(f"{REPLACED}{path.name}")
         if path.exists():
             os.rename(path, replaced)
         os.rename(temporary, path)
@@ -83,26 +82,20 @@ def remove_directory(path: Path) -> None:
 
 
 def clean_partials(directory: Path) -> None:
-    """Clean up after killed processes in `directory`: remove what is half-written, put back what was being replaced."""
-    for leftover in sorted(directory.glob(f"{REPLACED}*")):
-        original = leftover.with_name(leftover.name.removeprefix(REPLACED))
+    """Clean up after killed processes: restore what was being replaced, remove unfinished writes."""
+    for replaced in directory.glob(f"{REPLACED}*"):
+        original = replaced.with_name(replaced.name.removeprefix(REPLACED))
         if not original.exists():
-            os.rename(leftover, original)
+            os.rename(replaced, original)
+    for leftover in [*directory.glob(f"{REPLACED}*"), *directory.glob(f"{TEMPORARY}*")]:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
         else:
-            _remove(leftover)
-    for leftover in sorted(directory.glob(f"{TEMPORARY}*")):
-        _remove(leftover)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+            leftover.unlink()
 
 
 def is_plain(path: Path) -> bool:
-    """Whether there is a regular file at `path` itself: no link, pipe or device."""
+    """Whether `path` itself is a regular file: no link, pipe or device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -110,21 +103,18 @@ def is_plain(path: Path) -> bool:
 
 
 def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def directory_bytes(directory: Path) -> int:
-    """What all files below `directory` hold."""
+    """The sum of the sizes of all regular files below `directory`."""
     return sum(path.lstat().st_size for path in directory.rglob("*") if is_plain(path))
 
 
 def read_json(path: Path, most_bytes: int) -> dict[str, Any]:
-    """The JSON object in a file that may come from anywhere.
-
-    Raises ValueError unless it is a plain file of at most `most_bytes` with one object that has no key twice and no
-    NaN or infinity; OSError when it can't be read.
-    """
+    """The JSON object in a regular file of at most `most_bytes`; raises ValueError otherwise, or OSError."""
     if not is_plain(path):
         raise ValueError("it is missing, or not a plain file")
     with path.open("rb") as file:
@@ -135,9 +125,9 @@ def read_json(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | str) -> dict[str, Any]:
-    """The one JSON object in `content`, as strict as `read_json`; raises ValueError."""
+    """The JSON object in `content`; raises ValueError for anything else, for duplicate keys, NaN and infinity."""
     try:
-        value = json.loads(content, object_pairs_hook=_without_doubles, parse_constant=_no_constant)
+        value = json.loads(content, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
@@ -145,12 +135,12 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
     return value
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ValueError("it has a key twice")
     return values
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"it has a number that is {name}")

@@ -9,5 +9,5 @@ def available_cores() -> int:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """Threads for arithmetic on the CPU of each of `ranks` on this machine; more would add up in another order."""
+    """CPU threads for each of the `ranks` on this machine; 1 if `elastic`: several would add up in another order."""
     return 1 if elastic else max(1, available_cores() // ranks)

@@ -1,4 +1,4 @@
-"""The devices of this machine: which there are, their memory, and waiting for their work."""
+"""The devices of this machine: choosing them, their memory, waiting for their work."""
 
 import ctypes
 import os
@@ -10,63 +10,50 @@ import torch
 
 from pggan.core.errors import UserError
 
-# Of glibc's mallopt: how much free memory is kept at the top, and how many blocks are mapped one by one.
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at the top; blocks mapped one by one
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
-    """The one device that `devices`, from `key`, names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    """The device that the value `devices` of `key` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
-    Raises UserError when it is not there.
+    Raises UserError when this machine does not have it.
     """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if devices == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
-    if devices not in there:
-        raise UserError(f"{key}={devices} is not a device.", f"Take auto, {', '.join(there)}.")
-    if not there[devices]:
-        found = ", ".join(name for name, is_there in there.items() if is_there)
-        raise UserError(f"{key}={devices}: there is none that PyTorch can use.", f"Found here: {found}.")
-    return torch.device(devices)
+    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    found = [name for name in usable if usable[name]]
+    if devices not in ("auto", *found):
+        raise UserError(f"{key}={devices}: PyTorch finds no such device.", f"Take auto, or one of {', '.join(found)}.")
+    return torch.device(found[0] if devices == "auto" else devices)
 
 
 def count_devices(devices: str) -> tuple[str, int]:
-    """Kind and number of the devices of this machine that `devices` asks for, one rank each.
+    """Kind and number of the devices of this machine that `devices` asks for; each gets one rank.
 
     auto: all CUDA devices, else one of MPS or CPU; N: that many CUDA devices; cpu:N: that many ranks on the CPU.
-    Raises UserError when they are not there.
+    Raises UserError when this machine does not have them.
     """
-    if devices.isdecimal() and int(devices) > 0:
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if int(devices) > found:
-            raise UserError(
-                f"devices={devices}: this machine has {found} CUDA devices.",
-                f"Take at most {found}, or devices=cpu:{devices} for ranks on the CPU."
-                if found
-                else f"Take devices=cpu:{devices} for as many ranks on the CPU.",
-            )
-        return "cuda", int(devices)
-    kind, _, number = devices.partition(":")
-    if kind == "cpu" and number.isdecimal() and int(number) > 0:
-        return "cpu", int(number)
-    if number or devices.isdecimal():
+    kind, _, number = devices.rpartition(":")
+    if not number.isdecimal() and not kind:
+        chosen = choose_device(devices).type
+        return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
+    if not (number.isdecimal() and int(number) > 0 and devices in (number, f"cpu:{number}")):
         raise UserError(
             f"devices={devices} is not a choice of devices.", "Take auto, cpu, cuda, mps, N (CUDA devices) or cpu:N."
         )
-    chosen = choose_device(devices).type
-    return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not kind and int(number) > found:
+        problem = f"devices={devices}: this machine has {found} CUDA devices."
+        raise UserError(problem, f"Ask for no more, or use devices=cpu:{devices} for ranks on the CPU.")
+    return kind or "cuda", int(number)
 
 
 def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torch.device:
     """The device of one of several ranks; raises UserError when there are more ranks than `devices` says."""
     kind, count = count_devices(devices)
-    asked = devices != "auto" and devices not in ("cpu", "cuda", "mps")
-    there = torch.cuda.device_count() if kind == "cuda" else local_world_size
-    if (asked and count != local_world_size) or there < local_world_size:
-        raise UserError(
-            f"{local_world_size} ranks were started on this machine for {count} devices (devices={devices}).",
-            "Start one rank per device; devices=cpu shares the CPU among any number.",
-        )
+    usable = torch.cuda.device_count() if kind == "cuda" else local_world_size
+    numbered = devices not in ("auto", "cpu", "cuda", "mps")
+    if (numbered and count != local_world_size) or usable < local_world_size:
+        problem = f"{local_world_size} ranks were started on this machine for {count} devices (devices={devices})."
+        raise UserError(problem, "Start one rank per device; devices=cpu shares the CPU among any number.")
     if kind != "cuda":
         return torch.device(kind)
     torch.cuda.set_device(local_rank)
@@ -74,26 +61,21 @@ def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torc
 
 
 def use_one_thread() -> None:
-    """Calculate in one thread, unless OMP_NUM_THREADS says otherwise."""
+    """Let torch compute in one CPU thread, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
 
 def keep_freed_memory() -> None:
-    """Let the C library of this process keep freed memory, where it can.
-
-    Large blocks otherwise go back to the system at once and come back page by page, each cleared: a map of 35 MB then
-    costs 14 ms to allocate, more than most operations on it.
-    """
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
-        if mallopt is not None:
-            mallopt(M_MMAP_MAX, 0)
-            mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    """Let the C library (glibc) keep freed memory: blocks of 35 MB from the system take 14 ms, page by page."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def synchronize(device: torch.device) -> None:
-    """Return when `device` has done what it was told."""
+    """Wait until `device` has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -101,10 +83,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device, processes: int = 1) -> int | None:
-    """Bytes that a new computation can have on `device`; None where the system does not say.
-
-    `processes` share the memory of one machine's CPUs.
-    """
+    """Free bytes of `device` for each of `processes` that share a CPU's memory; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

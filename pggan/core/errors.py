@@ -1,16 +1,16 @@
-"""The one kind of error that a user can cause, and how the program ends."""
+"""Errors that a user can correct, and the exit codes of the program."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-EXIT_FAILED = 1  # anything that is nobody's wish
+EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75  # the same command goes on
-EXIT_LEFT = 76  # of one of several processes: it is another one that failed
+EXIT_INTERRUPTED = 75  # the same command resumes
+EXIT_LEFT = 76  # of a rank that ended because another one failed
 
 
 class UserError(Exception):
-    """Something the user can put right: what is wrong, and what to do about it.  Shown without a traceback."""
+    """An error that the user can correct: what is wrong, and what to do.  It is shown without a traceback."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -22,9 +22,7 @@ class UserError(Exception):
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A sentence that points from a mistyped `name` to the valid one meant, or lists all valid ones."""
+    """A sentence that names the valid choice nearest to a mistyped `name`, or lists all of them."""
     known = sorted(choices)
     matches = get_close_matches(name, known, n=1, cutoff=0.5)
-    if matches:
-        return f"Did you mean '{matches[0]}'?"
-    return f"Valid names: {', '.join(known)}."
+    return f"Did you mean '{matches[0]}'?" if matches else f"Valid names: {', '.join(known)}."

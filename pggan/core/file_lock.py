@@ -1,14 +1,13 @@
-"""Advisory locks on files; the system frees them however the process that holds one ends."""
+"""Advisory file locks; the system frees them however the process that holds one ends."""
 
 import fcntl
 from errno import ENOLCK, EOPNOTSUPP
 
 
 def try_lock(descriptor: int, *, without_locks: bool) -> bool:
-    """Whether this process has the exclusive lock of an open file; False when another one has it.
+    """Take the exclusive lock of an open file; returns False when another process has it.
 
-    Some network file systems know no locks: there the answer is `without_locks`, True to go ahead all the same.
-    Raises OSError for anything else.
+    Some network file systems have no locks: there the answer is `without_locks`.  Raises OSError for anything else.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""When something periodic is due.  Images shown is the clock; the standard library suffices."""
+"""When something periodic is due, counted in images shown.  Standard library only."""
 
 
 def multiples_between(every: int, before: int, after: int) -> int:
-    """How many multiples of `every` lie in (before, after]: how often something is due between two image counts."""
+    """How many multiples of `every` lie in (before, after], two image counts."""
     return after // every - before // every
 
 
@@ -14,3 +14,8 @@ def is_due(every: int, before: int, after: int) -> bool:
 def is_nth_update(n: int, images: int, batch: int) -> bool:
     """Whether the update that begins at `images` is one of every `n`, in batches of `batch`."""
     return images // batch % n == 0
+
+
+def lies_between(count: int, before: int, after: int) -> bool:
+    """Whether the step from image count `before` to `after` reaches `count`."""
+    return before < count <= after

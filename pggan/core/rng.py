@@ -1,8 +1,9 @@
-"""Counter-based randomness: each random number is a function of (seed, purpose, count), never of history.
+"""Counter-based randomness: every random number is a function of (seed, purpose, count), never of history.
 
-So a resumed run rng what the uninterrupted one would have drawn, and there is no generator state to save.
+So a resumed run draws what the uninterrupted one would have drawn, and there is no generator state to save.
 """
 
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import torch
@@ -16,17 +17,17 @@ def counter_seed(seed: int, purpose: str, count: int) -> int:
 
 
 def generator_for(seed: int, purpose: str, count: int, device: torch.device | None = None) -> torch.Generator:
-    """A fresh generator on `device` (CPU unless told) that starts at `counter_seed`."""
+    """A new generator on `device` (default: CPU) with the seed `counter_seed(seed, purpose, count)`."""
     return torch.Generator(device or "cpu").manual_seed(counter_seed(seed, purpose, count))
 
 
+@dataclass(frozen=True)
 class StepRng:
-    """The random numbers of one training step: those of image count `images`."""
+    """The random numbers of the training step at image count `images`."""
 
-    def __init__(self, seed: int, images: int, device: torch.device) -> None:
-        self.seed = seed
-        self.images = images
-        self.device = device
+    seed: int
+    images: int
+    device: torch.device
 
     def normal(self, purpose: str, *shape: int) -> Tensor:
         """N(0, 1) numbers of `shape`, float32."""

@@ -1,4 +1,4 @@
-"""When resolution, alpha, batch and learning rates change: a pure function of the images shown.  Stdlib only.
+"""Resolution, alpha, batch and learning rates as a pure function of the images shown.  Standard library only.
 
 Images shown (real images that the discriminator has seen) is the only clock of the whole trainer.
 Source: paper appendix A.1; official `TrainingSchedule`.
@@ -14,14 +14,8 @@ Table = Mapping[int, float]  # {resolution: value}; a value holds from its resol
 
 
 def table_at(table: Table, resolution: int) -> float:
-    """The value in force at `resolution`: that of the highest listed resolution not above it.
-
-    Raises KeyError when the table starts above `resolution`.
-    """
-    listed = [key for key in table if key <= resolution]
-    if not listed:
-        raise KeyError(resolution)
-    return table[max(listed)]
+    """The value of the highest listed resolution not above `resolution`; raises KeyError when all are above it."""
+    return table[max((key for key in table if key <= resolution), default=resolution)]
 
 
 @dataclass(frozen=True)
@@ -34,15 +28,15 @@ class Phase:
     alpha: float  # weight of the newest layers, 0 to 1; 1 when not fading
     start: int  # images shown at which the phase begins
     end: int  # … and at which the next one begins
-    batch: int  # images per update, over all processes
+    batch: int  # images per update, over all ranks
     learning_rate_g: float
     learning_rate_d: float
     missing_levels: int  # doublings still ahead of the final resolution
 
     @property
     def name(self) -> str:
-        kind = "fade" if self.fading else "stable"
-        return f"{self.resolution}x{self.resolution} {kind}"
+        """Such as '8x8 fade' or '8x8 stable'."""
+        return f"{self.resolution}x{self.resolution} {'fade' if self.fading else 'stable'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +50,37 @@ class Schedule:
     batch: Table
     learning_rate_g: Table
     learning_rate_d: Table
-    batch_factor: int = 1  # all batches times this
-    learning_rate_factor: float = 1.0  # … and both learning rates times this
-    lr_warmup_images: int = 0  # over this many first images of every phase both learning rates rise linearly from 0
-    lr_decay_images: int = 0  # over this many last images both learning rates fall linearly to 0
-    total_images: int | None = None  # None: to the end of the last stable phase; more: the last phase goes on
+    batch_factor: int = 1  # multiplies all batches
+    learning_rate_factor: float = 1.0  # multiplies both learning rates
+    lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
+    lr_decay_images: int = 0  # last images of training over which both learning rates fall linearly to 0
+    total_images: int | None = None  # None: to the end of the last phase; more prolongs that phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """All phases in order, each with the alpha of its first image; empty phases are left out."""
         phases: list[Phase] = []
         start = 0
-        for resolution in resolutions_between(self.first_resolution, self.final_resolution):
-            for fading, table in ((True, self.fade_images), (False, self.stable_images)):
-                if fading and resolution == self.first_resolution:
-                    continue
-                last = resolution == self.final_resolution and not fading
-                end = start + int(table_at(table, resolution))
-                if last and self.total_images is not None:
-                    end = max(end, self.total_images)
-                if end > start or last:
-                    phases.append(self._phase(len(phases), resolution, fading, start, end))
-                start = end
+        levels = resolutions_between(self.first_resolution, self.final_resolution)
+        for resolution, fading in [(level, fading) for level in levels for fading in (True, False)][1:]:
+            last = resolution == self.final_resolution and not fading
+            end = start + int(table_at(self.fade_images if fading else self.stable_images, resolution))
+            end = max(end, self.total_images or 0) if last else end
+            if end > start or last:
+                phase = Phase(
+                    index=len(phases),
+                    resolution=resolution,
+                    fading=fading,
+                    alpha=0.0 if fading else 1.0,
+                    start=start,
+                    end=end,
+                    batch=int(table_at(self.batch, resolution)) * self.batch_factor,
+                    learning_rate_g=table_at(self.learning_rate_g, resolution) * self.learning_rate_factor,
+                    learning_rate_d=table_at(self.learning_rate_d, resolution) * self.learning_rate_factor,
+                    missing_levels=self.final_resolution.bit_length() - resolution.bit_length(),
+                )
+                phases.append(phase)
+            start = end
         return tuple(phases)
 
     @property
@@ -86,7 +89,7 @@ class Schedule:
         return self.phases[-1].end if self.total_images is None else self.total_images
 
     def updates(self) -> tuple[int, ...]:
-        """How many updates each of the phases takes; a phase begins with the first update after the one before."""
+        """The number of updates in each phase; a phase begins with the first update after the one before."""
         counts, images = [], 0
         for phase in self.phases:
             counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))
@@ -101,23 +104,5 @@ class Schedule:
         decay = ahead / self.lr_decay_images if ahead < self.lr_decay_images else 1.0
         warm = images + phase.batch - phase.start  # after this step
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
-        return replace(
-            phase,
-            alpha=alpha,
-            learning_rate_g=phase.learning_rate_g * factor,
-            learning_rate_d=phase.learning_rate_d * factor,
-        )
-
-    def _phase(self, index: int, resolution: int, fading: bool, start: int, end: int) -> Phase:
-        return Phase(
-            index=index,
-            resolution=resolution,
-            fading=fading,
-            alpha=0.0 if fading else 1.0,
-            start=start,
-            end=end,
-            batch=int(table_at(self.batch, resolution)) * self.batch_factor,
-            learning_rate_g=table_at(self.learning_rate_g, resolution) * self.learning_rate_factor,
-            learning_rate_d=table_at(self.learning_rate_d, resolution) * self.learning_rate_factor,
-            missing_levels=self.final_resolution.bit_length() - resolution.bit_length(),
-        )
+        rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor
+        return replace(phase, alpha=alpha, learning_rate_g=rate_g, learning_rate_d=rate_d)

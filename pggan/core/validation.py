@@ -1,6 +1,8 @@
 """Plain values to dataclasses, with errors that name the key."""
 
-from collections.abc import Callable, Mapping
+import operator
+import re
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from typing import Any, TypeVar
@@ -11,16 +13,16 @@ from omegaconf.errors import OmegaConfBaseException
 from pggan.core.errors import UserError, nearest
 
 Conf = TypeVar("Conf")
-COMPARISONS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
-    ">=": ("at least", lambda value, limit: value >= limit),
-    ">": ("above", lambda value, limit: value > limit),
-    "<=": ("at most", lambda value, limit: value <= limit),
-    "<": ("below", lambda value, limit: value < limit),
+COMPARISONS = {
+    ">=": ("at least", operator.ge),
+    ">": ("above", operator.gt),
+    "<=": ("at most", operator.le),
+    "<": ("below", operator.lt),
 }
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError unless `holds`: `key` is `value`, and should be as `wanted` says."""
+    """Raise UserError unless `holds`: `key` is `value`, and has to be as `wanted` says."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
@@ -32,10 +34,8 @@ def require_bounds(config: object, prefix: str = "", **bounds: str) -> None:
     """
     optional = {field.name for field in fields(config) if "None" in str(field.type)}  # type: ignore[arg-type]
     for name, text in bounds.items():
-        value, limits = getattr(config, name), []
-        for bound in text.split():
-            sign = bound.rstrip("0123456789.")
-            limits.append((*COMPARISONS[sign], float(bound.removeprefix(sign))))
+        value = getattr(config, name)
+        limits = [(*COMPARISONS[sign], float(number)) for sign, number in re.findall(r"([<>]=?)(\S+)", text)]
         words = [*(f"{word} {limit:g}" for word, _, limit in limits), *["finite"] * (not limits or value == inf)]
         wanted = " and ".join(words) + ", or null" * (name in optional)
         holds = value is None or (isfinite(value) and all(compare(value, limit) for _, compare, limit in limits))
@@ -59,18 +59,14 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
         value = values.get(name, "???")
         if isinstance(kind, type) and is_dataclass(kind):
             arguments[name] = validated(kind, value if isinstance(value, Mapping) else {}, f"{prefix}{name}.")
-        elif value == "???":
+            continue
+        if value == "???":
             raise UserError(f"'{prefix}{name}' needs a value.", f"Add {prefix}{name}=… to the command.")
-        else:
-            arguments[name] = _converted(typed, name, value, prefix)
+        try:
+            typed[name] = value
+            kept = typed[name]
+        except OmegaConfBaseException as error:
+            reason = str(error.msg or error).splitlines()[0].rstrip(".")
+            raise UserError(f"{prefix}{name}={value} does not work: {reason}.", "See --help.") from error
+        arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)
-
-
-def _converted(typed: Any, name: str, value: object, prefix: str) -> object:
-    """`value` as field `name` of `typed` wants it."""
-    try:
-        typed[name] = value
-        return OmegaConf.to_container(typed[name]) if OmegaConf.is_config(typed[name]) else typed[name]
-    except OmegaConfBaseException as error:
-        reason = str(error.msg or error).splitlines()[0].rstrip(".")
-        raise UserError(f"{prefix}{name}={value} does not work: {reason}.", "See --help for what it may be.") from error

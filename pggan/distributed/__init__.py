@@ -1,1 +1,1 @@
-"""Several processes that train one pair of networks."""
+"""Several ranks of one run: rendezvous, collectives, restarts, the watchdog; nothing about training."""

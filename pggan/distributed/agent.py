@@ -24,53 +24,76 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USE
 from pggan.core.signals import handling
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
-TASK_VARIABLE = "PGGAN_TASK"  # what a rank is to do, as YAML
-PARENT_VARIABLE = "PGGAN_PARENT"  # the process that started it
+TASK_VARIABLE = "PGGAN_TASK"  # the command of a rank and its configuration, as YAML
+PARENT_VARIABLE = "PGGAN_PARENT"  # the process id of the agent
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
-ENDING_SECONDS = 30.0  # between the first machine that has ended and the last
-REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their parent gives up
+ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
+REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their agent gives up
 LOOK_SECONDS = 1.0
 RESUMES = "The same command resumes from the last checkpoint."
 
 
 class Agent(LocalElasticAgent):
-    """torchrun's agent, which knows when a restart is of no use, and reports what happened in words."""
+    """torchrun's agent, which restarts only where that helps, and reports which ranks were lost."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        logs: DefaultLogsSpecs,
-        config: DistributedConfig,
-        log: Callable[[str], None],
-    ) -> None:
-        super().__init__(spec, logs, exit_barrier_timeout=ENDING_SECONDS)
+    def __init__(self, spec: WorkerSpec, logs: str, config: DistributedConfig, log: Callable[[str], None]) -> None:
+        super().__init__(spec, DefaultLogsSpecs(log_dir=logs), exit_barrier_timeout=ENDING_SECONDS)
+        self.logs, self.log = logs, log
+        self.lost = (
+            f"Lost: the rendezvous host at {config.rdzv_endpoint}, or too many other machines. The same command on all "
+            "machines resumes from the last checkpoint."
+        )
         self.rendezvous_timeout = config.rdzv_timeout_seconds
-        # One machine alone asks nobody else.
+        # A single machine asks no other one.
         self.timeout = config.heartbeat_timeout_seconds + REPORT_SECONDS if config.nnodes > 1 else math.inf
-        self.log = log
-        self.signal: int | None = None  # that this process got, and passes on
+        self.signal: int | None = None  # the last one that was passed on
         self.turns = 0  # looks at its ranks, many in a second; each asks the rendezvous host
         self.allowed = 0.0  # seconds that a turn may take
 
-    def send_signal(self, number: int) -> None:
-        """Have the ranks save and end; raises KeyboardInterrupt while there are none."""
-        self.signal = number
-        if not self._kill(number):
-            raise KeyboardInterrupt
+    @property
+    def has_met(self) -> bool:
+        """Whether there was a rendezvous of all machines."""
+        return self._worker_group.group_world_size is not None
 
-    def end(self) -> None:
-        """End the ranks at once, whatever the main thread is doing."""
-        self._kill(signal.SIGKILL)
+    def exit_code(self, codes: list[int]) -> int:
+        """The exit code of the command, out of those of the ranks that failed."""
+        own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
+        return next((code for code in own if code in codes), EXIT_FAILED if self.signal is None else EXIT_INTERRUPTED)
 
-    def _kill(self, number: int) -> int:
-        """Send a signal to all ranks; returns how many it reached."""
-        reached = 0
+    def send_signal(self, number: int) -> bool:
+        """Pass a signal on to the ranks; returns whether there are any."""
+        self.signal, reached = number, False
         for worker in self._worker_group.workers:
             if isinstance(worker.id, int):
                 with suppress(ProcessLookupError):
                     os.kill(worker.id, number)
-                    reached += 1
+                    reached = True
         return reached
+
+    @contextmanager
+    def timed_out(self) -> Iterator[None]:
+        """While active, end this process when a turn takes too long: a machine that is asked has vanished.
+
+        Seconds are counted by looking: while this whole process is stopped, none go by.
+        """
+        over = Event()
+
+        def watch() -> None:
+            seen, silent = self.turns, 0.0
+            while not over.wait(LOOK_SECONDS):
+                turns = self.turns
+                seen, silent = turns, silent + LOOK_SECONDS if turns == seen else 0.0
+                if silent > self.allowed:
+                    self.send_signal(signal.SIGKILL)
+                    self.log(self.lost)
+                    shutil.rmtree(self.logs, ignore_errors=True)
+                    os._exit(EXIT_FAILED)  # the main thread waits for an answer, and can't be told
+
+        Thread(target=watch, name="agent timeout", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
         self.allowed = self.rendezvous_timeout + self.timeout
@@ -113,23 +136,19 @@ class Agent(LocalElasticAgent):
 
     def _report(self, failed: dict[Worker, int]) -> None:
         lost = [
-            f"rank {worker.global_rank} (pid {worker.id}) {_how(code)}"
+            f"rank {worker.global_rank} (pid {worker.id}) "
+            + (f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}")
             for worker, code in failed.items()
             if code != EXIT_LEFT and (self.signal is None or code != -self.signal)
         ]
         if lost:
             self.log(f"Lost: {'; '.join(lost)}.")
-        if self._remaining_restarts:
-            left = self._remaining_restarts
+        if left := self._remaining_restarts:
             self.log(f"All ranks restart from the last checkpoint ({left} restart{'s' * (left > 1)} left).")
         elif self.signal is not None:
             self.log(f"Stopped at once. {RESUMES}")
         else:
             self.log(f"Training ends: no restarts are left (distributed.max_restarts). {RESUMES}")
-
-
-def _how(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def launch(
@@ -141,13 +160,14 @@ def launch(
     threads: int,
     log: Callable[[str], None],
 ) -> int:
-    """Run a command on `count` ranks here, and wait for the other machines if there are any; returns the exit code.
+    """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
 
-    `values` are those of its configuration; `threads`, of a rank for arithmetic on the CPU, unless OMP_NUM_THREADS says
-    otherwise.  Signals are passed on to the ranks, which save and end.
+    Signals are passed on to the ranks, which save and end.
+    Args: values: the configuration of the command; threads: per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS
+    says otherwise.
     Raises UserError when the rendezvous fails.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the words are ours
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the agent reports instead
     variables = {
         TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
         PARENT_VARIABLE: str(os.getpid()),
@@ -156,107 +176,51 @@ def launch(
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled below
     }
-    relay = Relay()
     if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
         variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    agent: Agent | None = None
+
+    def relay(number: int, frame: FrameType | None) -> None:
+        if agent is None or not agent.send_signal(number):
+            raise KeyboardInterrupt
+
     with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables), handling(relay):
         try:
-            rendezvous = open_rendezvous(config)
-        except KeyboardInterrupt:
-            return _stopped_early(log)
-        spec = WorkerSpec(
-            role="train",
-            local_world_size=count,
-            entrypoint=sys.executable,
-            args=("-m", "pggan.cli.worker"),
-            rdzv_handler=rendezvous,
-            max_restarts=config.max_restarts,
-            monitor_interval=0.1,
-            local_addr=config.local_addr,
-        )
-        agent = relay.agent = Agent(spec, DefaultLogsSpecs(log_dir=logs), config, log)
-        lost = (
-            f"Lost: the rendezvous host at {config.rdzv_endpoint}, or too many other machines. The same command on all "
-            "machines resumes from the last checkpoint."
-        )
-
-        def give_up() -> None:
-            agent.end()
-            log(lost)
-            shutil.rmtree(logs, ignore_errors=True)
-            os._exit(EXIT_FAILED)  # the main thread waits for an answer, and can't be told
-
-        try:
-            with timed_out(lambda: agent.turns, lambda: agent.allowed, give_up):
+            spec = WorkerSpec(
+                role="train",
+                local_world_size=count,
+                entrypoint=sys.executable,
+                args=("-m", "pggan.cli.worker"),
+                rdzv_handler=open_rendezvous(config),
+                max_restarts=config.max_restarts,
+                monitor_interval=0.1,
+                local_addr=config.local_addr,
+            )
+            agent = Agent(spec, logs, config, log)
+            with agent.timed_out():
                 result = agent.run()
         except KeyboardInterrupt:
-            if agent.get_worker_group().group_world_size is None:
-                return _stopped_early(log)
-            raise
+            if agent is not None and agent.has_met:
+                raise
+            log("Stopped while waiting for the other machines: no rank was started. The same command begins again.")
+            return EXIT_INTERRUPTED
         except RENDEZVOUS_ERRORS as error:
-            if agent.get_worker_group().group_world_size is None:
+            if agent is None or not agent.has_met:
                 raise rendezvous_failed(config, error) from error
-            log(lost)
+            log(agent.lost)
             return EXIT_FAILED
     codes = [failure.exitcode for failure in result.failures.values()]
-    if not codes:
-        return 0
-    own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
-    return next((code for code in own if code in codes), EXIT_FAILED if agent.signal is None else EXIT_INTERRUPTED)
+    return agent.exit_code(codes) if codes else 0
 
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the processes that are started inside."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Set environment variables for the processes that are started inside."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def timed_out(turns: Callable[[], int], allowed: Callable[[], float], end: Callable[[], None]) -> Iterator[None]:
-    """While active, call `end` when `turns` has stayed the same for as many seconds as are `allowed` at the time.
-
-    `turns` counts what the main thread does over and over; it stops when a machine that is asked was cut off without a
-    word.  Seconds are counted by looking: while this whole process is stopped, none go by.
-    """
-    over = Event()
-
-    def watch() -> None:
-        seen, silent = turns(), 0.0
-        while not over.wait(LOOK_SECONDS):
-            now = turns()
-            silent = silent + LOOK_SECONDS if now == seen else 0.0
-            seen = now
-            if silent > allowed():
-                end()
-                return
-
-    Thread(target=watch, name="agent timeout", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-class Relay:
-    """Takes signals to this process to the ranks of the `agent`; while there are none, they end it."""
-
-    agent: Agent | None = None
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.agent is None:
-            raise KeyboardInterrupt
-        self.agent.send_signal(number)
-
-
-def _stopped_early(log: Callable[[str], None]) -> int:
-    log("Stopped while waiting for the other machines: no rank has been started. The same command begins again.")
-    return EXIT_INTERRUPTED
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

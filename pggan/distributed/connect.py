@@ -1,4 +1,4 @@
-"""Connecting to other ranks: for a limited time, and without torch's own pages about it on the console."""
+"""Connecting to other ranks: for a limited time, and without torch's pages of C++ errors on the console."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TypeVar
 
-ANSWER_SECONDS = 5.0  # beyond torch's own limit: it comes first unless it does not hold
+ANSWER_SECONDS = 5.0  # beyond torch's own limit, which comes first unless it does not hold
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def within(seconds: float, connect: Callable[[], T]) -> T:
     """What `connect`, which should take `seconds` at most, returns or raises; TimeoutError when it does neither.
 
-    torch waits for ever for an answer from a port where something else listens; it is left to itself then.
+    torch waits for ever for an answer from a port where something else listens; its thread is abandoned then.
     """
     outcome: Future[T] = Future()
 
@@ -34,7 +34,7 @@ def within(seconds: float, connect: Callable[[], T]) -> T:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what is written to standard error from showing, unless torch was told how much to say."""
+    """Discard what is written to standard error, unless torch was told how much to log."""
     if "TORCH_CPP_LOG_LEVEL" in os.environ:
         yield
         return
@@ -49,13 +49,13 @@ def _quiet() -> Iterator[None]:
 
 
 def who_answers(address: str) -> str:
-    """What keeps a connection to `address`, HOST:PORT, from coming to its end, in words."""
+    """Why a connection to `address`, HOST:PORT, fails, in words."""
     with _quiet():  # torch may still be trying
         return "something else answers there" if listens(address) else "nobody answers there"
 
 
 def listens(address: str) -> bool:
-    """Whether `address`, HOST:PORT, takes connections."""
+    """Whether `address`, HOST:PORT, accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS):
@@ -65,6 +65,6 @@ def listens(address: str) -> bool:
 
 
 def reason(error: BaseException | None) -> str:
-    """The first sentence of what an error says, without the place in torch's sources where it comes from."""
+    """The first sentence of an error's message, without the place in torch's sources that raised it."""
     lines = str(error or "").splitlines()
     return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).split(". ")[0].rstrip(".") if lines else "unknown"

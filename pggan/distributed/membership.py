@@ -9,13 +9,13 @@ import torch
 from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 from pggan.distributed.process_group import PeerLost, ProcessGroup, RankInfo, RemoteUserError
 
-WAIT_SECONDS = 5  # for the launcher to end this process: it knows better what has happened
+WAIT_SECONDS = 5  # for the agent to end this process: it knows better what has happened
 
 
 def run_distributed(
     info: RankInfo, device: Callable[[], torch.device], timeout_seconds: float, run: Callable[[ProcessGroup], int]
 ) -> int:
-    """What `run` returns on this rank, which has the `device`, or the exit code for what went wrong on another one.
+    """The exit code of this rank: of `run` with its `device`, or that of an error on another rank.
 
     Raises UserError when the others are not found within `timeout_seconds`.
     """

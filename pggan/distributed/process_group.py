@@ -1,4 +1,4 @@
-"""The ranks of one run, seen from one of them: rendezvous, collectives on small values, errors that all ranks share."""
+"""The ranks of one run, seen from one of them: joining them, collectives on small values, errors that all share."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from pggan.core.errors import UserError
 from pggan.distributed.connect import reason, who_answers, within
 
-# The Watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
+# The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -36,7 +36,7 @@ class RemoteUserError(Exception):
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The position of one process: its rank among all, and on its machine."""
+    """The rank of one process, among all and on its machine."""
 
     rank: int
     world_size: int
@@ -45,17 +45,15 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The position that torchrun, or a launcher that sets the same variables, gave this process; None without one.
+    """The rank that torchrun, or a launcher that sets the same variables, gave this process; None without one.
 
     Raises UserError when the variables are incomplete or contradict each other.
     """
     if "RANK" not in os.environ:
         return None
-    missing = [name for name in RANK_VARIABLES if name not in os.environ]
     remedy = "Start with torchrun, or let devices=N start the ranks; `unset RANK` trains in one process."
-    if missing:
-        are = "is" if len(missing) == 1 else "are"
-        raise UserError(f"RANK is set, as by a launcher of several ranks, but {', '.join(missing)} {are} not.", remedy)
+    if missing := [name for name in RANK_VARIABLES if name not in os.environ]:
+        raise UserError(f"A launcher of several ranks has set RANK, but not {', '.join(missing)}.", remedy)
     values = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
     if all(value.isdecimal() for value in values.values()):
         rank, world_size, local_rank, local_world_size, port = map(int, values.values())
@@ -66,7 +64,7 @@ def rank_from_environment() -> RankInfo | None:
 
 
 class ProcessGroup:
-    """All ranks of a run.  Every method that communicates is called by all of them, in the same order."""
+    """All ranks of a run.  Methods that communicate are called by all of them, in the same order."""
 
     def __init__(
         self, info: RankInfo, device: torch.device, control: dist.ProcessGroup | None, store: TCPStore | None
@@ -93,13 +91,10 @@ class ProcessGroup:
 
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device, timeout_seconds: float) -> "ProcessGroup":
-        """Join the rendezvous; returns when all ranks are there.
-
-        Raises UserError when that takes longer than `timeout_seconds`.
-        """
-        limit = timedelta(seconds=timeout_seconds)
+        """The group of all ranks, when they are there; raises UserError if that takes more than `timeout_seconds`."""
         try:
-            store, _, _ = within(timeout_seconds, lambda: next(rendezvous("env://", timeout=limit)))
+            waiting = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
+            store, _, _ = within(timeout_seconds, lambda: next(waiting))
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore("gradients", store),
@@ -130,20 +125,20 @@ class ProcessGroup:
         return group
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Wait for all ranks."""
         if self.world_size > 1:
             with self.collective():
                 dist.barrier(self._control or self.torch_group)
 
     def shutdown(self) -> None:
-        """Wait for all ranks to have come to their end, and close the connections."""
+        """Wait for all ranks to end, and close the connections."""
         self.barrier()
         if self.world_size > 1:
             dist.destroy_process_group()
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Around every collective: records since when this rank waits; raises PeerLost when another one is gone."""
+        """Note since when this rank waits, around every collective; raises PeerLost when another rank is gone."""
         self.waiting_since = time.monotonic()
         try:
             yield
@@ -152,13 +147,12 @@ class ProcessGroup:
         finally:
             self.waiting_since = None
 
-    # ---- objects -----------------------------------------------------------------------------------------
-
     def all_gather_object(self, value: Any) -> list[Any]:
         """Every rank's `value`, which is plain enough for JSON, in order of rank."""
+        text = json.dumps(value)
         if self._control is None:
-            return [json.loads(json.dumps(value))]
-        content = torch.frombuffer(bytearray(json.dumps(value).encode() + b"\0"), dtype=torch.uint8)
+            return [json.loads(text)]
+        content = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
         with self.collective():
             length = torch.tensor([len(content)])
             dist.all_reduce(length, ReduceOp.MAX, group=self._control)
@@ -174,20 +168,15 @@ class ProcessGroup:
 
     @contextmanager
     def collective_errors(self) -> Iterator[None]:
-        """All ranks leave this block without an error, or none does.
-
-        Raises the UserError of this rank; RemoteUserError when it was another one that had one.
-        """
+        """All ranks leave the block without an error, or one with its UserError, the others with RemoteUserError."""
         problem: UserError | None = None
         try:
             yield
         except UserError as error:
             problem = error
         failed = [rank for rank, has_failed in enumerate(self.all_gather_object(problem is not None)) if has_failed]
-        if problem is not None and self.rank == failed[0]:
-            raise problem
         if failed:
-            raise RemoteUserError(f"ended by rank {failed[0]}")
+            raise problem if problem is not None and self.rank == failed[0] else RemoteUserError(f"rank {failed[0]}")
 
     def require_same(self, facts: Mapping[str, Any]) -> None:
         """Raise UserError, naming the rank and the fact, unless `facts` are the same on all ranks."""
@@ -195,27 +184,23 @@ class ProcessGroup:
         with self.collective_errors():
             first = everyone[0]
             for rank, theirs in enumerate(everyone):
-                for name in {**first, **theirs}:  # tables may have other keys
+                for name in first | theirs:  # tables may have other keys
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
-                        raise UserError(
-                            f"Rank {rank} has another {name} than rank 0: {there} instead of {here}.",
-                            "Give all ranks the same code, configuration and data.",
-                        )
-
-    # ---- numbers -----------------------------------------------------------------------------------------
+                        problem = f"Rank {rank} has another {name} than rank 0: {there} instead of {here}."
+                        raise UserError(problem, "Give all ranks the same code, configuration and data.")
 
     def all_reduce_flags(self, flags: int) -> int:
-        """Bitwise OR of all ranks' `flags`, one call late, so that no rank waits: the result of the call before.
+        """Bitwise OR of all ranks' `flags` in the call before, so that no rank waits; in a single process, of this one.
 
-        A flag that is raised in two calls in a row counts once.  In a single process, the flags of this call.
+        A flag that is raised in two calls in a row counts once.
         """
         if self._control is None:
             return flags
         if self._reduce is not None:
             with self.collective():
                 self._reduce.wait()
-        reduced = 0 if self._reduce is None else int(self._flags)
+        reduced = int(self._flags)
         self._raised = flags & ~self._raised
         self._flags = torch.tensor([self._raised], dtype=torch.int32)
         self._reduce = dist.all_reduce(self._flags, ReduceOp.BOR, group=self._control, async_op=True)
@@ -251,40 +236,32 @@ class ProcessGroup:
                 if dense.data_ptr() != tensor.data_ptr():
                     tensor.copy_(dense)
 
-    def all_gather(self, tensor: Tensor, *, control: bool = False) -> list[Tensor]:
-        """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks.
-
-        Args: control: through the group for small values in host memory.
-        """
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks."""
         if self._control is None:
             return [tensor]
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         with self.collective():
-            dist.all_gather(gathered, tensor, group=self._control if control else None)
+            dist.all_gather(gathered, tensor)
         return gathered
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self._control is None:
             return
-        everyone = self.all_gather(torch.stack([_digest(weights) for weights in named.values()]).cpu(), control=True)
-        differing = [
-            (rank, name)
-            for rank, theirs in enumerate(everyone)
-            for name, a, b in zip(named, everyone[0], theirs, strict=True)
-            if not torch.equal(a, b)
-        ]
+        everyone = self.all_gather_object({name: _digest(weights) for name, weights in named.items()})
         with self.collective_errors():
-            if differing and self.is_main:
-                rank, name = differing[0]
-                raise UserError(
-                    f"The weights of {name} on rank {rank} differ from those on rank 0.",
-                    "Give the same command again: it resumes from the last checkpoint. If this comes back, the memory "
-                    "or the link of that machine is at fault.",
-                )
+            for rank, theirs in enumerate(everyone):
+                for name, digest in theirs.items():
+                    if digest != everyone[0][name]:
+                        raise UserError(
+                            f"The weights of {name} on rank {rank} differ from those on rank 0.",
+                            "Give the same command again: it resumes from the last checkpoint. If this comes back, the "
+                            "memory or the link of that machine is at fault.",
+                        )
 
 
-def _digest(weights: list[Tensor]) -> Tensor:
-    """Two sums over the bits of all weights, one of which depends on their order; int64 [2], made on the device."""
+def _digest(weights: list[Tensor]) -> list[int]:
+    """Two sums over the bits of all weights, one of which depends on their order; made on the device."""
     sums = torch.stack([weight.detach().view(torch.int32).sum(dtype=torch.int64) for weight in weights])
-    return torch.stack([sums.sum(), (sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum()])
+    return torch.stack([sums.sum(), (sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum()]).tolist()

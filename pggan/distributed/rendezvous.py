@@ -1,8 +1,9 @@
-"""The rendezvous of the machines of a run: the c10d store of torchrun, kept by one of them."""
+"""The rendezvous of the machines of a run: the c10d store of torchrun, kept by one of them, the rendezvous host."""
 
 import socket
 import time
 import uuid
+from functools import partial
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -18,14 +19,14 @@ from pggan.core.errors import UserError
 from pggan.distributed.connect import listens, reason, who_answers, within
 
 RETRY_SECONDS = 1.0
-STRANGER_SECONDS = 30.0  # for the answer of a port that takes connections
+STRANGER_SECONDS = 30.0  # for the answer of a port that accepts connections
 RENDEZVOUS_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
-STRANGER = "Ping failed"  # what torch says when something else answers
-SLOW = "has timed out"  # … when nobody does, or nothing that it understands
+STRANGER = "Ping failed"  # torch's words when something else answers
+SLOW = "has timed out"  # … when nobody does, or something that torch does not understand
 
 
 def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
-    """The rendezvous of the machines of this run, reached.
+    """The rendezvous of the machines of this run, connected to its host.
 
     Raises UserError when that takes longer than `rdzv_timeout_seconds`, or something else answers there.
     """
@@ -44,36 +45,32 @@ def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
             if STRANGER in str(error.__cause__) or left < RETRY_SECONDS:
                 raise rendezvous_failed(config, error) from error
             problem = error
-            time.sleep(RETRY_SECONDS)  # the machine there may not have come so far
+            time.sleep(RETRY_SECONDS)  # the host may not have come so far
 
 
 def _handler(config: DistributedConfig, run_id: str) -> RendezvousHandler:
     endpoint = config.rdzv_endpoint or "localhost:0"
     host = endpoint.rpartition(":")[0]
     socket.getaddrinfo(host, None)  # torch tries for long without saying why
-
-    def handler(**roles: bool) -> RendezvousHandler:
-        parameters = RendezvousParameters(
-            backend="c10d",
-            endpoint=endpoint,
-            run_id=run_id,
-            min_nodes=config.nnodes,
-            max_nodes=config.nnodes,
-            local_addr=config.local_addr,
-            join_timeout=config.rdzv_timeout_seconds,
-            read_timeout=min(config.rdzv_timeout_seconds, 60),
-            **roles,
-        )
-        return get_rendezvous_handler(parameters)
-
+    parameters = partial(
+        RendezvousParameters,
+        backend="c10d",
+        endpoint=endpoint,
+        run_id=run_id,
+        min_nodes=config.nnodes,
+        max_nodes=config.nnodes,
+        local_addr=config.local_addr,
+        join_timeout=config.rdzv_timeout_seconds,
+        read_timeout=min(config.rdzv_timeout_seconds, 60),
+    )
     if config.local_addr is None or config.rdzv_endpoint is None:
-        return handler()  # torch looks at the names of this machine
-    if not _addresses(host) & _addresses(config.local_addr):
-        return handler(is_host=False)
-    try:
-        return handler(is_host=True)
-    except RendezvousConnectionError:  # another agent on this machine may have come first
-        return handler(is_host=False)
+        return get_rendezvous_handler(parameters())  # torch looks at the names of this machine
+    if _addresses(host) & _addresses(config.local_addr):
+        try:
+            return get_rendezvous_handler(parameters(is_host=True))
+        except RendezvousConnectionError:  # another agent on this machine may have come first
+            pass
+    return get_rendezvous_handler(parameters(is_host=False))
 
 
 def _addresses(host: str) -> set[str]:
@@ -84,20 +81,18 @@ def _addresses(host: str) -> set[str]:
 
 
 def rendezvous_failed(config: DistributedConfig, error: Exception) -> UserError:
-    """What to tell people about an `error` from before all machines have met."""
+    """The UserError for an `error` from before all machines have joined."""
+    cause = error.__cause__ or error
+    if isinstance(error, RendezvousTimeoutError):
+        why = f"not all {config.nnodes} machines joined within {config.rdzv_timeout_seconds} s"
+    elif isinstance(error, RendezvousClosedError):
+        why = "a run with this rendezvous has just ended"
+    elif isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
+        why = who_answers(str(config.rdzv_endpoint))
+    else:
+        why = reason(cause)
     return UserError(
-        f"The rendezvous at distributed.rdzv_endpoint={config.rdzv_endpoint} failed: {_why(error, config)}.",
+        f"The rendezvous at distributed.rdzv_endpoint={config.rdzv_endpoint} failed: {why}.",
         f"Start the same command on all {config.nnodes} machines, with the address of one of them that all can reach, "
         "and a port that is free there; distributed.rdzv_timeout_seconds is how long they wait for each other.",
     )
-
-
-def _why(error: Exception, config: DistributedConfig) -> str:
-    if isinstance(error, RendezvousTimeoutError):
-        return f"not all {config.nnodes} machines came within {config.rdzv_timeout_seconds} s"
-    if isinstance(error, RendezvousClosedError):
-        return "a run with this rendezvous has just ended"
-    cause = error.__cause__ or error
-    if isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
-        return who_answers(str(config.rdzv_endpoint))
-    return reason(cause)

@@ -1,7 +1,7 @@
-"""Finds the rank that keeps the others waiting: stopped, hung, or gone without a trace.
+"""Finds the stalled rank that keeps the others waiting: stopped, hung, or gone without a trace.
 
-Every rank tells the store each second that it is alive, and what it is doing.  Whoever has waited too long looks who
-is not waiting as well, names it, and ends; the launcher then starts all of them again.
+Every rank sends a heartbeat to the store each second, which says what it is doing.  A rank that has waited too long
+looks which one is not waiting as well, names it, and ends; the agent then restarts all of them.
 """
 
 import json
@@ -21,13 +21,13 @@ from pggan.core.errors import EXIT_LEFT
 from pggan.distributed.process_group import ProcessGroup
 
 HEARTBEAT_SECONDS = 1.0
-SLOW_FACTOR = 20  # what takes long now and then (a checkpoint, a new phase) may take this many times the timeout
+SLOW_FACTOR = 20  # a checkpoint, or the first step of a phase, may take this many times the timeout
 STEP_FACTOR = 4  # a step may take this many times what the last one took
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a rank said last."""
+    """What a rank said last of itself."""
 
     number: int = 0
     waiting: bool = False
@@ -37,7 +37,7 @@ class Heartbeat:
 
 
 class HeartbeatMonitor:
-    """The beats of all ranks, and when each came; without any I/O, and with the time as an argument."""
+    """The heartbeats of all ranks, and when each came; without any I/O, and with the time as an argument."""
 
     def __init__(self, rank: int, names: Sequence[str], timeout: float) -> None:
         """Args: names: of all ranks."""
@@ -51,25 +51,21 @@ class HeartbeatMonitor:
         self._awake = -math.inf
 
     def hear(self, rank: int, beat: Heartbeat, now: float) -> None:
-        """Take in what `rank` said last, at `now` seconds; saying the same again is silence."""
+        """Take in the last heartbeat of `rank`, at `now` seconds; the same number again is silence."""
         if beat.number != self._last[rank].number:
             self._last[rank], self._heard[rank] = beat, now
 
     def stalled_rank(self, waiting_since: float | None, now: float) -> str:
-        """What to say about the rank that keeps this one waiting for too long; empty if there is none."""
+        """The message about the stalled rank that this one has waited for too long; empty if there is none."""
         if now - self._looked > self.timeout / 2:  # this process did not run itself: it knows nothing
             self._awake = now
         self._looked = now
-        if waiting_since is None:
-            return ""
-        waited = now - max(waiting_since, self._awake)
-        # A moment more for each rank, so that the lowest one tells, and not several at once.
+        waited = 0.0 if waiting_since is None else now - max(waiting_since, self._awake)
+        # A moment more for each rank, so that the lowest one reports, and not several at once.
         timeout = self.timeout + HEARTBEAT_SECONDS * self.rank
         for rank, beat in self._last.items():
             silent = now - max(self._heard[rank], self._awake)
-            if silent <= timeout and (beat.waiting or waited <= max(beat.allowed, timeout)):
-                continue
-            if waited > timeout:
+            if waited > timeout and (silent > timeout or (not beat.waiting and waited > beat.allowed)):
                 does = f"has been silent for {silent:.0f} s" if silent > timeout else "does not come to its end"
                 where = f"; it was last seen at {beat.position}" if beat.position else ""
                 return f"Hung: {beat.name} {does}{where}. The others have waited for {waited:.0f} s, and end."
@@ -80,17 +76,10 @@ class Watchdog:
     """Two threads that live as long as the block; does nothing where there is one rank only."""
 
     def __init__(
-        self,
-        group: ProcessGroup,
-        timeout: float,
-        log: Callable[[str], None],
-        end: Callable[[int], Any] = os._exit,
+        self, group: ProcessGroup, timeout: float, log: Callable[[str], None], end: Callable[[int], Any] = os._exit
     ) -> None:
-        """Args: timeout: seconds to wait for a rank; log: tells people; end: ends this process."""
-        self.group = group
-        self.timeout = timeout
-        self.log = log
-        self.end = end
+        """Args: timeout: seconds to wait for a rank; end: ends this process with an exit code."""
+        self.group, self.timeout, self.log, self.end = group, timeout, log, end
         self.position = "the start"  # in the run
         self._allowed = math.inf  # preparing data takes as long as it takes
         self._slow_step = False
@@ -102,13 +91,12 @@ class Watchdog:
         if self.group.store is not None:
             store = self.group.store.clone()  # type: ignore[attr-defined]  # a connection of its own
             monitor = HeartbeatMonitor(self.group.rank, self.group.names, self.timeout)
-            # Two, because asking a store whose process is stopped takes forever.
-            for name, work in (
-                ("heartbeat", lambda: self._send(store, monitor)),
-                ("watchdog", lambda: self._watch(monitor)),
-            ):
-                self._threads.append(Thread(target=work, name=name, daemon=True))
-                self._threads[-1].start()
+            self._threads = [  # two, because asking a store whose process is stopped takes forever
+                Thread(target=self._send, args=(store, monitor), name="heartbeat", daemon=True),
+                Thread(target=self._watch, args=(monitor,), name="watchdog", daemon=True),
+            ]
+            for thread in self._threads:
+                thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,15 +105,15 @@ class Watchdog:
             thread.join(HEARTBEAT_SECONDS)  # it may still be asking a store that has stopped
 
     def begin(self) -> None:
-        """Training begins: from now on the main thread gets somewhere from time to time."""
+        """Training begins: from now on, the main thread has to make progress."""
         self._allowed, self._stepped = SLOW_FACTOR * self.timeout, time.monotonic()
 
     def expect_slow_step(self) -> None:
-        """The next step is the first of a phase, which compiles, captures or tries kernels."""
+        """Give the next step more time: the first of a phase compiles, captures or tries kernels."""
         self._slow_step, self._allowed = True, SLOW_FACTOR * self.timeout
 
     def stepped(self, position: str) -> None:
-        """A step is done; `position` says where in the run."""
+        """A step is done; `position` says where the run is."""
         now = time.monotonic()
         duration = 0.0 if self._slow_step else now - self._stepped
         self._allowed, self._slow_step = max(self.timeout, STEP_FACTOR * duration), False
@@ -133,7 +121,7 @@ class Watchdog:
 
     @contextmanager
     def slow(self) -> Iterator[None]:
-        """Around what may take long."""
+        """Give what happens inside more time."""
         before, self._allowed = self._allowed, SLOW_FACTOR * self.timeout
         yield
         self._allowed, self._stepped = before, time.monotonic()
@@ -155,9 +143,8 @@ class Watchdog:
 
     def _watch(self, monitor: HeartbeatMonitor) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
-            said = monitor.stalled_rank(self.group.waiting_since, time.monotonic())
-            if said:
-                self.log(said)
+            if message := monitor.stalled_rank(self.group.waiting_since, time.monotonic()):
+                self.log(message)
                 sys.stderr.flush()
                 self.end(EXIT_LEFT)
                 return

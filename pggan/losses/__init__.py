@@ -1,7 +1,4 @@
-"""GAN losses, one file each: a `Loss` dataclass here and a YAML in `configs/loss/` make one.
-
-This file knows the names without importing torch.
-"""
+"""GAN losses and their gradient penalties: each loss is one file here and one YAML file in `configs/loss/`."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -10,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import validated
 
-if TYPE_CHECKING:  # importing a loss imports torch, which composing a configuration must not do
+if TYPE_CHECKING:  # a loss imports torch, which composing a configuration must not do
     from pggan.losses.base import Loss
 
-SHARED = ("base", "gradient_penalty")
-LOSSES = sorted(module.name for module in iter_modules(__path__) if module.name not in SHARED)
+LOSSES = sorted({module.name for module in iter_modules(__path__)} - {"base", "gradient_penalty"})
 
 
 def require_loss(name: str) -> None:
-    """Raise UserError unless there is a loss of this name."""
+    """Raise UserError unless `name` is in LOSSES."""
     if name not in LOSSES:
         raise UserError(f"There is no loss '{name}'.", nearest(name, LOSSES))
 
@@ -28,19 +24,16 @@ def loss_class(name: str) -> "type[Loss]":
     require_loss(name)
     from pggan.losses.base import Loss
 
-    members = vars(import_module(f"{__name__}.{name}")).values()
-    (found,) = (
-        member
-        for member in members
-        if isinstance(member, type) and issubclass(member, Loss) and member.__module__ == f"{__name__}.{name}"
-    )
+    module = import_module(f"{__name__}.{name}")
+    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    (found,) = (kind for kind in classes if issubclass(kind, Loss))
     return found
 
 
 def build_loss(options: dict[str, Any]) -> "Loss":
-    """The loss `options["name"]` with its other options checked against its fields.
+    """The loss `options["name"]` with the other options as its fields.
 
-    Raises UserError for an unknown name, an unknown or missing option, or a value of the wrong type.
+    Raises UserError for an unknown name, an unknown or missing option, or a value of the wrong type or range.
     """
     values = {key: value for key, value in options.items() if key != "name"}
     return validated(loss_class(str(options.get("name"))), values, prefix="loss.")

@@ -1,7 +1,7 @@
 """What every loss is made of: formulas of the scores, gradient penalties, and label terms.
 
-A loss is one frozen dataclass in one file of this folder, named after the file; its fields are its options, so they
-are also the keys of `configs/loss/<name>.yaml`.  N batch, C channels, R resolution, L labels.
+A loss is one frozen dataclass in one file of this room; its fields are the keys of `configs/loss/<file>.yaml`.
+N batch, C channels, R resolution, L labels.
 """
 
 from abc import ABC, abstractmethod
@@ -15,28 +15,21 @@ from torch import Tensor
 
 from pggan.core.batch import Reals
 from pggan.core.validation import require
-from pggan.losses.gradient_penalty import (
-    Critic,
-    GradientPenalty,
-    PenaltyAt,
-    PenaltyContext,
-    penalty_by_autograd,
-    penalty_by_jvp,
-)
+from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
 
 
 class LossTerms(NamedTuple):
     """Named values per image [N], not reduced."""
 
     loss: dict[str, Tensor]  # their means add up to the loss
-    metrics: dict[str, Tensor]  # for people only, without gradient
+    metrics: dict[str, Tensor]  # to be reported only, without gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A GAN objective.  Subclasses give the formulas; this class runs the discriminator and adds label terms."""
+    """A GAN objective: subclasses give the formulas, this class runs the discriminator and adds label terms."""
 
-    needs_reals_for_g: ClassVar[bool] = False  # the G terms look at real scores, too
+    needs_reals_for_g: ClassVar[bool] = False  # G's terms depend on real scores, too
 
     reg_interval: int  # updates of D from one evaluation of the penalties to the next
 
@@ -56,7 +49,7 @@ class Loss(ABC):
         """Named terms [N] that G minimises, of scores [N]; `real_scores` only with `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """Gradient penalties that D minimises."""
+        """The gradient penalties that D minimises."""
         return ()
 
     def for_d(self, critic: Critic, reals: Reals, fakes: Tensor, context: PenaltyContext) -> LossTerms:
@@ -81,11 +74,11 @@ class Loss(ABC):
         for penalty in context.due:
             at = penalty.at
             if context.jvp:
-                terms[penalty.name], scores[at] = penalty_by_jvp(critic, penalty, images[at], context)
+                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context)
             else:
                 if at not in scores:
                     scores[at] = critic(images[at])[0]
-                terms[penalty.name] = penalty_by_autograd(penalty, images[at], scores[at], context)
+                terms[penalty.name] = penalty.by_autograd(images[at], scores[at], context)
         if reals.labels is not None:
             terms["D/labels_reals"] = label_loss(real_logits, reals.labels)
             terms["D/labels_fakes"] = label_loss(fake_logits, reals.labels)

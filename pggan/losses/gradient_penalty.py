@@ -30,14 +30,23 @@ class PenaltyAt(Enum):
 
 
 class NormReference(Enum):
-    """The resolution at which a gradient norm is taken.
+    """The resolution at which a gradient norm is taken: that of the phase, or as in the official code the final one.
 
-    native: that of the phase.  official: the final one, as in the official code, whose networks see every image
-    upsampled to the final resolution; that norm is smaller by a factor of 2 per missing level.
+    Official networks see every image upsampled to the final resolution: the norm halves per missing level.
     """
 
     native = "native"
     official = "official"
+
+
+class PenaltyContext(NamedTuple):
+    """What the penalties of one pass depend on besides images and weights."""
+
+    due: "tuple[GradientPenalty, ...]"
+    missing_levels: int  # doublings of the resolution still to come
+    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
+    scale: Tensor | None  # of the loss in half precision, which keeps small gradients from vanishing
+    jvp: bool  # forward-mode AD instead of differentiating twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +66,7 @@ class GradientPenalty:
     reference: NormReference = NormReference.native
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] of the scores' `gradient` [N, C, R, R]; `missing_levels` doublings are still to come."""
+        """The penalty [N] of the scores' `gradient` [N, C, R, R], `missing_levels` below the final resolution."""
         gradient = to_float32(gradient).flatten(1)
         if self.reference is NormReference.official:
             gradient = gradient / 2**missing_levels
@@ -67,42 +76,25 @@ class GradientPenalty:
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         return weight * (norm - self.target).square() / self.target**2
 
+    def by_autograd(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
+        """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
+        scale = 1.0 if context.scale is None else context.scale
+        with input_gradients_only():
+            (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
+        return self.of(to_float32(gradient) / scale, context.missing_levels)
 
-class PenaltyContext(NamedTuple):
-    """What the penalties of one pass depend on besides images and weights."""
+    def by_jvp(self, critic: Critic, images: Tensor, context: PenaltyContext) -> tuple[Tensor, Tensor]:
+        """The same penalty [N] with the same gradient in the weights, and the scores [N], without a second derivative.
 
-    due: tuple[GradientPenalty, ...]
-    missing_levels: int
-    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
-    scale: Tensor | None  # of the loss in half precision, which keeps small gradients from vanishing
-    jvp: bool  # forward-mode AD instead of differentiating twice
-
-
-def penalty_by_autograd(penalty: GradientPenalty, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
-    """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
-    scale = 1.0 if context.scale is None else context.scale
-    with input_gradients_only():
-        (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
-    return penalty.of(to_float32(gradient) / scale, context.missing_levels)
-
-
-def penalty_by_jvp(
-    critic: Critic, penalty: GradientPenalty, images: Tensor, context: PenaltyContext
-) -> tuple[Tensor, Tensor]:
-    """The same penalty [N] with the same gradient in the weights, and the scores [N], without differentiating twice.
-
-    For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative along
-    dp/dg does: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed.  The sums agree, not each image.
-    """
-
-    def scores_at(images: Tensor) -> Tensor:
-        return critic(images)[0]
-
-    with torch.no_grad():  # for the weights
-        scores, pullback = torch.func.vjp(scores_at, images)  # type: ignore[misc]
-        scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
-        gradient = to_float32(pullback(scale)[0]) / scale[0]
-        value, pullback = torch.func.vjp(lambda g: penalty.of(g, context.missing_levels), gradient)  # type: ignore[misc]
-        (tangent,) = pullback(torch.ones_like(value))
-    _, directional = torch.func.jvp(scores_at, (images,), (tangent.to(images.dtype),))  # type: ignore[misc]
-    return value + (directional - directional.detach()), scores
+        For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative
+        along dp/dg: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed, in the sum over the images.
+        """
+        with torch.no_grad():  # for the weights
+            scores, pullback = torch.func.vjp(lambda x: critic(x)[0], images)  # type: ignore[misc]
+            scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
+            gradient = to_float32(pullback(scale)[0]) / scale[0]
+            value, pullback = torch.func.vjp(lambda g: self.of(g, context.missing_levels), gradient)  # type: ignore[misc]
+            (tangent,) = pullback(torch.ones_like(value))
+        tangent = tangent.to(images.dtype)
+        _, directional = torch.func.jvp(lambda x: critic(x)[0], (images,), (tangent,))  # type: ignore[misc]
+        return value + (directional - directional.detach()), scores

@@ -1,4 +1,4 @@
-"""Non-saturating logistic loss with (lazy) R1."""
+"""The non-saturating logistic loss with (lazy) R1."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,10 @@ from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic(Loss):
-    """Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy: Karras et al. 2020, appendix B."""
+    """-log sigmoid of the scores for reals and G, -log(1 - sigmoid) for fakes, plus gamma / 2 |gradient|^2 at reals.
+
+    Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy: Karras et al. 2020, appendix B.
+    """
 
     gamma: float
 
@@ -22,5 +25,5 @@ class Logistic(Loss):
         return {"G/fakes": F.softplus(-fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        r1 = GradientPenalty(name="D/r1", at=PenaltyAt.reals, weight=self.gamma / 2, reg_interval=self.reg_interval)
-        return (r1,)
+        weight, at = self.gamma / 2, PenaltyAt.reals
+        return (GradientPenalty(name="D/r1", at=at, weight=weight, reg_interval=self.reg_interval),)

@@ -1,4 +1,4 @@
-"""Relativistic pairing loss with R1 and R2."""
+"""The relativistic pairing loss with R1 and R2."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,10 @@ from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
 
 @dataclass(frozen=True, kw_only=True)
 class Relativistic(Loss):
-    """Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2."""
+    """The logistic loss of each fake's score minus its real's, plus gamma / 2 |gradient|^2 at reals and at fakes.
+
+    Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
+    """
 
     gamma: float
     needs_reals_for_g: ClassVar[bool] = True

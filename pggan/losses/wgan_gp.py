@@ -1,4 +1,4 @@
-"""Wasserstein loss with gradient penalty and drift: the paper's."""
+"""The paper's loss: Wasserstein with gradient penalty and drift."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,10 @@ from pggan.losses.gradient_penalty import GradientPenalty, NormReference, Penalt
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1."""
+    """The difference of the scores, a penalty on the gradient's norm between reals and fakes, and a drift penalty.
+
+    Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
+    """
 
     penalty_weight: float
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run

@@ -1,1 +1,1 @@
-"""."""
+"""The generator and the discriminator, and how their layers are calculated."""

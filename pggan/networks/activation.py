@@ -1,4 +1,4 @@
-"""What follows a convolution: leaky ReLU, and in the generator pixel normalisation, in as few passes as can be.
+"""What follows a convolution, in as few passes over memory as possible: leaky ReLU, and pixel norm in the generator.
 
 N batch, C features, R resolution.
 """
@@ -15,34 +15,30 @@ EPSILON = 1e-8  # paper section 4.2
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """`x` in float32, unless it is that precise already."""
+    """`x` in float32; unchanged in float32 and float64."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
 def activate(x: Tensor) -> Tensor:
-    """Leaky ReLU in the memory of `x`, which must not be needed any more."""
+    """Leaky ReLU in place: `x` is overwritten."""
     return F.leaky_relu_(x, LEAKY_SLOPE)
 
 
 def pixel_norm(features: Tensor) -> Tensor:
-    """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
+    """Each pixel's feature vector (dimension 1) scaled to unit mean square, in float32.  (paper section 4.2)"""
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 
 
 def activate_and_normalize(x: Tensor) -> Tensor:
-    """Pixel norm of the leaky ReLU, in the memory of `x` [N, C, R, R], which must not be needed any more.
-
-    Differentiable once: the generator's output is not differentiated twice.
-    """
-    if torch.compiler.is_compiling():  # the compiler joins plain operations by itself
+    """Pixel norm of the leaky ReLU of `x` [N, C, R, R], in place.  Differentiable once, as a generator has to be."""
+    if torch.compiler.is_compiling():  # the compiler fuses plain operations by itself
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
-    result: Tensor = ActivationAndNorm.apply(x)  # type: ignore[no-untyped-call]
-    return result
+    return ActivationAndNorm.apply(x)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Keeps the result, which the next layer keeps anyway, and one number per pixel; autograd would keep 4 maps."""
+    """Saves the result, which the next layer saves anyway, and one number per pixel; autograd would save 4 maps."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

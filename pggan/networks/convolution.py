@@ -1,8 +1,8 @@
 """Convolutions, alone or fused with resampling, and wide dense layers: each by the fastest method for its shape.
 
-Every method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
-both of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never
-meets PyTorch's own second derivative, which convolves with whole feature maps as kernels.
+A method is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in both
+of its arguments, so the derivatives of the three are the three themselves, to any order: a gradient penalty never needs
+PyTorch's own second derivative, which convolves with whole feature maps as kernels.
 N batch, H and W sides, I and O feature maps.
 """
 
@@ -26,7 +26,7 @@ LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes
 
 @dataclass(frozen=True)
 class Method:
-    """A way to convolve.  `geometry` is that of the convolution; kernels are as `transform` gives them."""
+    """A way to convolve; all functions but `transform` take kernels in the form that `transform` gives them."""
 
     name: str  # tells methods apart that share their functions
     transform: Callable[[Tensor, Geometry, float], Tensor]  # kernel [O, I, 3, 3] and its factor, to this method's form
@@ -35,15 +35,15 @@ class Method:
     kernel_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # x, gradient
 
     def transforms(self, geometry: Geometry) -> bool:
-        """Whether `transform` makes a new kernel in any case, so that its factor costs nothing."""
+        """Whether `transform` makes a new kernel anyway, so that its factor costs nothing."""
         return geometry is not Geometry.same or self.transform is winograd.transformed
 
 
 def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale`, fuse_resampling with the resampling: [O, I, 3, 3] or 4x4, for `up` [I, O, 4, 4].
+    """A kernel [O, I, 3, 3] times `scale`, fused with the resampling: for `down` [O, I, 4, 4], for `up` [I, O, 4, 4].
 
-    The fuse_resampling kernel is the sum of four one-pixel shifts.  It is made as a product of matrices, with its output maps
-    side by side as convolutions want them: the derivative of sums of slices takes ten times as long.
+    The fused kernel is the sum of four one-pixel shifts.  A product of matrices makes it, with its output maps side by
+    side in memory as convolutions expect them: the derivative of sums of slices takes ten times as long.
     """
     if geometry is Geometry.same:
         return kernel if scale == 1 else kernel * scale
@@ -64,48 +64,42 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry)
     """The plain convolution, with PyTorch's own derivatives; `kernel` comes from `fuse_resampling`."""
     if geometry is Geometry.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
-    return F.conv2d(x, kernel, bias, stride=1 if geometry is Geometry.same else 2, padding=1)
+    return F.conv2d(x, kernel, bias, stride=im2col.side_and_stride(geometry)[1], padding=1)
 
 
 def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
     """The adjoint of `convolve` in `x`: a convolution, too."""
     if geometry is Geometry.up:
         return F.conv2d(gradient, kernel, stride=2, padding=1)
-    stride = 1 if geometry is Geometry.same else 2
-    return F.conv_transpose2d(gradient, kernel, stride=stride, padding=1)
+    return F.conv_transpose2d(gradient, kernel, stride=im2col.side_and_stride(geometry)[1], padding=1)
 
 
 def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     """The adjoint of `convolve` in `kernel`."""
     if x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
-    up, side = geometry is Geometry.up, 3 if geometry is Geometry.same else 4
-    features = (x.shape[1], gradient.shape[1]) if up else (gradient.shape[1], x.shape[1])
-    kernel = x.new_empty(*features, side, side)  # only its shape is looked at
-    stride = [1, 1] if geometry is Geometry.same else [2, 2]
-    asked = [False, True, False]
-    result: Tensor = torch.ops.aten.convolution_backward(
-        gradient, x, kernel, None, stride, [1, 1], [1, 1], up, [0, 0], 1, asked
-    )[1]
-    return result
+    side, stride = im2col.side_and_stride(geometry)
+    return _kernel_gradient(x, gradient, side, stride=stride, padding=1, transposed=geometry is Geometry.up)
+
+
+def _kernel_gradient(
+    x: Tensor, gradient: Tensor, side: int, *, stride: int = 1, padding: int = 0, transposed: bool = False
+) -> Tensor:
+    features = (x.shape[1], gradient.shape[1]) if transposed else (gradient.shape[1], x.shape[1])
+    kernel = x.new_empty(*features, side, side)  # only its shape is used
+    strides, paddings, asked = [stride] * 2, [padding] * 2, [False, True, False]
+    gradients = torch.ops.aten.convolution_backward(
+        gradient, x, kernel, None, strides, paddings, [1, 1], transposed, [0, 0], 1, asked
+    )
+    return gradients[1]  # type: ignore[no-any-return]
 
 
 def matmul(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    """[N, I] -> [N, O]"""
+    """The dense layer [N, I] -> [N, O] of a kernel [O, I]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
-    result = (kernel @ x.t()).t().contiguous()  # for up to 64 rows this way round takes a third to nine tenths of it
+    result = (kernel @ x.t()).t().contiguous()  # up to 64 rows, this order takes a third to nine tenths of the time
     return result if bias is None else result.add_(bias)
-
-
-def pointwise_kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
-    """[O, I, 1, 1]"""
-    kernel = x.new_empty(gradient.shape[1], x.shape[1], 1, 1)  # only its shape is looked at
-    asked = [False, True, False]
-    result: Tensor = torch.ops.aten.convolution_backward(
-        gradient, x, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, asked
-    )[1]
-    return result
 
 
 NATIVE = Method("native", fuse_resampling, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
@@ -116,22 +110,22 @@ WINOGRAD = Method(
 )
 MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
     "matmul",
-    lambda kernel, geometry, scale: kernel * scale,
+    fuse_resampling,
     lambda x, kernel, bias, geometry: matmul(x, kernel, bias),
     lambda gradient, kernel, geometry: gradient @ kernel,
     lambda x, gradient, geometry: gradient.t() @ x,
 )
 POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
     "pointwise",
-    lambda kernel, geometry, scale: kernel * scale,
+    fuse_resampling,
     lambda x, kernel, bias, geometry: F.conv2d(x, kernel, bias),
     lambda gradient, kernel, geometry: F.conv_transpose2d(gradient, kernel),
-    lambda x, gradient, geometry: pointwise_kernel_gradient(x, gradient),
+    lambda x, gradient, geometry: _kernel_gradient(x, gradient, 1),
 )
 
 
 def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
-    """The fastest method here for images `x` [N, I, H, W] and a kernel [O, I, 3, 3], as measured."""
+    """The method measured as the fastest on this device for images `x` [N, I, H, W] and a kernel [O, I, 3, 3]."""
     if torch.compiler.is_compiling():
         return NATIVE
     if x.device.type != "cpu":
@@ -146,38 +140,31 @@ def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
     return DIRECT if x.shape[-1] >= LARGE else NATIVE
 
 
-def convolution(x: Tensor, kernel: Tensor, bias: Tensor, method: Method, geometry: Geometry) -> Tensor:
-    """[N, I, H, W] -> [N, O, …]; `kernel` in the method's form, `bias` [O]."""
+def convolution(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, geometry: Geometry) -> Tensor:
+    """[N, I, H, W] -> [N, O, …] with a `kernel` in the method's form and a `bias` [O]."""
     if method is NATIVE:
         return convolve(x, kernel, bias, geometry)
-    result: Tensor = Convolution.apply(x, kernel, bias, method, geometry)  # type: ignore[no-untyped-call]
-    return result
+    return Convolution.apply(x, kernel, None, bias, (method, geometry))  # type: ignore[no-any-return, no-untyped-call]
 
 
 def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
-    """[N, I] -> [N, O]; `method`: the convolutions', where one is asked for.
-
-    PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in place: for
-    8192x512 weights the sums take longer than the gradients.
-    """
+    """[N, I] -> [N, O]; `method`: that of the convolutions, where the options name one."""
+    # PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in place:
+    # for 8192x512 weights the sums take longer than the gradients.
     if method is NATIVE or min(kernel.shape) < WIDE or torch.compiler.is_compiling():
         return F.linear(x, kernel, bias)
-    result: Tensor = Convolution.apply(x, kernel, bias, MATMUL, Geometry.same)  # type: ignore[no-untyped-call]
-    return result
+    return convolution(x, kernel, bias, MATMUL, Geometry.same)
 
 
 def pointwise(x: Tensor, kernel: Tensor, bias: Tensor, method: Method | None) -> Tensor:
-    """[N, I, H, W] -> [N, O, H, W], every pixel by itself; `method`: the convolutions', where one is asked for.
-
-    A CPU is as fast at PyTorch's second derivative of these, and faster at the first.
-    """
+    """[N, I, H, W] -> [N, O, H, W], every pixel by itself; `method` as in `linear`."""
+    # On CPUs PyTorch's own second derivative of these is as fast, and its first one faster.
     if method is NATIVE or torch.compiler.is_compiling() or (method is None and x.device.type == "cpu"):
         return F.conv2d(x, kernel, bias)
-    result: Tensor = Convolution.apply(x, kernel, bias, POINTWISE, Geometry.same)  # type: ignore[no-untyped-call]
-    return result
+    return convolution(x, kernel, bias, POINTWISE, Geometry.same)
 
 
-_weight_gradients = True  # whether backward passes are to give them; seen by all threads, of which autograd has its own
+_weight_gradients = True  # whether backward passes compute them; global, as autograd runs them in threads of its own
 
 
 @contextmanager
@@ -194,79 +181,36 @@ def input_gradients_only() -> Iterator[None]:
         _weight_gradients = True
 
 
-def remember(ctx: Any, one: Tensor, other: Tensor, method: Method, geometry: Geometry) -> None:
-    ctx.save_for_backward(one, other)
-    ctx.save_for_forward(one, other)
-    ctx.set_materialize_grads(False)
-    ctx.method, ctx.geometry = method, geometry
-
-
 class Convolution(torch.autograd.Function):
-    """x, transformed kernel, bias or None, method, geometry -> [N, O, …]"""
+    """The image x, transformed kernel or result y, whichever is None, from the other two; a result may have a bias."""
 
     @staticmethod
-    def forward(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, geometry: Geometry) -> Tensor:
-        return method.convolve(x, kernel, bias, geometry)
+    def forward(x: Any, kernel: Any, y: Any, bias: Tensor | None, how: tuple[Method, Geometry]) -> Tensor:
+        method, geometry = how
+        if y is None:
+            return method.convolve(x, kernel, bias, geometry)
+        return method.input_gradient(y, kernel, geometry) if x is None else method.kernel_gradient(x, y, geometry)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        remember(ctx, inputs[0], inputs[1], *inputs[3:])
+        ctx.save_for_backward(*inputs[:3])
+        ctx.save_for_forward(*inputs[:3])
+        ctx.set_materialize_grads(False)
+        ctx.how = inputs[4]
 
     @staticmethod
-    def jvp(ctx: Any, x: Tensor | None, kernel: None, bias: None, *_: None) -> Tensor:
+    def jvp(ctx: Any, x: Tensor | None, kernel: None, y: None, bias: None, _: None) -> Tensor:
         """Only images have tangents: forward-mode AD serves gradient penalties."""
-        assert kernel is None
-        assert bias is None
-        return Convolution.apply(x, ctx.saved_tensors[1], None, ctx.method, ctx.geometry)  # type: ignore[no-any-return, no-untyped-call]
+        assert kernel is y is bias is None
+        return Convolution.apply(x, ctx.saved_tensors[1], None, None, ctx.how)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, kernel = ctx.saved_tensors
-        method = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_kernel = for_bias = None
-        if ctx.needs_input_grad[1] and _weight_gradients:
-            for_kernel = KernelGradient.apply(x, gradient, *method)  # type: ignore[no-untyped-call]
-        if ctx.needs_input_grad[2] and _weight_gradients:
-            for_bias = gradient.sum((0, *range(2, gradient.dim())))
-        return for_x, for_kernel, for_bias, None, None
-
-
-class InputGradient(torch.autograd.Function):
-    """gradient [N, O, …], transformed kernel, method, geometry -> [N, I, H, W]"""
-
-    @staticmethod
-    def forward(gradient: Tensor, kernel: Tensor, method: Method, geometry: Geometry) -> Tensor:
-        return method.input_gradient(gradient, kernel, geometry)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        remember(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, kernel = ctx.saved_tensors
-        method = ctx.method, ctx.geometry
-        for_gradient = Convolution.apply(tangent, kernel, None, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_kernel = KernelGradient.apply(tangent, gradient, *method) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
-        return for_gradient, for_kernel, None, None
-
-
-class KernelGradient(torch.autograd.Function):
-    """x [N, I, H, W], gradient [N, O, …], method, geometry -> the transformed kernel's gradient"""
-
-    @staticmethod
-    def forward(x: Tensor, gradient: Tensor, method: Method, geometry: Geometry) -> Tensor:
-        return method.kernel_gradient(x, gradient, geometry)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        remember(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, ...]:
-        x, gradient = ctx.saved_tensors
-        method = ctx.method, ctx.geometry
-        for_x = InputGradient.apply(gradient, kernel, *method) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
-        for_gradient = Convolution.apply(x, kernel, None, *method) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
-        return for_x, for_gradient, None, None
+        x, kernel, y = (gradient if saved is None else saved for saved in ctx.saved_tensors)
+        apply: Callable[..., Tensor] = Convolution.apply
+        asked, weights = ctx.needs_input_grad, _weight_gradients
+        for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
+        for_kernel = apply(x, None, y, None, ctx.how) if asked[1] and weights else None
+        for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
+        for_bias = y.sum((0, *range(2, y.dim()))) if asked[3] and weights else None
+        return for_x, for_kernel, for_y, for_bias, None

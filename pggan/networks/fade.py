@@ -8,7 +8,7 @@ from pggan.networks.activation import to_float32
 
 
 def upsample(images: Tensor) -> Tensor:
-    """Nearest-neighbour doubling.  [N, C, R, R] -> [N, C, 2R, 2R]"""
+    """Nearest-neighbour upsampling.  [N, C, R, R] -> [N, C, 2R, 2R]"""
     return F.interpolate(images, scale_factor=2, mode="nearest")
 
 
@@ -18,10 +18,10 @@ def downsample(images: Tensor) -> Tensor:
 
 
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
-    """Blend in new layers: `old` at alpha 0, `new` at alpha 1, exactly at both ends.  (paper Figure 2)"""
+    """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 
 
 def fading(alpha: float | Tensor) -> bool:
-    """Whether there is anything to blend; a tensor may hold any weight, and is not looked into."""
+    """Whether there is anything to blend; a tensor may hold any weight, and reading it would wait for the device."""
     return isinstance(alpha, Tensor) or alpha < 1

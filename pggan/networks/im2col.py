@@ -1,7 +1,7 @@
-"""3x3 convolutions as one product of matrices each: for small images of wide layers on CPUs.
+"""3x3 convolutions as one product of matrices each (im2col): for small images of wide layers on CPUs.
 
-The window around each pixel becomes a row of a matrix, the kernel is one already.  Joined with resampling the windows
-are of 4x4 pixels, every second one; upsampling is the adjoint of that, so images and results change places.
+The window around each pixel becomes a row of one matrix, the kernel is the other.  Fused with pooling, windows are 4x4
+pixels at stride 2; fused with upsampling, the convolution is the adjoint of that: images and results change places.
 N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in one.
 """
 
@@ -12,8 +12,13 @@ from torch import Tensor
 from pggan.core.architecture import Geometry
 
 
+def side_and_stride(geometry: Geometry) -> tuple[int, int]:
+    """Those of the kernel as fused with the resampling."""
+    return (3, 1) if geometry is Geometry.same else (4, 2)
+
+
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """[N, I, H, W] to [N, O, …].  `kernel`: joined with the resampling, [O, I, 3, 3], 4x4, or for `up` [I, O, 4, 4]."""
+    """[N, I, H, W] to [N, O, …]; `kernel` [O, I, 3, 3], or as fused with the resampling; `bias` [O]."""
     if geometry is Geometry.up:
         result = _from_windows(_pixels(x) @ _matrix(kernel), x, geometry)
     else:
@@ -31,22 +36,14 @@ def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tens
 def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     """The adjoint of `convolve` in `kernel`."""
     small, large = (x, gradient) if geometry is Geometry.up else (gradient, x)
-    side = _side(geometry)
+    side, _ = side_and_stride(geometry)
     kernel = _empty(x, small.shape[1], large.shape[1], side, side)
     torch.mm(_pixels(small).t(), _windows(large, geometry), out=_matrix(kernel))
     return kernel
 
 
-def _side(geometry: Geometry) -> int:
-    return 3 if geometry is Geometry.same else 4
-
-
-def _stride(geometry: Geometry) -> int:
-    return 1 if geometry is Geometry.same else 2
-
-
 def _matrix(kernel: Tensor) -> Tensor:
-    """A kernel [A, B, side, side] as [A, K]: without copying, where its channels are side by side."""
+    """A kernel [A, B, side, side] as [A, K]; a view where its channels are side by side."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -57,7 +54,7 @@ def _pixels(images: Tensor) -> Tensor:
 
 def _windows(images: Tensor, geometry: Geometry) -> Tensor:
     """The windows of images [N, C, H, W], the first of which begins 1 pixel outside: [T, K]."""
-    side, stride = _side(geometry), _stride(geometry)
+    side, stride = side_and_stride(geometry)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, …, …, C, side, side]
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(0, 2)
@@ -69,15 +66,15 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
 
 def _product(windows: Tensor, matrix: Tensor, large: Tensor, geometry: Geometry) -> Tensor:
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
-    stride = _stride(geometry)
+    _, stride = side_and_stride(geometry)
     result = _empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    torch.mm(windows, matrix, out=_pixels(result))  # results that were views could not be changed in place
+    torch.mm(windows, matrix, out=_pixels(result))  # a result that is a view could not be activated in place
     return result
 
 
 def _from_windows(windows: Tensor, small: Tensor, geometry: Geometry) -> Tensor:
     """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w]."""
-    count, (height, width), side, stride = len(small), small.shape[2:], _side(geometry), _stride(geometry)
+    count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(geometry)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])
     for down in range(side):

@@ -1,10 +1,10 @@
 """The generator and the discriminator.
 
-Shapes: N batch, C channels or feature maps, R resolution (height = width), Z latent size, L labels.
+N batch, C channels or feature maps, R resolution (height = width), Z latent size, L labels.
 Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -41,9 +41,8 @@ class GeneratorStem(nn.Module):
         self.conv = EqualizedConv(width, width, 3, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
-        latents, scale = self.dense.fold_scale(latents.to(self.dense.dtype))
-        kernel, bias = self.dense.weights_for(scale)
-        x = linear(latents, kernel, None, self.dense.context.options.method).reshape(-1, self.width, 4, 4)
+        latents, weight, bias = self.dense.operands(latents)
+        x = linear(latents, weight, None, self.dense.context.options.method).reshape(-1, self.width, 4, 4)
         x = activate_and_normalize(x + bias[:, None, None])
         return activate_and_normalize(self.conv(x))
 
@@ -89,12 +88,11 @@ class DiscriminatorHead(nn.Module):
     def forward(self, x: Tensor, parts: int) -> Tensor:
         x = activate(self.conv(x, minibatch_stddev(x, self.stddev_group, parts)))
         x = activate(self.dense(x.flatten(1)))
-        output: Tensor = self.score(x)
-        return output
+        return self.score(x)  # type: ignore[no-any-return]
 
 
 class ProgressiveNetwork(nn.Module):
-    """What generator and discriminator have in common."""
+    """A generator or a discriminator."""
 
     layers: list[Equalized]
     weights: tuple[nn.Parameter, ...]
@@ -105,26 +103,21 @@ class ProgressiveNetwork(nn.Module):
         self.activation_checkpointing = False  # set by `cached_weights`
 
     def index_weights(self) -> None:
-        """Find layers and weights once, when all are there: looking for them takes longer than a small layer."""
+        """List layers and weights, once all are there: to search for them takes longer than a small layer."""
         self.layers = [layer for layer in self.modules() if isinstance(layer, Equalized)]
         self.weights = tuple(self.parameters())
 
-    def run_block(self, block: nn.Module, x: Tensor) -> Tensor:
-        """`block(x)`; with activation checkpointing, only `x` is kept for the backward pass."""
+    def run_block(self, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """`block(x)`; with activation checkpointing, only `x` is saved for the backward pass."""
         if self.activation_checkpointing and torch.is_grad_enabled():
-            kept: Tensor = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # it draws nothing
-            return kept
-        result: Tensor = block(x)
-        return result
+            return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return block(x)
 
 
 @contextmanager
 def cached_weights(network: ProgressiveNetwork, options: ComputeOptions) -> Iterator[None]:
-    """Inside, `network` calculates as `options` say, and prepares its weights once, not per use.
-
-    That is to scale them, cast them and bring them into the form of their convolution.  The weights must not change.
-    """
-    uncached = options.compiled or options.activation_checkpointing  # compilers find repetitions themselves
+    """Inside, `network` computes as `options` say; weights are prepared once for all uses, and must not change."""
+    uncached = options.compiled or options.activation_checkpointing  # a compiler finds repetitions by itself
     for layer in network.layers:
         layer.context.options, layer.context.cache = options, None if uncached else {}
     network.activation_checkpointing = options.activation_checkpointing
@@ -138,7 +131,7 @@ def cached_weights(network: ProgressiveNetwork, options: ComputeOptions) -> Iter
 
 @contextmanager
 def frozen(network: ProgressiveNetwork) -> Iterator[None]:
-    """Inside, `network`'s weights get no gradient: the backward pass goes through it, not into it."""
+    """Inside, the backward pass gives gradients of `network`'s input only, not of its weights."""
     for weight in network.weights:
         weight.requires_grad_(False)
     try:
@@ -149,7 +142,7 @@ def frozen(network: ProgressiveNetwork) -> Iterator[None]:
 
 
 class Generator(ProgressiveNetwork):
-    """Latents to images at any level; all levels share the blocks below them."""
+    """Latents to images at any resolution, all of which share the blocks of those below."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -164,17 +157,16 @@ class Generator(ProgressiveNetwork):
         self.index_weights()
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images [N, C, R, R], about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
+        """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
-        `alpha`: weight of the block that reaches R against the upsampled image of the level below.
+        `alpha`: weight of the image at R against the upsampled one of the level below.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
     def features(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """The 4x4 features [N, C, 4, 4] that an image grows from."""
+        """The features [N, C, 4, 4] that `grow` starts from."""
         x = latents if labels is None else torch.cat([latents, labels], 1)
-        features: Tensor = self.stem(pixel_norm(x))
-        return features
+        return self.stem(pixel_norm(x))  # type: ignore[no-any-return]
 
     def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`."""
@@ -189,7 +181,7 @@ class Generator(ProgressiveNetwork):
 
 
 class Discriminator(ProgressiveNetwork):
-    """Images at any level to a score each, and class logits where there are labels."""
+    """Images at any resolution to scores, and to class logits where there are labels."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -206,8 +198,9 @@ class Discriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L], float32, of `images` [N, C, R, R]; R = `resolution`.
+        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
+        `alpha`: weight of the features of the image against those of the pooled image.
         `parts`: equal batches that `images` is made of, whose scores don't depend on each other.
         """
         x = activate(self.from_rgb[str(resolution)](images))
@@ -223,11 +216,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Fill weights with N(0, 1) and biases with 0.
-
-    Each weight depends on (seed, name, its own name) alone, so a network for a higher final resolution starts with
-    the same lower levels.
-    """
+    """Fill weights with N(0, 1), each depending on `seed`, `name` and its own name alone, and biases with 0."""
     with torch.no_grad():
         for key, parameter in network.named_parameters():
             if key.endswith("bias"):
@@ -237,4 +226,5 @@ def initialize(network: nn.Module, seed: int, name: str) -> None:
 
 
 def count_parameters(network: nn.Module) -> int:
+    """The number of weights and biases of `network`."""
     return sum(parameter.numel() for parameter in network.parameters())

@@ -1,4 +1,4 @@
-"""How a step is calculated: choices that change its speed and its memory, and its results by rounding only."""
+"""How a step is computed: choices that change its speed and memory, and its results by rounding only."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from pggan.networks.convolution import Method
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """The ways of calculating one training step."""
+    """How one training step is computed."""
 
     dtype: torch.dtype | None = None  # of activations and kernels; None: that of the weights
     method: Method | None = None  # of all 3x3 convolutions; None: the fastest one for each
-    jvp: bool = False  # gradient penalties by forward-mode AD, not by differentiating twice
+    jvp: bool = False  # gradient penalties by forward-mode AD instead of differentiating twice
     micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
     activation_checkpointing: bool = False  # a block's activations are recomputed in the backward pass
-    compiled: bool = False  # the passes of D and G go through torch.compile, which needs penalties by forward-mode AD
+    compiled: bool = False  # the passes of D and G go through torch.compile, which needs jvp

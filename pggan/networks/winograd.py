@@ -1,12 +1,11 @@
 """3x3 convolutions with a quarter of the multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
-Tiles of an image and the taps of a kernel go to a small domain in which a convolution is one product of matrices per
-number of the domain, 36 in all (6 in each direction); the products come back as 4x4 pixels.  All maps are linear, so
-the gradients of a convolution take the same path backwards.
-
-Joined with nearest upsampling, or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
+Tiles of an image and the taps of a kernel are mapped to a small domain in which a convolution is one product of
+matrices per number of the domain, 36 in all (6 per direction); the products are mapped back to 4x4 pixels.  All maps
+are linear, so gradients take the same path backwards.
+Fused with nearest upsampling or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
 N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
-Source: Lavin and Gray 2016, section 4; the joined forms are ours.
+Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pggan.core.architecture import Geometry
 
-CHUNK = 2**21  # numbers in the domain that are worked on at a time: they should stay in the cache
+CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
 # In one direction: 6 pixels, or 3 taps, to 6 numbers of the domain; these to 4 pixels.
 PIXELS = (
@@ -66,32 +65,28 @@ class Maps:
 @cache
 def maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
     """The maps of `geometry`, exact in float64 and then rounded to `dtype`."""
-    with _disable_current_modes():  # kept for later steps, which may be less imagined than this one
-        return _maps(geometry, dtype)
-
-
-def _maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
-    pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
-    if geometry is not Geometry.same:
-        kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]
-        pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
-    if geometry is Geometry.up:
-        pixels = pixels @ torch.tensor(DOUBLED, dtype=torch.float64)
-    if geometry is Geometry.down:
-        result = torch.tensor(HALVED, dtype=torch.float64) @ result
-    window, outcome = pixels.shape[1], len(result)
-    pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
-    return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
+    with _disable_current_modes():  # kept for later steps, which need real tensors even if this one is on fake tensors
+        pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
+        if geometry is not Geometry.same:
+            kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]
+            pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
+        if geometry is Geometry.up:
+            pixels = pixels @ torch.tensor(DOUBLED, dtype=torch.float64)
+        if geometry is Geometry.down:
+            result = torch.tensor(HALVED, dtype=torch.float64) @ result
+        window, outcome = pixels.shape[1], len(result)
+        pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
+        return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
 def transformed(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output lie side by side."""
-    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], as it lies in memory
+    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
+    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
     return torch.matmul(maps(geometry, kernel.dtype).taps * scale, taps).transpose(0, 1)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """[N, I, H, W] to [N, O, …], the side as `geometry` says; `kernel` [K, O, I] is in the domain, `bias` is [O]."""
+    """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
     m, outputs = maps(geometry, x.dtype), kernel.shape[1]
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
@@ -128,7 +123,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
     size = max(1, CHUNK // numbers)
-    count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # there, one stands for all
+    count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # a fake chunk stands for all
     return (slice(start, start + size) for start in range(0, count, size))
 
 

@@ -1,6 +1,6 @@
-"""How a batch is divided among ranks: in whole groups of minibatch stddev, as they are in one process.
+"""How a batch is divided among ranks: in whole groups of minibatch stddev, the same groups as in one process.
 
-The groups of a batch are its columns: of N images in groups of M, group g is made of images g, g + N/M, g + 2 N/M …
+Of N images in groups of M, group g is made of images g, g + N/M, g + 2 N/M …: it is a column of [M, N/M].
 """
 
 from collections.abc import Iterable
@@ -19,58 +19,57 @@ Indices = NDArray[np.int64]
 class BatchPartition:
     """The part of every batch that `rank` of `world_size` calculates.
 
-    With `elastic`, a batch is cut into chunks that don't depend on the number of ranks, each calculated in one pass; a
-    rank has one or more of them.
+    A batch is cut into chunks: one per rank or, with `elastic`, a number that does not depend on the number of ranks,
+    so that a rank has one or more of them, each calculated in one pass.
     """
 
     rank: int
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_size: int | None  # the most images per pass
+    configured_size: int | None  # most images per pass
     most_chunks: int = 4  # of a batch with `elastic`; more where `configured_size` asks for smaller ones
 
     @classmethod
     def of(
         cls, config: TrainerConfig, batches: Iterable[int], world_size: int, rank: int = 0, key: str = "schedule.batch"
     ) -> "BatchPartition":
-        """The partition that `config` asks for; raises UserError when one of `batches`, from `key`, can't be divided."""
+        """The partition that `config` asks for; raises UserError when it can't divide one of `batches`, from `key`."""
         size, chunks = config.compute.micro_batch_size, config.distributed.elastic_chunks
         partition = cls(rank, world_size, config.model.stddev_group, config.elastic, size, chunks)
         for batch in batches:
             partition.require_enough(key, batch)
         return partition
 
-    def micro_batch_size(self, batch: int) -> int | None:
-        """Images per pass that the partition asks for; None leaves it free."""
+    def chunk_size(self, batch: int) -> int:
+        """Images in a chunk of a `batch`; with `elastic`, the last chunk may have fewer."""
         if not self.elastic:
-            return self.configured_size
+            return -(-batch // self.world_size)
         group = min(self.stddev_group, batch)
         columns = -(-(batch // group) // self.most_chunks)
         if self.configured_size is not None:
             columns = min(columns, max(self.configured_size // group, 1))
         return columns * group
 
+    def micro_batch_size(self, batch: int) -> int | None:
+        """Images per pass that the partition asks for; None leaves it free."""
+        return self.chunk_size(batch) if self.elastic else self.configured_size
+
     def chunks(self, batch: int) -> int:
-        """Parts that a batch is cut into: one per rank, or a fixed number with `elastic`."""
-        size = self.micro_batch_size(batch)
-        return -(-batch // size) if self.elastic and size is not None else self.world_size
+        """The number of chunks of a `batch`."""
+        return -(-batch // self.chunk_size(batch))
 
     def chunks_of(self, rank: int, batch: int) -> range:
-        """The chunks that `rank` has."""
+        """The chunks of `rank`."""
         count = self.chunks(batch)
         return range(rank * count // self.world_size, (rank + 1) * count // self.world_size)
 
     def indices(self, batch: int) -> Indices:
         """The positions in a batch of this rank's images, in the order in which they form a batch of their own."""
-        group = min(self.stddev_group, batch)
+        group, mine = min(self.stddev_group, batch), self.chunks_of(self.rank, batch)
+        width = self.chunk_size(batch) // group
         members = np.arange(batch).reshape(group, -1)  # [group, columns]
-        columns, count, mine = members.shape[1], self.chunks(batch), self.chunks_of(self.rank, batch)
-        size = self.micro_batch_size(batch)
-        if self.elastic and size is not None:
-            width = size // group
-            return members[:, mine.start * width : mine.stop * width].flatten()
-        return members[:, mine.start * columns // count : mine.stop * columns // count].flatten()
+        return members[:, mine.start * width : mine.stop * width].flatten()
 
     def largest_part(self, batch: int) -> int:
         """Images of a batch that the rank with most of them has."""
@@ -90,12 +89,11 @@ class BatchPartition:
                 )
         elif groups % self.world_size:
             uneven = "; elastic=true shares unevenly" * (groups > self.world_size)
-            good = [size for size in range(1, groups + 1) if groups % size == 0]
+            good = ", ".join(str(size) for size in range(1, groups + 1) if groups % size == 0)
             raise UserError(
                 f"A batch of {batch} ({key}) has {groups} groups of {group} images for minibatch stddev "
                 f"(model.stddev_group), which {self.world_size} ranks can't share evenly.",
-                f"Take {', '.join(map(str, good))} ranks, or a {key} that is a multiple of "
-                f"{group * self.world_size}{uneven}.",
+                f"Take {good} ranks, or a {key} that is a multiple of {group * self.world_size}{uneven}.",
             )
 
 

@@ -12,7 +12,7 @@ from pggan.optim.state import State
 
 
 def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:
-    """Whether the reducer makes the updates, and the optimizers get few entries of them."""
+    """Whether the gradient reducer makes the updates, as sparse vectors that the optimizers apply."""
     return config.gradients["name"] == "dgc" and group.world_size > 1
 
 
@@ -27,7 +27,7 @@ def build_reducer(
         return GradientReducer()
     if dgc is not None:
         warmup = Warmup(ratio=dgc.ratio, images=dgc.warmup_images)
-        return DgcReducer(group, state, config.optimizer, warmup=warmup, clip=dgc.clip)
+        return DgcReducer(group, state, config.optimizer, warmup, dgc.clip)
     if config.gradients["name"] == "bf16":
         return AllReduceBf16(group)
     return SharedMemoryReducer(group) if shares_memory(group) else AllReduceFp32(group)

@@ -1,8 +1,8 @@
-"""Deep gradient compression for Adam: of every update only the largest entries are sent, the rest waits its turn.
+"""Deep gradient compression for Adam: of every update only the largest entries are sent, the rest is sent later.
 
-One `Compressor` per network and process.  Each step, every rank selects a message from its own gradient; all
-messages are gathered, and `mean_of` makes the same update of them everywhere.  Nothing here knows of ranks or
-networks.  P parameters, k entries sent, n ranks.
+One `Compressor` per network and rank.  Each step, every rank selects a message from its own gradient; all messages
+are gathered, and `mean_of` makes the same update of them everywhere.  Nothing here knows ranks or networks.
+P parameters, k entries sent, n ranks.
 Source: Lin et al. 2018 (residuals, momentum correction, factor masking, local clipping, warmup), made for SGD; what
 becomes of it with Adam is derived in docs/scaling.md.
 """
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from pggan.config import OptimizerConfig
+
 WARMUP_FACTOR = 4  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
 LARGEST_SENT = 448.0  # of this type, which has no infinity
@@ -27,10 +29,10 @@ CERTAINTY = 4.0  # standard deviations by which the estimate lets through too ma
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup:
-    """Which share of the entries is sent: more after a phase has begun, when all gradients are new, then `ratio`."""
+    """The share of the entries that is sent: larger when a phase begins and all gradients are new, then `ratio`."""
 
     ratio: float
-    images: int  # over which the ratio falls, in steps of equal length
+    images: int  # over which the share falls, in steps of equal length
 
     def ratio_at(self, since: int) -> float:
         """The share to send when `since` images of the phase have been shown: a quarter, a sixteenth … `ratio`."""
@@ -43,19 +45,15 @@ class Warmup:
 class Compressor:
     """What one rank has not sent yet of one network's updates, and the moments that make updates of gradients."""
 
-    def __init__(
-        self, size: int, *, beta1: float, beta2: float, epsilon: float, clip: float | None, device: torch.device
-    ) -> None:
-        """Args: size: P; beta1, beta2, epsilon: Adam's; clip: the largest norm of a gradient of this rank, None for
-        any (Lin et al. scale the norm allowed for the mean of n gradients by n^-1/2).
+    def __init__(self, size: int, optimizer: OptimizerConfig, clip: float | None, device: torch.device) -> None:
+        """Args: size: P; clip: the largest norm of a gradient of this rank, None for any (Lin et al. scale the norm
+        allowed for the mean of n gradients by n^-1/2).
         """
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+        self.optimizer = optimizer
         self.clip = clip
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
         self.mean_square = torch.zeros(size, device=device)  # of this rank's gradients, as Adam keeps it
-        self.mean = torch.zeros(size, device=device) if beta1 else None  # of the gradients not sent yet, likewise
+        self.mean = torch.zeros(size, device=device) if optimizer.beta1 else None  # of those not sent yet, likewise
         self.steps = torch.zeros((), device=device)
         self._worth = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
@@ -67,8 +65,8 @@ class Compressor:
         `finite`: false on all ranks if the gradient of any is not; then nothing changes, and the message is void.
         """
         self._accumulate(list(gradients), finite, factor)
-        # AllReduceBf16-way between the size of the update and what the loss falls by, the update times the usual gradient: the
-        # latter alone starves small gradients, which made faces of fewer kinds.
+        # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
+        # the latter alone starves small gradients, which made faces of fewer kinds.
         torch.sqrt(self.mean_square, out=self._worth).mul_(self.residual).mul_(self.residual)
         indices = largest(self._worth, count).sort().values
         waiting = self.residual[indices]
@@ -88,10 +86,10 @@ class Compressor:
         """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
         ours = self.tensors()
         if differing := ours.keys() ^ saved.keys():
-            raise RuntimeError(f"residuals of other settings: {', '.join(sorted(differing))}")
+            raise RuntimeError(f"compression state of other settings: {', '.join(sorted(differing))}")
         for name, tensor in ours.items():
             if tensor.shape != saved[name].shape:
-                raise RuntimeError(f"{name} of shape {tuple(saved[name].shape)} fits no {tuple(tensor.shape)}")
+                raise RuntimeError(f"{name} of shape {tuple(saved[name].shape)} does not fit {tuple(tensor.shape)}")
             tensor.copy_(saved[name])
 
     def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: float | Tensor) -> None:
@@ -114,11 +112,11 @@ class Compressor:
             grad_scale=divisor,
             found_inf=(~finite).float(),
             amsgrad=False,
-            beta1=self.beta1,
-            beta2=self.beta2,
+            beta1=self.optimizer.beta1,
+            beta2=self.optimizer.beta2,
             lr=-1.0,  # uphill: the residual is what is to be subtracted
             weight_decay=0.0,
-            eps=self.epsilon,
+            eps=self.optimizer.epsilon,
             maximize=False,
         )
         self.steps.copy_(steps[0])
@@ -151,8 +149,8 @@ def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
 def mean_of(messages: Tensor, count: int, room: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of what `messages` [n, bytes] of `count` entries each hold: indices [n k] and values [n k].
 
-    An index that is in several messages has all of its value where it comes first, and 0 from there on.  The same bits
-    on every rank: messages are added in their order, and no index comes twice in one of them.
+    An index that is in several messages has all of its value where it comes first, and 0 from there on.  The bits are
+    the same on every rank: messages are added in their order, and no index comes twice in one of them.
     `room` [P] has to be 0 everywhere, and is left so.
     """
     entries = [unpack(message, count, len(room)) for message in messages]
@@ -166,7 +164,7 @@ def mean_of(messages: Tensor, count: int, room: Tensor) -> tuple[Tensor, Tensor]
 
 
 def layout(size: int, count: int) -> tuple[int, int, int, int]:
-    """Where a message's places, values and padding begin, and where it ends; in bytes."""
+    """The bytes at which a message's places, values and padding begin, and at which it ends."""
     first = 4 * ceil(size / BLOCK)
     second = first + 2 * count
     third = second + count
@@ -176,9 +174,8 @@ def layout(size: int, count: int) -> tuple[int, int, int, int]:
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices [count] of the largest entries of `vector` [P], none of them below 0, in no particular order.
 
-    On a CPU only entries above a threshold are compared, which is estimated from a sample so that hardly ever too few
-    are above it; then all are compared.  Elsewhere one selection over all entries: no shape depends on their values, so
-    nothing waits for the device.
+    On a CPU only entries above a threshold are compared, which is estimated from a sample so that too few are hardly
+    ever above it; then all are compared.  Elsewhere all are: no shape depends on values, nothing waits for the device.
     """
     size = len(vector)
     if vector.device.type == "cpu" and 0 < count < size // WARMUP_FACTOR:
@@ -199,7 +196,6 @@ def largest(vector: Tensor, count: int) -> Tensor:
 def above(vector: Tensor, threshold: float) -> Tensor:
     """The indices of all entries of `vector` [P], on the CPU, of at least `threshold`, in order."""
     values = vector.numpy()  # NumPy finds them four times as fast as PyTorch
-    found = [
-        start + np.flatnonzero(values[start : start + PIECE] >= threshold) for start in range(0, len(values), PIECE)
-    ]
+    starts = range(0, len(values), PIECE)
+    found = [start + np.flatnonzero(values[start : start + PIECE] >= threshold) for start in starts]
     return torch.from_numpy(np.concatenate(found))

@@ -1,7 +1,7 @@
-"""Gradients sent by Deep Gradient Compression: most of an update waits in the process that made it.
+"""The gradient reducer of Deep Gradient Compression: most of an update waits on the rank that made it.
 
-Adam's work is done here, before anything is sent; the trainables are given what arrives of the updates.
-P parameters of one network in use, n ranks.
+Adam's work is done here, before anything is sent; the optimizers are given what arrives of the updates.
+P parameters of the levels in use of one network, n ranks.
 """
 
 import torch
@@ -27,35 +27,27 @@ class ParameterVector:
         device = self.weights[0].device
         sizes = [weight.numel() for weight in self.weights]
         self.size = sum(sizes)
-        self.room = torch.zeros(self.size, device=device)
+        self.room = torch.zeros(self.size, device=device)  # of `mean_of`
         begins = torch.tensor([0, *sizes], device=device).cumsum(0)
-        self._ends = begins[1:]
-        self._shifts = (
-            torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device) - begins[:-1]
-        )
+        starts = torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device)
+        self._ends, self._shifts = begins[1:], starts - begins[:-1]
 
     def gradients(self) -> list[Tensor]:
         """One vector per weight."""
         return [in_memory_order(weight.grad).flatten() for weight in self.weights if weight.grad is not None]
 
     def positions(self, indices: Tensor) -> Tensor:
-        """Where in the optimizer's memory the entries of the vector are."""
+        """The positions in the optimizer's memory of the entries at `indices`."""
         return indices + self._shifts[torch.bucketize(indices, self._ends, right=True)]
 
 
 class DgcReducer(GradientReducer):
-    """Only the entries that matter most are sent; what a checkpoint needs of the rest is in `extra_state`."""
+    """Sends only the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
     flat_tensors = 2  # what sending is worth, and room for the update
 
     def __init__(
-        self,
-        group: ProcessGroup,
-        state: State,
-        optimizer: OptimizerConfig,
-        *,
-        warmup: Warmup,
-        clip: float | None,
+        self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, warmup: Warmup, clip: float | None
     ) -> None:
         """Args: clip: the largest norm of the mean gradient; that of each rank is limited to clip / sqrt(n)."""
         super().__init__()
@@ -66,21 +58,22 @@ class DgcReducer(GradientReducer):
         self._names = {id(state.g): "g", id(state.d): "d"}
         self._compressors: dict[str, Compressor] = {}
         self._vectors: dict[str, ParameterVector] = {}
-        self._phase = -1
+        self._state = state
+        self._phase: int | None = None  # of the last step; None if only the state knows it
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != self._phase and self._phase >= 0:
-            self._compressors.clear()  # as Adam's moments are forgotten; and other layers are in use
+        if phase.index != (self._state.phase_index if self._phase is None else self._phase):
+            self._compressors.clear()  # as Adam's moments are forgotten; and other levels are in use
         self._phase = phase.index
         self._share = self.warmup.ratio_at(images - phase.start)
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         loss, name, optimizer = super().all_reduce(trainable, batch)(), self._names[id(trainable)], trainable.optimizer
         assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
-        if name not in self._vectors or not same_tensors(self._vectors[name].weights, trainable.weights_in_use):
-            self._vectors[name] = ParameterVector(trainable, optimizer)
-        vector = self._vectors[name]
+        vector = self._vectors.get(name)
+        if vector is None or not same_tensors(vector.weights, trainable.weights_in_use):
+            vector = self._vectors[name] = ParameterVector(trainable, optimizer)
         gradients = vector.gradients()
         # All have to know of one that is not finite before any of them takes its gradient in.
         unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
@@ -91,7 +84,7 @@ class DgcReducer(GradientReducer):
         # Of this rank's own images, and as it was before the loss was scaled.
         factor = self.group.world_size if trainable.scale is None else self.group.world_size / trainable.scale
         count = max(round(self._share * vector.size), 1)
-        message = self._compressor(name, vector.size, loss.device).select(gradients, count, finite, factor)
+        message = self._compressor(name, vector.size).select(gradients, count, finite, factor)
         trainable.zero_grad()
         messages = message.new_empty(self.group.world_size, len(message))
         finish = waiter(dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True))
@@ -116,26 +109,20 @@ class DgcReducer(GradientReducer):
 
     def load_extra_state(self, parts: Parts) -> None:
         """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""
-        tensors = parts.get(EXTRA_STATE, {})
-        ranks = {int(name.split("/")[1]) for name in tensors}
-        for network in {name.split("/")[0] for name in tensors}:
-            names = {name.split("/")[2] for name in tensors if name.startswith(f"{network}/")}
-            mine = {
-                name: tensors[f"{network}/{self.group.rank}/{name}"]
-                if len(ranks) == self.group.world_size
-                else torch.stack([tensors[f"{network}/{rank}/{name}"] for rank in sorted(ranks)]).mean(0)
-                for name in names
-            }
-            self._compressor(network, len(mine["residual"]), self.group.device).load_tensors(mine)
+        saved: dict[str, dict[str, dict[int, Tensor]]] = {}  # by network, name and rank
+        for key, tensor in parts.get(EXTRA_STATE, {}).items():
+            network, rank, name = key.split("/")
+            saved.setdefault(network, {}).setdefault(name, {})[int(rank)] = tensor
+        self._compressors.clear()
+        self._phase = None
+        for network, by_name in saved.items():
+            mine = {}
+            for name, by_rank in by_name.items():
+                same, ordered = len(by_rank) == self.group.world_size, [by_rank[rank] for rank in sorted(by_rank)]
+                mine[name] = ordered[self.group.rank] if same else torch.stack(ordered).mean(0)
+            self._compressor(network, len(mine["residual"])).load_tensors(mine)
 
-    def _compressor(self, network: str, size: int, device: torch.device) -> Compressor:
+    def _compressor(self, network: str, size: int) -> Compressor:
         if network not in self._compressors:
-            self._compressors[network] = Compressor(
-                size,
-                beta1=self._optimizer.beta1,
-                beta2=self._optimizer.beta2,
-                epsilon=self._optimizer.epsilon,
-                clip=self._clip,
-                device=device,
-            )
+            self._compressors[network] = Compressor(size, self._optimizer, self._clip, self.group.device)
         return self._compressors[network]

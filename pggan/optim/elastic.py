@@ -1,10 +1,10 @@
-"""Gradients added up in an order that does not depend on the number of ranks, so that no bit does either.
+"""Gradients summed in an order that does not depend on the number of ranks, so that no bit of the sum does either.
 
-A batch is cut into chunks (batch_partition.py).  Their gradients are the leaves of a binary tree: a node that
-spans `size` chunks from `start` is the sum of its left and its right half; what lies beyond the last chunk is left
-out.  Each rank adds up what it can, then each one finishes a slice of all numbers, and all collect the slices.
+A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node that spans
+`size` chunks from `start` is the sum of its left and its right half; what lies beyond the last chunk is left out.
+Each rank sums what it can, then each one finishes a slice of all numbers, and an all-gather collects the slices.
 
-P numbers in the gradients of one network that are in use, and one for the loss.
+P numbers in the gradients of the levels in use of one network, and one for the loss.
 """
 
 from dataclasses import dataclass
@@ -15,53 +15,47 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
+from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle, waiter
 from pggan.optim.state import Trainable
 
 
 @dataclass(frozen=True)
 class Node:
-    """The chunks `start` … `start + size - 1`; both are multiples of `size`, a power of two."""
+    """The chunks `start` … `start + size - 1`; `size` is a power of two, and `start` a multiple of it."""
 
     start: int
     size: int
 
     @property
     def halves(self) -> "tuple[Node, Node]":
+        """The left and the right half of these chunks."""
         half = self.size // 2
         return Node(self.start, half), Node(self.start + half, half)
 
     @property
-    def is_left(self) -> bool:
-        return self.start // self.size % 2 == 0
-
-    @property
     def parent(self) -> "Node":
-        return Node(self.start - (0 if self.is_left else self.size), 2 * self.size)
+        """The node that this one is a half of."""
+        return Node(self.start - self.start % (2 * self.size), 2 * self.size)
 
 
 Sums = dict[Node, Tensor]
 
 
 def add_chunk(sums: Sums, chunk: int, numbers: Tensor) -> None:
-    """Take in the next chunk of a rank, and add up every node whose two halves are there.  `numbers` is kept."""
+    """Take in the next chunk of a rank, and sum every node whose two halves are there.  `numbers` is kept."""
     node = Node(chunk, 1)
-    while not node.is_left and node.parent.halves[0] in sums:
-        numbers = sums.pop(node.parent.halves[0]).add_(numbers)
+    while (left := node.parent.halves[0]) in sums:
+        numbers = sums.pop(left).add_(numbers)
         node = node.parent
     sums[node] = numbers
 
 
 def nodes_of(chunks: range) -> list[Node]:
     """The nodes that a rank with these chunks ends up with, in order."""
-    nodes: list[Node] = []
+    sums: Sums = {}
     for chunk in chunks:
-        node = Node(chunk, 1)
-        while not node.is_left and nodes and nodes[-1] == node.parent.halves[0]:
-            nodes.pop()
-            node = node.parent
-        nodes.append(node)
-    return nodes
+        add_chunk(sums, chunk, torch.zeros(()))
+    return list(sums)
 
 
 def tree_sum(sums: Sums, count: int) -> Tensor:
@@ -77,7 +71,7 @@ def tree_sum(sums: Sums, count: int) -> Tensor:
 
 
 class ElasticReducer(GradientReducer):
-    """Elastic training: the same sum, bit by bit, on any number of ranks."""
+    """The reducer of elastic training: the same sum, bit by bit, on any number of ranks."""
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
         super().__init__()
@@ -92,10 +86,9 @@ class ElasticReducer(GradientReducer):
         sums = self._sums.setdefault(id(trainable), {})
         mine = self.partition.chunks_of(self.group.rank, batch)
         done = sum(node.size for node in sums)
-        buffer = FlatBuffer(trainable)
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)  # the last one gets the sum in the end
         add_chunk(sums, mine[done], buffer.fill(loss))
         trainable.zero_grad()
-        self._buffers[id(trainable)] = buffer  # any of them: it gets the sum in the end
 
     def abort_step(self) -> None:
         super().abort_step()
@@ -104,34 +97,29 @@ class ElasticReducer(GradientReducer):
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer, sums = self._buffers.pop(id(trainable)), self._sums.pop(id(trainable))
-        count, group = self.partition.chunks(batch), self.group
-        if group.world_size == 1:
+        count, size = self.partition.chunks(batch), self.group.world_size
+        if size == 1:
             return lambda: buffer.attach(tree_sum(sums, count))
-        # [nodes, ranks, slice]: slice r of every node goes to process r.
-        slice_size = -(-buffer.size // group.world_size)
-        padding = slice_size * group.world_size - buffer.size
+        # [nodes, ranks, slice]: slice r of every node goes to rank r.
+        width = -(-buffer.size // size)
+        padding = width * size - buffer.size
         mine = torch.stack([torch.nn.functional.pad(numbers, (0, padding)) for numbers in sums.values()])
         sums.clear()
-        nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(group.world_size)]
-        parts = mine.view(len(mine), group.world_size, slice_size).transpose(0, 1).contiguous().view(-1)
-        received = parts.new_empty(sum(map(len, nodes)) * slice_size)
-        sending = dist.all_to_all_single(
-            received,
-            parts,
-            [len(of_rank) * slice_size for of_rank in nodes],
-            [len(mine) * slice_size] * group.world_size,
-            group=group.torch_group,
-            async_op=True,
+        nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(size)]
+        parts = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)
+        to_each, from_each = [len(mine) * width] * size, [len(of_rank) * width for of_rank in nodes]
+        received = parts.new_empty(sum(from_each))
+        finish = waiter(
+            dist.all_to_all_single(received, parts, from_each, to_each, group=self.group.torch_group, async_op=True)
         )
 
         def wait() -> Tensor:
-            with group.collective():
-                assert sending is not None, "asynchronous operations give one"
-                sending.wait()
+            with self.group.collective():
+                finish()
                 all_nodes = [node for of_rank in nodes for node in of_rank]
-                total = tree_sum(dict(zip(all_nodes, received.view(-1, slice_size), strict=True)), count)
-                whole = total.new_empty(group.world_size, slice_size)
-                dist.all_gather(list(whole), total, group=group.torch_group)
+                total = tree_sum(dict(zip(all_nodes, received.view(-1, width), strict=True)), count)
+                whole = total.new_empty(size, width)
+                dist.all_gather(list(whole), total, group=self.group.torch_group)
             return buffer.attach(whole.view(-1)[: buffer.size])
 
         return wait

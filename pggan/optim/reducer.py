@@ -1,10 +1,10 @@
-"""Gradients of several ranks added up: one flat buffer per network, one collective for all of it.
+"""Gradient reducers: the gradients of all ranks, summed by one all-reduce of one flat buffer per network.
 
-P numbers in the gradients of one network that are in use; one more for the loss, so that all ranks agree on it.
+P numbers in the gradients of the levels in use of one network; one more for the loss, so that all ranks agree on it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ Parts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by part and nam
 
 
 class GradientReducer:
-    """In a single process, the gradients are those of the whole batch; subclasses add up those of several ranks."""
+    """The reducer of a single process, whose gradients are the whole batch's; subclasses are for several ranks."""
 
     flat_tensors = 0  # copies of all gradients that are kept at most, besides the gradients
 
@@ -36,7 +36,7 @@ class GradientReducer:
         self._losses[id(trainable)] = loss if before is None else before + loss
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Begin to add up the gradients of all ranks, each of which is a share of the mean over the batch."""
+        """Begin to sum the gradients of all ranks, each of which is a share of the mean over the batch."""
         loss = self._losses.pop(id(trainable))
         return lambda: loss
 
@@ -65,7 +65,7 @@ class FlatBuffer:
         return same_tensors(trainable.weights_in_use, self.weights)
 
     def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
-        """The gradients and `loss`, copied: into `numbers`, if given.  [P + 1]"""
+        """Copy the gradients and `loss` into `numbers`, by default the buffer's own; returns them.  [P + 1]"""
         numbers = self.numbers if numbers is None else numbers
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         torch._foreach_copy_(self._views(numbers), gradients)
@@ -79,18 +79,21 @@ class FlatBuffer:
         return numbers[-1]
 
     def _views(self, numbers: Tensor) -> list[Tensor]:
-        views, start = [], 0
+        views, start = [], numbers.storage_offset()
         for weight in self.weights:  # with the strides of the weight, so that nothing is reordered on the way
-            views.append(numbers.as_strided(weight.shape, weight.stride(), numbers.storage_offset() + start))
+            views.append(numbers.as_strided(weight.shape, weight.stride(), start))
             start += weight.numel()
         return views
 
 
-class AllReduce(GradientReducer, ABC):
-    """Several ranks; subclasses say how the sum is made.
+class AllReduceFp32(GradientReducer):
+    """All-reduce of gradients in float32.
 
-    The flat buffers are kept from step to step, and made anew when other layers come into use.
+    The flat buffers are kept from step to step, and made anew when other levels come into use.
     """
+
+    flat_tensors = 1
+    dtype: ClassVar[torch.dtype] = torch.float32  # that is sent
 
     def __init__(self, group: ProcessGroup) -> None:
         super().__init__()
@@ -102,43 +105,22 @@ class AllReduce(GradientReducer, ABC):
         if buffer is None or not buffer.fits(trainable):
             buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)
         numbers = buffer.fill(super().all_reduce(trainable, batch)())
-        finish = self.start(numbers)
+        sent = numbers.to(self.dtype)
+        finish = waiter(dist.all_reduce(sent, group=self.group.torch_group, async_op=True))
 
         def wait() -> Tensor:
             with self.group.collective():
                 finish()
-            return buffer.attach(numbers)
+            return buffer.attach(numbers.copy_(sent))
 
         return wait
 
-    @abstractmethod
-    def start(self, numbers: Tensor) -> Callable[[], None]:
-        """Begin to replace `numbers` [P + 1] by its sum over all ranks; what is returned finishes that."""
 
-
-class AllReduceFp32(AllReduce):
-    """Gradients are sent as float32."""
-
-    flat_tensors = 1
-
-    def start(self, numbers: Tensor) -> Callable[[], None]:
-        return waiter(dist.all_reduce(numbers, group=self.group.torch_group, async_op=True))
-
-
-class AllReduceBf16(AllReduce):
-    """Gradients are sent as bfloat16: half the bytes, with 8 bits of each number's precision."""
+class AllReduceBf16(AllReduceFp32):
+    """All-reduce of gradients in bfloat16: half the bytes, with 8 bits of each number's precision."""
 
     flat_tensors = 2
-
-    def start(self, numbers: Tensor) -> Callable[[], None]:
-        short = numbers.bfloat16()
-        wait = waiter(dist.all_reduce(short, group=self.group.torch_group, async_op=True))
-
-        def finish() -> None:
-            wait()
-            numbers.copy_(short)
-
-        return finish
+    dtype = torch.bfloat16
 
 
 def same_tensors(some: list[nn.Parameter], others: list[nn.Parameter]) -> bool:
@@ -147,7 +129,7 @@ def same_tensors(some: list[nn.Parameter], others: list[nn.Parameter]) -> bool:
 
 
 def waiter(work: dist.Work | None) -> Callable[[], None]:
-    """Waits for an asynchronous collective."""
+    """A function that waits for an asynchronous collective."""
 
     def wait() -> None:
         assert work is not None, "asynchronous collectives give one"

@@ -1,6 +1,6 @@
-"""Gradients of ranks on one machine, added up in memory that all of them see: no socket is as fast.
+"""Gradients of the ranks of one machine, summed in memory that all of them see: no socket is as fast.
 
-N ranks, P numbers in the gradients of one network that are in use, and one for the loss.
+N ranks, P numbers in the gradients of the levels in use of one network, and one for the loss.
 """
 
 import os
@@ -22,7 +22,7 @@ TOKEN_BYTES = 16
 
 
 class SharedMemoryReducer(GradientReducer):
-    """Everything is added up as float32; each rank finishes a slice of it, and all collect the slices."""
+    """Sums gradients in float32: each rank finishes a slice of the sum, and collects the others' slices."""
 
     flat_tensors = 2
 
@@ -34,30 +34,33 @@ class SharedMemoryReducer(GradientReducer):
         self._read: dict[int, Callable[[], None]] = {}  # waits until all have collected the last sum
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer, key = self._buffers.get(id(trainable)), id(trainable)
+        key, rank = id(trainable), self.group.rank
         if key in self._read:
             with self.group.collective():
                 self._read[key]()
+        buffer = self._buffers.get(key)
         if buffer is None or not buffer.fits(trainable):
             buffer = self._buffers[key] = FlatBuffer(trainable)
             self._rows[key] = shared_rows(self.group, buffer.size)
-        rows, total, rank = self._rows[key], buffer.numbers, self.group.rank
-        buffer.fill(super().all_reduce(trainable, batch)(), rows[rank, : buffer.size])
+        rows, total = self._rows[key][:, : buffer.size], buffer.numbers
+        buffer.fill(super().all_reduce(trainable, batch)(), rows[rank])
         all_written = self._barrier()
 
         def wait() -> Tensor:
             with self.group.collective():
                 all_written()
-                mine = self._slice(rank, buffer.size)
-                torch.add(rows[0, mine], rows[1, mine], out=total[mine])
-                for row in rows[2:]:
-                    total[mine].add_(row[mine])
-                rows[rank, mine] = total[mine]
+                width = whole_lines(-(-buffer.size // self.group.world_size))
+                slices = list(zip(torch.split(rows, width, 1), torch.split(total, width), strict=True))
+                if rank < len(slices):  # else the others have all
+                    summands, mine = slices[rank]
+                    torch.add(summands[0], summands[1], out=mine)
+                    for row in summands[2:]:
+                        mine.add_(row)
+                    summands[rank].copy_(mine)
                 self._barrier()()
-                for other in range(self.group.world_size):
+                for other, (theirs, here) in enumerate(slices):
                     if other != rank:
-                        theirs = self._slice(other, buffer.size)
-                        total[theirs] = rows[other, theirs]
+                        here.copy_(theirs[other])
                 self._read[key] = self._barrier()
             return buffer.attach(total)
 
@@ -66,18 +69,14 @@ class SharedMemoryReducer(GradientReducer):
     def _barrier(self) -> Callable[[], None]:
         return waiter(dist.barrier(group=self.group.torch_group, async_op=True))
 
-    def _slice(self, rank: int, size: int) -> slice:
-        width = whole_lines(-(-size // self.group.world_size))
-        return slice(min(rank * width, size), min((rank + 1) * width, size))
-
 
 def whole_lines(numbers: int) -> int:
-    """The next multiple of a line."""
+    """The least multiple of LINE that is not below `numbers`."""
     return -(-numbers // LINE) * LINE
 
 
 def shared_rows(group: ProcessGroup, size: int) -> Tensor:
-    """A row for each rank, seen by all of them.  float32 [N, at least `size`]
+    """A row of zeros for each rank, seen by all of them.  float32 [N, at least `size`]
 
     It has no name in the file system: whatever ends the ranks, it ends with them.
     Raises UserError when there is too little memory.
@@ -126,12 +125,12 @@ def shares_memory(group: ProcessGroup) -> bool:
 
 
 def path_of(descriptor: int | None) -> str:
-    """Where other ranks find an open file of this one that has no name."""
+    """The path at which other ranks of this machine find an open file of this one that has no name."""
     return "" if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 def text_at(path: str) -> str:
-    """What the file holds; nothing when it can't be read."""
+    """The content of a file; empty when it can't be read."""
     try:
         return Path(path).read_text()
     except OSError:

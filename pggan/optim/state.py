@@ -32,7 +32,7 @@ class Trainable:
 
     @property
     def optimizer_params(self) -> list[Tensor]:
-        """The optimizer's views of the network's weights, in order: [O, I, H, W] as [O, H, W, I]."""
+        """The optimizer's views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]."""
         params: list[Tensor] = self.optimizer.param_groups[0]["params"]
         return params
 
@@ -42,7 +42,7 @@ class Trainable:
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:
-        """The norm of the whole gradient or, where that is what arrived, of the update."""
+        """The norm of the whole gradient or, where the reducer makes sparse updates, of the update."""
         if isinstance(self.optimizer, SparseOptimizer) and self.optimizer.updates is not None:
             return self.optimizer.updates.square().sum().sqrt()
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
@@ -133,11 +133,8 @@ def new_state(
         generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
-    return State(
-        g=_trainable(generator, optimizer, half=half, sparse=sparse),
-        d=_trainable(discriminator, optimizer, half=half, sparse=sparse),
-        g_ema=deepcopy(generator).requires_grad_(False),
-    )
+    g, d = (_trainable(network, optimizer, half=half, sparse=sparse) for network in (generator, discriminator))
+    return State(g, d, g_ema=deepcopy(generator).requires_grad_(False))
 
 
 def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
@@ -147,19 +144,16 @@ def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bo
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
+    optimizer: torch.optim.Adam | SparseOptimizer
     if sparse:
-        optimizer: torch.optim.Adam | SparseOptimizer = SparseOptimizer(network.weights, params)
+        optimizer = SparseOptimizer(network.weights, params)
     else:
-        optimizer = torch.optim.Adam(
-            params,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
-            capturable=device.type == "cuda",  # may be part of a CUDA graph
-        )
-    counters = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
+        capturable = device.type == "cuda"  # as part of a CUDA graph
+        betas = (config.beta1, config.beta2)
+        optimizer = torch.optim.Adam(params, betas=betas, eps=config.epsilon, fused=True, capturable=capturable)
+    skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(FIRST_SCALE, device=device) if half else None
-    return Trainable(network, optimizer, next(counters), scale, next(counters))
+    return Trainable(network, optimizer, skipped, scale, since_scaling)
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
@@ -205,5 +199,5 @@ def _load_moments(trainable: Trainable, tensors: dict[str, Tensor]) -> None:
         name, _, key = path.rpartition("/")
         param, value = params.get(name), in_memory_order(saved)
         if param is None or (saved.ndim > 0 and value.shape != param.shape):
-            raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no parameter")
+            raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no weight")
         trainable.optimizer.state[param][key] = value.to(param.device, copy=True).contiguous()

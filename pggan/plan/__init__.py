@@ -1,1 +1,1 @@
-"""What a run will take, before it starts."""
+"""`pggan plan`: what a run will take, without training it."""

@@ -1,42 +1,110 @@
-"""How long the updates of a run take on the devices here: real ones, of real images' size, as training makes them."""
+"""How long the updates of a run take on the devices here: real ones, on images of noise, as training makes them."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from math import ceil
+from pathlib import Path
+from statistics import mean, median
 
-from torch import Tensor
+import numpy as np
 
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
-from pggan.core.devices import free_memory
+from pggan.core.devices import free_memory, synchronize
 from pggan.core.errors import UserError
+from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.format.writer import write_pyramid
+from pggan.data.stream.loader import budget_bytes
+from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.plan.phases import PhaseCost, halfway
-from pggan.plan.updates import TimedUpdates
+from pggan.run.metrics import MetricAccumulator
+from pggan.training.build import build_trainer
+from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.memory_fit import USABLE
 
 MEASURED, EXTRAPOLATED, ASSUMED = "measured", "extrapolated", "assumed"
-ROUNDS = 3  # of all phases in turn: what else the machine does for a while does not fall on one of them
-LEAST_SECONDS = 1.5  # that steps of one kind are timed in all rounds, however many that takes
+ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
+LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
+EMA_DECAY = 0.999
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of the updates of one phase."""
+    """The time of an update of one phase."""
 
-    seconds: float  # of an update of the run, mean over the interval of lazy penalties
-    lone_seconds: float  # of one that a single device would make, with nothing to exchange
-    fixed_seconds: float  # of that, however small the batch
+    seconds: float  # mean over the interval of lazy penalties
+    lone_seconds: float  # of one that a single device would make, with nothing to reduce
+    fixed_seconds: float  # the part of `lone_seconds` that does not depend on the batch
     source: str  # MEASURED, EXTRAPOLATED from the last one that was, or ASSUMED from a rate
+
+
+class TimedUpdates:
+    """Updates of one trainer, made by the ranks of `group` together."""
+
+    def __init__(
+        self,
+        config: PlanConfig,
+        architecture: Architecture,
+        phases: Sequence[Phase],
+        *,
+        group: ProcessGroup,
+        data: Path,
+    ) -> None:
+        """Args: data: pyramid of the images to train on."""
+        self.group = group
+        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log_to_stderr)
+        self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
+        self.accumulator = MetricAccumulator()
+        batches = (phase.batch for phase in phases)
+        self.partition = BatchPartition.of(config, batches, group.world_size, group.rank)
+        self.stream = RealStream(
+            ImagePyramid(data),
+            0,
+            group.device,
+            config.data.mirror,
+            config.data.labels,
+            budget=budget_bytes(config.data.device_budget_mib, group.device),
+            indices=self.partition.indices,
+        )
+
+    def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
+        """The time of an update of `phase`, mean over the interval of lazy penalties.
+
+        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.  Called by all
+        ranks.
+        """
+        interval, state = self.trainer.loss.reg_interval, self.trainer.state
+        state.images = (phase.start + phase.end) // 2  # the same on all ranks, whatever each did before
+        state.phase_index = phase.index
+        state.reset_optimizers()
+        self.trainer.release_graphs()
+        found = []
+        for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
+            last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
+            count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
+            found.append(mean(self._one(phase, position, self.warmup + number) for number in range(count)))
+        self.accumulator.reduce(self.group)
+        return (found[0] + (interval - 1) * found[-1]) / interval
+
+    def _one(self, phase: Phase, position: int, number: int) -> float:
+        update = number * self.trainer.loss.reg_interval + position
+        rng = StepRng(0, update * phase.batch, self.group.device)
+        start = time.perf_counter()
+        self.group.all_reduce_flags(0)
+        self.accumulator.add(self.trainer.step(phase, self.stream.batch(phase, rng), rng, EMA_DECAY))
+        synchronize(self.group.device)
+        return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Updates of one kind, timed in every round."""
+    """Updates of one phase, timed in every round."""
 
     updates: TimedUpdates
     phase: Phase
@@ -44,42 +112,47 @@ class Probe:
 
     @property
     def seconds(self) -> float:
-        """Of an update."""
+        """The time of an update."""
         return median(self.rounds)
+
+    @property
+    def round_seconds(self) -> float:
+        """The time that another round takes, about: updates with penalties and without, each warmed up."""
+        return 2 * self.seconds * (self.updates.warmup + 1)
 
 
 @dataclass(frozen=True)
-class Probes:
+class PhaseProbes:
     """What is timed of one phase."""
 
     run: Probe  # the updates of the run
-    lone: Probe  # one rank's part of the batch, with nothing to reduce; in a run of one rank, the same
-    small: (
-        Probe | None
-    )  # a stddev_group of minibatch stddev alone; None where the part is no larger, or another phase tells
+    lone: Probe  # the largest part of the batch, with nothing to reduce; in a run of one rank, the same as `run`
+    small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
 
-    def all(self) -> list[Probe]:
-        """Each one once."""
-        found = [self.run] if self.lone is self.run else [self.run, self.lone]
-        return [*found, self.small] if self.small is not None else found
+    def __iter__(self) -> Iterator[Probe]:
+        yield self.run
+        if self.lone is not self.run:
+            yield self.lone
+        if self.small is not None:
+            yield self.small
 
     def fixed_seconds(self) -> float:
-        """Of an update on one device, however small its batch: the line through two batch sizes, at 0 images."""
+        """The part of an update on one device that does not depend on the batch: a line through two batch sizes."""
         if self.small is None:
-            return 0.0  # it can't be divided any further
-        stddev_group = self.small.phase.batch
-        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - stddev_group)
-        return max(self.small.seconds - per_image * stddev_group, 0.0)
+            return 0.0  # the batch can't be divided any further
+        group = self.small.phase.batch
+        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - group)
+        return max(self.small.seconds - per_image * group, 0.0)
 
     def timing(self, fixed_seconds: float) -> Timing:
-        """What follows from all rounds; of the whole batch on one device, a part of it and `fixed_seconds` tell."""
+        """The median of all rounds; a whole batch on one device is scaled up from the part of a rank."""
         fixed = min(fixed_seconds, self.lone.seconds)
         lone = fixed + (self.lone.seconds - fixed) * self.run.phase.batch / self.lone.phase.batch
         return Timing(self.run.seconds, lone, fixed, MEASURED)
 
 
 class Calibration:
-    """Trainers on all ranks of a run, which train on noise in order to see how long that takes."""
+    """Trainers on all ranks of a run, which train on noise to see how long that takes."""
 
     def __init__(
         self,
@@ -87,86 +160,82 @@ class Calibration:
         architecture: Architecture,
         costs: Sequence[PhaseCost],
         group: ProcessGroup,
-        *,
-        pyramid: ImagePyramid,
-        log: Callable[[str], None],
+        data: Path,
     ) -> None:
-        """Args: pyramid: images to train on; log: is told what does not work here."""
-        self.config, self.group = config, group
-        self.stddev_group = config.model.stddev_group
+        """Args: data: pyramid of the images to train on."""
+        self.config, self.costs, self.group = config, costs, group
         phases = [cost.phase for cost in costs]
-        batches = (phase.batch for phase in phases)
-        self.partition = BatchPartition.of(config, batches, group.world_size, group.rank)
-        self.run = TimedUpdates(config, architecture, phases, group, pyramid=pyramid, log=log)
-        self.lone = self.run
+        self.lone = self.run = TimedUpdates(config, architecture, phases, group=group, data=data)
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
             single = ProcessGroup.single_process(group.device)
-            self.lone = TimedUpdates(alone, architecture, phases, single, pyramid=pyramid, log=log)
+            self.lone = TimedUpdates(alone, architecture, phases, group=single, data=data)
 
-    def timings(self, costs: Sequence[PhaseCost], log: Callable[[str], None]) -> list[Timing]:
-        """One per phase; from the first that does not fit or would take too long on, they follow from the last rate.
+    def timings(self, log: Callable[[str], None]) -> list[Timing]:
+        """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
 
-        Raises UserError if not even the first one fits.
+        `log` is told what is being measured.  Raises UserError if not even the first phase fits.
         """
         deadline = time.monotonic() + self.config.limit_seconds
-        found: list[Probes] = []
-        for number, cost in enumerate(costs):
-            if not self._goes_on(cost, costs[number - 1] if number else None, found, deadline):
+        found: list[PhaseProbes] = []
+        for cost in self.costs:
+            if not self._can_measure(cost, found, deadline):
                 break
             found.append(self._probes(halfway(cost.phase), found))
-            self._take(found[-1], 1, log)
+            self._measure(found[-1], 1, log)
         for number in range(2, ROUNDS + 1):
             for probes in found:
-                need = 2 * sum(probe.seconds * (probe.updates.warmup + 1) for probe in probes.all())
+                need = sum(probe.round_seconds for probe in probes)
                 if self.group.broadcast_object(time.monotonic() + need < deadline):
-                    self._take(probes, number, log)
+                    self._measure(probes, number, log)
         fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
         timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
-        last, flops = timings[-1], costs[len(found) - 1].flops
-        for cost in costs[len(found) :]:
+        last, flops = timings[-1], self.costs[len(found) - 1].flops
+        for cost in self.costs[len(found) :]:
             scale = cost.flops / flops
             lone = last.lone_seconds * scale
             timings.append(Timing(last.seconds * scale, lone, min(last.fixed_seconds, lone), EXTRAPOLATED))
         return timings
 
-    def seconds_of_comparing(self) -> float:
-        """How long the ranks take to compare their weights, as at every tick; before any `timings`."""
-        state = self.run.trainer.state
-        weights: dict[str, list[Tensor]] = {"G": list(state.g.network.weights), "D": list(state.d.network.weights)}
-        self.group.barrier()
-        start = time.perf_counter()
-        self.group.require_equal_weights(weights)
-        return time.perf_counter() - start
-
-    def _goes_on(self, cost: PhaseCost, before: PhaseCost | None, found: Sequence[Probes], deadline: float) -> bool:
-        """Whether the phase of `cost` can be measured, in time; raises UserError if it is the first and can't."""
+    def _can_measure(self, cost: PhaseCost, found: Sequence[PhaseProbes], deadline: float) -> bool:
         free = self.group.all_reduce_min(free_memory(self.group.device, self.group.local_world_size))
         fits = free is None or cost.peak_bytes <= USABLE * free
-        if before is None:
-            with self.group.collective_errors():
-                if not fits and self.group.is_main:
-                    phase = cost.phase
-                    raise UserError(
-                        f"A step at {phase.name} with {phase.batch} images does not fit into the memory that is free.",
-                        "Leave out calibrate=true, or lower schedule.batch.",
-                    )
-            return True
-        probe = found[-1].run
-        need = 2 * (probe.updates.warmup + 1) * probe.seconds * cost.flops / before.flops
-        return bool(self.group.broadcast_object(fits and time.monotonic() + need < deadline))
+        if found:
+            need = found[-1].run.round_seconds * cost.flops / self.costs[len(found) - 1].flops
+            return bool(self.group.broadcast_object(fits and time.monotonic() + need < deadline))
+        with self.group.collective_errors():
+            if not fits:
+                raise UserError(
+                    f"A step at {cost.phase.name} with {cost.phase.batch} images does not fit into the free memory.",
+                    "Leave out calibrate=true, or lower schedule.batch.",
+                )
+        return True
 
-    def _probes(self, phase: Phase, found: Sequence[Probes]) -> Probes:
+    def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
         run = Probe(self.run, phase)
-        part = self.partition.largest_part(phase.batch)
+        part = self.run.partition.largest_part(phase.batch)
         lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
-        stddev_group = min(self.stddev_group, part)
-        tells = stddev_group < part and phase.resolution not in [probes.run.phase.resolution for probes in found]
-        return Probes(run, lone, Probe(self.lone, replace(phase, batch=stddev_group)) if tells else None)
+        group = min(self.config.model.stddev_group, part)
+        first = phase.resolution not in [probes.run.phase.resolution for probes in found]
+        return PhaseProbes(run, lone, Probe(self.lone, replace(phase, batch=group)) if group < part and first else None)
 
-    def _take(self, probes: Probes, round_number: int, log: Callable[[str], None]) -> None:
+    def _measure(self, probes: PhaseProbes, round_number: int, log: Callable[[str], None]) -> None:
         phase = probes.run.phase
-        log(f"Measuring steps at {phase.name}, batch {phase.batch} ({round_number} of {ROUNDS} times)")
-        steps = -(-self.config.steps // ROUNDS)
-        for probe in probes.all():
+        log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
+        for probe in probes:
+            steps = -(-self.config.steps // ROUNDS)
             probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))
+
+
+def write_noise(path: Path, architecture: Architecture, images: int) -> None:
+    """Write a pyramid of `images` images of noise, of all classes in turn."""
+    side, classes = architecture.resolution, architecture.labels
+    pixels = np.random.default_rng(0).integers(0, 256, (images, side, side, architecture.channels), np.uint8)
+    names = [str(number) for number in range(classes)] or None
+    labels = [number % classes for number in range(images)] if classes else ()
+    write_pyramid(path, list(pixels), {"kind": "noise"}, class_names=names, labels=labels)
+
+
+def log_to_stderr(text: str) -> None:
+    """Report a line that is not part of the plan."""
+    print(text, file=sys.stderr)

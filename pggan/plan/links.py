@@ -1,22 +1,20 @@
-"""What it takes to exchange gradients between devices: a model of latency and bandwidth.
+"""How long devices take to add up a gradient: a model of latency and bandwidth.
 
-n devices, each with a link of its own; k numbers in a gradient.  A ring passes every message to the next device: an
-all-reduce sends 2 (n - 1) messages of a share 1/n, an all-gather n - 1 messages of all that one device has.
+n devices in a ring, each with a link of its own.  An all-reduce sends 2 (n - 1) messages with 1/n of the gradient
+each; an all-gather sends n - 1 messages with all that one device has.
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from math import ceil
 
-from pggan.core.errors import UserError, nearest
-
-SENT_BYTES = 3  # of one number of a compressed update: its place in a block in 16 bits, its value in 8
+SENT_BYTES = 3  # of one number of a compressed gradient: its position in a block in 16 bits, its value in 8
 
 
 @dataclass(frozen=True)
 class Link:
-    """How one device reaches the next."""
+    """The connection from one device to the next."""
 
     bytes_per_second: float  # in one direction, while the other one is busy too
     latency_seconds: float  # of one message
@@ -37,32 +35,26 @@ LINKS = {
 }
 
 
-class Reduction(Enum):
-    """What is sent of a gradient."""
+class Reduction(StrEnum):
+    """How gradients are added up."""
 
-    fp32 = "fp32"  # all of it
-    bf16 = "bf16"  # all of it, in half the bytes
-    dgc = "dgc"  # its largest numbers with their positions (Lin et al. 2018, deep gradient compression)
-
-
-def all_reduce_seconds(link: Link, devices: int, size: float) -> float:
-    """Until every device has the sum of what all have, `size` bytes each."""
-    return 2 * (devices - 1) * (link.latency_seconds + size / devices / link.bytes_per_second)
+    fp32 = "fp32"  # all-reduce of float32
+    bf16 = "bf16"  # all-reduce of bfloat16
+    dgc = "dgc"  # all-gather of the largest numbers and their positions (Lin et al. 2018, deep gradient compression)
 
 
-def all_gather_seconds(link: Link, devices: int, size: float) -> float:
-    """Until every device has what all have, `size` bytes each."""
-    return (devices - 1) * (link.latency_seconds + size / link.bytes_per_second)
+@dataclass(frozen=True)
+class Network:
+    """A link, and what is sent over it."""
 
+    link: Link
+    reduction: Reduction
+    ratio: float  # share of a gradient's numbers that dgc sends
 
-def reduction_seconds(link: Link, reduction: Reduction, devices: int, numbers: int, ratio: float) -> float:
-    """To average a gradient of `numbers` numbers over `devices`; `ratio`: the share of them that dgc sends."""
-    if reduction is Reduction.dgc:
-        return all_gather_seconds(link, devices, SENT_BYTES * ceil(ratio * numbers))
-    return all_reduce_seconds(link, devices, (4 if reduction is Reduction.fp32 else 2) * numbers)
-
-
-def require_link(name: str) -> None:
-    """Raise UserError unless `name` is a network of LINKS."""
-    if name not in LINKS:
-        raise UserError(f"There is no network '{name}'.", nearest(name, LINKS))
+    def seconds(self, devices: int, numbers: int) -> float:
+        """The time until every one of `devices` has the sum of their gradients of `numbers` numbers."""
+        if self.reduction is Reduction.dgc:
+            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numbers))
+        else:
+            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numbers / devices
+        return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)

@@ -1,20 +1,26 @@
 """How long a run does something other than updates: its start, grids, ticks and checkpoints, each measured."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-import torch
+from omegaconf import OmegaConf
 
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.checkpoints.write import take_snapshot, write_checkpoint
-from pggan.config import CheckpointConfig, PlanConfig
+from pggan.config import CheckpointConfig, PlanConfig, TrainConfig
+from pggan.config.describe import to_plain
+from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
-from pggan.core.schedule import Phase, Schedule
-from pggan.optim.reducer import Parts
-from pggan.optim.state import State
-from pggan.plan.calibration import MEASURED, Timing
+from pggan.core.schedule import Schedule
+from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
+from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
+from pggan.plan.calibration import MEASURED, TimedUpdates, Timing
 from pggan.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
@@ -26,8 +32,6 @@ SCALARS = 30  # of a tick, about
 
 
 class _PicturesOnly(NullReporter):
-    """A reporter for pictures."""
-
     def __init__(self, writer: TensorBoardWriter) -> None:
         self._writer = writer
 
@@ -35,91 +39,88 @@ class _PicturesOnly(NullReporter):
         self._writer.picture(tag, picture, images)
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """Seconds of a whole run."""
+def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
+    """The time of a run of one update on `data`, from its command to its end, in the new run directory `folder`.
 
-    start: float  # with the first grids, and what ends even the shortest run
-    grids: float
-    ticks: float
-    checkpoints: float
+    Raises UserError when that run fails.
+    """
+    task = {"command": "train", "values": shortened(config, data, folder, group)}
+    launched = (*RANK_VARIABLES, "TORCHELASTIC_")  # this process may be one of several itself
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    variables |= {TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create(task)), PARENT_VARIABLE: str(os.getpid())}
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "pggan.cli.worker"]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    seconds = time.perf_counter() - start
+    if ended.returncode:
+        said = ended.stderr.strip().removeprefix("Error: ")
+        raise UserError(f"A run of one update, for calibrate=true, failed: {said}", "Leave out calibrate=true.")
+    return seconds
 
-    @property
-    def seconds(self) -> float:
-        return self.start + self.grids + self.ticks + self.checkpoints
+
+def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> dict[str, Any]:
+    """The values of a run of one small update on this machine that is otherwise that of `config`."""
+    keys = {field.name for field in fields(TrainConfig)}
+    values = {key: value for key, value in to_plain(config).items() if key in keys}
+    kind, count = group.device.type, group.local_world_size
+    values["devices"] = (f"cpu:{count}" if kind == "cpu" else str(count)) if count > 1 else kind
+    values["schedule"] |= {"total_images": 1, "batch": config.model.stddev_group * count, "batch_factor": 1}
+    values["distributed"] |= {"nnodes": 1, "rdzv_endpoint": None}
+    values["data"]["path"] = str(data)
+    return values | {"run_dir": str(folder), "resume": "never", "init_from": None}
 
 
-class OverheadProbe:
-    """Does once in `folder`, with a `state` that has been trained to the end, what a run does again and again."""
+def measured_overhead(
+    config: PlanConfig, run: TimedUpdates, folder: Path, costs: Sequence[PhaseCost], timings: Sequence[Timing]
+) -> dict[str, float]:
+    """Seconds of grids, ticks and checkpoints in the whole run; nothing on other ranks than 0.  Called by all ranks.
 
-    def __init__(
-        self, config: PlanConfig, state: State, extra_state: Parts, device: torch.device, folder: Path
-    ) -> None:
-        """Args: extra_state: of the gradient reducer, for the checkpoint."""
-        self.config, self.state, self.extra_state, self.device, self.folder = config, state, extra_state, device, folder
-        self.schedule = config.schedule.build()
-        create_run_dir(folder)
-        self.writer = TensorBoardWriter(folder, first=0)
-        self.previews = Previews(config.monitor, self.schedule, folder / "samples", _PicturesOnly(self.writer))
-
-    def overhead(
-        self, costs: Sequence[PhaseCost], timings: Sequence[Timing], *, start: float, comparing: float
-    ) -> Overhead:
-        """What comes to the updates of the whole run.
-
-        Args: start: seconds that every run takes; comparing: of ranks comparing their weights, at every tick.
-        """
-        every, total = self.config.monitor.grid_images, self.schedule.total
-        each, grids = self.grid_seconds(costs, timings), 0.0
-        for cost in costs:
-            last = cost is costs[-1]
-            shown = multiples_between(every, cost.phase.start, total - 1 if last else cost.phase.end)
-            grids += (shown + last) * each[cost.phase.resolution]  # the end of the run has one in any case
-        updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
-        checkpoints = checkpoint_count(self.config.checkpoint, self.schedule, updating + grids)
-        ticks = -(-total // self.config.monitor.tick_images) * (self.tick_seconds() + comparing)
-        found = Overhead(start, grids, ticks, checkpoints * self.checkpoint_seconds(costs[-1].phase))
-        self.writer.close()
-        return found
-
-    def grid_seconds(self, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> dict[int, float]:
-        """Of a grid of fakes by resolution; where updates were not measured, the last measured grid is scaled up."""
-        work = self.state.g_ema.architecture.multiply_adds
-        found: dict[int, float] = {}
-        largest = 0
-        for cost, timing in zip(costs, timings, strict=True):
-            side = cost.phase.resolution
-            if timing.source == MEASURED:
-                found[side], largest = self.one_grid(halfway(cost.phase)), side
-            elif side not in found:
-                found[side] = found[largest] * work(side) / work(largest)
-        return found
-
-    def one_grid(self, phase: Phase) -> float:
-        """Seconds from latents to the files."""
-        start = time.perf_counter()
-        self.previews.show_fakes(self.state.g_ema, phase, 0)
-        return time.perf_counter() - start
-
-    def tick_seconds(self) -> float:
-        """Of the numbers of a tick on their way into TensorBoard's file."""
-        start = time.perf_counter()
-        for number in range(SCALARS):
-            self.writer.scalar(f"tick/{number}", 0.0, 0)
-        self.writer.flush()
-        return time.perf_counter() - start
-
-    def checkpoint_seconds(self, phase: Phase) -> float:
-        """Training waits for the copy; writing is done beside it, which takes time away from it on a CPU only."""
-        start = time.perf_counter()
-        snapshot = take_snapshot(self.state, phase, {}, extra_state=self.extra_state)
-        copied = time.perf_counter()
-        write_checkpoint(self.folder, snapshot)
-        return (time.perf_counter() if self.device.type == "cpu" else copied) - start
+    What recurs in a run is done once, with the trainer of `run` after its updates, in the new run directory `folder`.
+    """
+    group, state, schedule = run.group, run.trainer.state, config.schedule.build()
+    group.barrier()
+    began = time.perf_counter()
+    group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})  # as at every tick
+    tick = time.perf_counter() - began
+    extra_state = run.trainer.reducer.extra_state()
+    if not group.is_main:
+        return {}
+    create_run_dir(folder)
+    writer = TensorBoardWriter(folder, first=0)
+    began = time.perf_counter()
+    for number in range(SCALARS):
+        writer.scalar(f"tick/{number}", 0.0, 0)
+    writer.flush()
+    tick += time.perf_counter() - began
+    previews = Previews(config.monitor, schedule, folder / "samples", _PicturesOnly(writer))
+    work = state.g_ema.architecture.multiply_adds
+    each: dict[int, float] = {}  # seconds of a grid by resolution
+    grids, measured = 0.0, 0
+    for cost, timing in zip(costs, timings, strict=True):
+        side, last = cost.phase.resolution, cost is costs[-1]
+        if timing.source == MEASURED:
+            began, measured = time.perf_counter(), side
+            previews.show_fakes(state.g_ema, halfway(cost.phase), 0)
+            each[side] = time.perf_counter() - began
+        elif side not in each:
+            each[side] = each[measured] * work(side) / work(measured)
+        end = schedule.total - 1 if last else cost.phase.end
+        shown = multiples_between(config.monitor.grid_images, cost.phase.start, end)
+        grids += (shown + last) * each[side]  # the end of the run has one in any case
+    writer.close()
+    began = time.perf_counter()
+    snapshot = take_snapshot(state, costs[-1].phase, {}, extra_state=extra_state)
+    if group.device.type == "cpu":  # elsewhere, training does not wait while a checkpoint is written
+        write_checkpoint(folder, snapshot)
+    checkpoint = time.perf_counter() - began
+    updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+    checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
+    ticks = -(-schedule.total // config.monitor.tick_images) * tick
+    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints}
 
 
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
-    """How many are written in a run that takes about `seconds`."""
+    """The number of checkpoints of a run that takes about `seconds`."""
     last = schedule.total - 1  # what is due at the end is one with the checkpoint that the end has in any case
     by_images = last // images_between(config)
     by_time = int(seconds / seconds_between(config))

@@ -1,14 +1,15 @@
-"""What every phase of a schedule asks for, whatever it runs on: updates, operations, gradients, memory."""
+"""What every phase of a schedule costs, whatever it runs on: updates, operations, gradients, memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from pggan.config import OptimizerConfig
+from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
-from pggan.core.schedule import Phase, Schedule
-from pggan.losses.base import Loss
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import Count, FakeStep
@@ -18,7 +19,7 @@ HALFWAY = 0.5  # alpha of a fading phase; at 0 or 1 there would be nothing to bl
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """One phase."""
+    """The cost of one phase."""
 
     phase: Phase
     images: int
@@ -29,26 +30,21 @@ class PhaseCost:
 
 
 def halfway(phase: Phase) -> Phase:
-    """`phase` at its middle, as far as alpha is concerned."""
+    """`phase` with alpha in the middle if it fades."""
     return replace(phase, alpha=HALFWAY) if phase.fading else phase
 
 
 def phase_costs(
+    config: PlanConfig,
     architecture: Architecture,
-    schedule: Schedule,
-    loss: Loss,
-    *,
-    optimizer: OptimizerConfig,
     options: ComputeOptions,
-    device: torch.device,
-    partition: BatchPartition,
+    group: ProcessGroup,
     log: Callable[[str], None],
 ) -> list[PhaseCost]:
-    """The costs of all phases that `schedule` reaches; `log` is told what is being counted.
-
-    Memory is that of one rank of those among which `partition` divides the batches.
-    """
-    fake = FakeStep(architecture, optimizer, device, half=options.dtype is torch.float16)
+    """The costs of all phases that the schedule reaches; `log` is told what is being counted."""
+    schedule, loss = config.schedule.build(), build_loss(config.loss)
+    partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
+    fake = FakeStep(architecture, config.optimizer, group.device, half=options.dtype is torch.float16)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):

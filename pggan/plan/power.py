@@ -1,35 +1,26 @@
-"""What a device rng.  Standard library only.
+"""The power that a device draws: of a GPU its limit (thermal design power), which training comes close to."""
 
-Of a GPU this is the limit of its data sheet (thermal design power), which training comes close to; of a CPU a guess.
-"""
-
-# By a part of the name that PyTorch gives; the first that fits.  Source: NVIDIA's data sheets.
+# By watts, parts of the names that PyTorch gives; the longest that fits counts.  Source: NVIDIA's data sheets.
 WATTS = {
-    "B200": 1000,
-    "H200 NVL": 600,
-    "H200": 700,
-    "H100 PCIe": 350,
-    "H100 NVL": 400,
-    "H100": 700,
-    "A100-PCIE": 300,
-    "A100 80GB PCIe": 300,
-    "A100": 400,
-    "V100-PCIE": 250,
-    "V100": 300,
-    "L40S": 350,
-    "L40": 300,
-    "L4": 72,
-    "T4": 70,
-    "RTX 5090": 575,
-    "RTX 4090": 450,
-    "RTX 3090": 350,
+    1000: ["B200"],
+    700: ["H200", "H100"],
+    600: ["H200 NVL"],
+    575: ["RTX 5090"],
+    450: ["RTX 4090"],
+    400: ["H100 NVL", "A100"],
+    350: ["H100 PCIe", "L40S", "RTX 3090"],
+    300: ["A100-PCIE", "A100 80GB PCIe", "V100", "L40"],
+    250: ["V100-PCIE"],
+    72: ["L4"],
+    70: ["T4"],
 }
-OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses
 
 
 def watts_of(device_type: str, name: str) -> tuple[float, str]:
     """Watts of a device of `device_type` (cpu, cuda, mps) called `name`, and where the figure is from."""
-    for part, watts in WATTS.items():
-        if device_type == "cuda" and part in name:
-            return watts, f"data sheet of the {part}"
-    return OTHER_WATTS[device_type], f"a guess for {device_type}; watts= says better"
+    known = {part: watts for watts, parts in WATTS.items() for part in parts if device_type == "cuda" and part in name}
+    if known:
+        part = max(known, key=len)
+        return known[part], f"data sheet of the {part}"
+    return OTHER_WATTS[device_type], f"a guess for {device_type}; set watts= for a better figure"

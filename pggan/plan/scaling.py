@@ -1,20 +1,20 @@
-"""How a run scales to many devices, by a model: compute that is shared, gradients that are exchanged, no overlap.
+"""How a run scales to many devices, by a model: compute is shared, gradients are added up, neither overlaps the other.
 
 B batch, n devices.  Strong scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch
-stddev, and those beyond B / group have nothing to do.  Weak scaling keeps the images per device: the batch grows to
-n B, and the same images take 1/n of the updates.  Every update exchanges the gradients of D and of G.
+stddev; devices beyond B / group are idle and take no part in the reduction.  Weak scaling keeps the images per device:
+the batch grows to n B, and the same images take 1/n of the updates.  Every update adds up the gradients of D and of G.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
-from pggan.plan.links import Link, Reduction, reduction_seconds
+from pggan.plan.links import Network
 
-MOST_DEVICES = 1024  # up to which is looked for the number at which communication dominates
+MOST_DEVICES = 1024  # up to which the number at which communication dominates is searched for
 
 
-class Scaling(Enum):
+class Scaling(StrEnum):
     """What stays the same when devices are added."""
 
     strong = "strong"  # the batch
@@ -23,38 +23,24 @@ class Scaling(Enum):
 
 @dataclass(frozen=True)
 class Load:
-    """One phase, as one device has it."""
+    """The work of one phase on one device."""
 
     updates: int
     batch: int
     group: int  # images that stay together
     seconds: float  # of an update
-    fixed_seconds: float  # of it, however few images there are
-    numbers: tuple[int, ...]  # in the gradients that are exchanged, one by one
+    fixed_seconds: float  # the part of `seconds` that does not depend on the batch
+    numbers: tuple[int, ...]  # in the gradients of an update, network by network
 
     def compute_seconds(self, devices: int) -> float:
-        """Of an update, on the device that has the most images of the batch."""
+        """The time of an update on the device that has the most images of the batch."""
         groups = -(-self.batch // self.group)
         images = min(-(-groups // devices) * self.group, self.batch)
         return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
 
     def users(self, devices: int) -> int:
-        """How many of the devices have images."""
+        """The number of `devices` that have images."""
         return min(devices, -(-self.batch // self.group))
-
-
-@dataclass(frozen=True)
-class Network:
-    """A link, and what is sent over it."""
-
-    link: Link
-    reduction: Reduction
-    ratio: float  # share of the numbers that dgc sends
-
-    def seconds(self, load: Load, devices: int) -> float:
-        """Of the exchanges of one update between `devices`."""
-        each = (reduction_seconds(self.link, self.reduction, devices, n, self.ratio) for n in load.numbers)
-        return sum(each)
 
 
 @dataclass(frozen=True)
@@ -68,28 +54,28 @@ class Scaled:
 
 
 def split(load: Load, network: Network, devices: int, scaling: Scaling) -> tuple[float, float]:
-    """Seconds of computing and of communicating in all updates of one phase."""
+    """Seconds of compute and of communication in all updates of one phase."""
     if scaling is Scaling.strong:
-        each = load.compute_seconds(devices), network.seconds(load, load.users(devices))
-        return load.updates * each[0], load.updates * each[1]
-    return load.updates / devices * load.seconds, load.updates / devices * network.seconds(load, devices)
+        updates, compute, reducing = float(load.updates), load.compute_seconds(devices), load.users(devices)
+    else:
+        updates, compute, reducing = load.updates / devices, load.seconds, devices
+    return updates * compute, updates * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
 
 
 def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling, rest_seconds: float) -> Scaled:
-    """The run of `loads` on `devices`; `rest_seconds` of it (grids, checkpoints) don't get shorter."""
+    """The run of `loads` on `devices`; `rest_seconds` of it (grids, checkpoints) do not get shorter."""
     parts = [split(load, network, devices, scaling) for load in loads]
-    computing, communicating = (sum(part[i] for part in parts) for i in (0, 1))
-    hours = (computing + communicating + rest_seconds) / 3600
+    compute, communication = (sum(part[index] for part in parts) for index in (0, 1))
+    hours = (compute + communication + rest_seconds) / 3600
     alone = (sum(load.updates * load.seconds for load in loads) + rest_seconds) / 3600
-    share = communicating / (computing + communicating)
-    return Scaled(hours, devices * hours, alone / (devices * hours), share)
+    return Scaled(hours, devices * hours, alone / (devices * hours), communication / (compute + communication))
 
 
 def dominated_from(loads: Sequence[Load], network: Network, scaling: Scaling) -> int | None:
-    """The smallest number of devices whose updates communicate longer than they compute; None if there is none."""
+    """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
     most = max(load.users(MOST_DEVICES) for load in loads) if scaling is Scaling.strong else MOST_DEVICES
     for devices in range(2, most + 1):
-        parts = [split(load, network, devices, scaling) for load in loads]
-        if sum(part[1] for part in parts) > sum(part[0] for part in parts):
+        compute, communication = zip(*(split(load, network, devices, scaling) for load in loads), strict=True)
+        if sum(communication) > sum(compute):
             return devices
     return None

@@ -1,4 +1,4 @@
-"""A plan for people."""
+"""A plan as tables for the console, 80 columns wide."""
 
 from collections.abc import Iterable, Iterator
 from math import log
@@ -16,17 +16,18 @@ from pggan.plan.scaling import Scaling
 
 
 def tables(plan: dict[str, Any]) -> Iterator[RenderableType]:
-    """What there is to print, from top to bottom; fits into 80 columns."""
+    """What to print, from top to bottom."""
     for table in (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan)):
         yield Padding(table, (0, 0, 1, 0))
     yield Group(*(Text(note) for note in plan["notes"]))
 
 
 def time_table(plan: dict[str, Any]) -> Table:
-    """The schedule, and how long it takes: a line per phase, and the sum."""
-    total = plan["total"]
+    """The schedule, and how long it takes: a row per phase, and the sum."""
+    total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
+    where = f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
     columns = "phase", "images", "batch", "rate", "updates", "ms/update", "time", "kWh"
-    table = new_table(f"{plan['name']}, on {devices_of(plan)} (*: extrapolated)", *columns)
+    table = new_table(f"{plan['name']}, on {where} (*: extrapolated)", *columns)
     for row in plan["phases"]:
         rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
         table.add_row(
@@ -39,8 +40,7 @@ def time_table(plan: dict[str, Any]) -> Table:
             duration(3600 * row["hours"]),
             f"{row['energy_kwh']:.2g}",
         )
-    rest = sum(total["overhead_seconds"].values())
-    if rest:
+    if rest := sum(total["overhead_seconds"].values()):
         table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
     hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
@@ -49,7 +49,7 @@ def time_table(plan: dict[str, Any]) -> Table:
 
 
 def work_table(plan: dict[str, Any]) -> Table:
-    """What an update asks for: a line per phase."""
+    """The cost of an update: a row per phase."""
     g, d, rows = plan["parameters"]["generator"], plan["parameters"]["discriminator"], plan["phases"]
     kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
     weights = Unit(sum(row["parameters"].values()) for row in rows)
@@ -78,61 +78,51 @@ def work_table(plan: dict[str, Any]) -> Table:
 
 
 def scaling_table(scaling: dict[str, Any]) -> Table:
-    """A line per number of devices and gradient reduction."""
-    parts = "time", "device\nhours", "effi-\nciency", "comm."
-    table = new_table(
-        f"Scaling on {scaling['network']}: {scaling['link']['source']}",
-        *("n", "gradients", *parts, *parts),
-    )
-    names = {kind.value: kind.value for kind in Reduction} | {"dgc": f"dgc {100 * scaling['ratio']:g} %"}
-    found = {(run["devices"], run["reduction"], run["scaling"]): run for run in scaling["runs"]}
+    """Strong beside weak scaling: a row per number of devices and gradient reduction."""
+    parts, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
+    table = new_table(f"Scaling on {scaling['network']}: {scaling['link']['source']}", "n", "gradients", *parts, *parts)
     table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
-    for devices in dict.fromkeys(run["devices"] for run in scaling["runs"]):
-        for kind, name in names.items():
-            cells = []
-            for way in Scaling:
-                run = found[devices, kind, way.value]
-                cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
-                cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
-            table.add_row(str(devices) if kind == "fp32" else "", name, *cells)
+    for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
+        cells = []
+        for run in pair:
+            cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
+            cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
+        kind = pair[0]["reduction"]
+        name = f"dgc {100 * scaling['ratio']:g} %" if kind == Reduction.dgc else kind
+        table.add_row(str(pair[0]["devices"]) if kind == Reduction.fp32 else "", name, *cells)
     return table
 
 
 def dominance_table(plan: dict[str, Any]) -> Table:
-    """From how many devices on communication takes more than half of an update."""
-    ways = [(way.value, reduction.value) for way in Scaling for reduction in Reduction]
+    """The number of devices from which on communication takes more than half of an update."""
+    kinds = [(scaling, reduction) for scaling in Scaling for reduction in Reduction]
     table = new_table(
         "Devices from which on communication takes more than half of an update (-: never)",
-        "network",
-        *(f"{way}\n{reduction}" for way, reduction in ways),
+        *("network", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
     )
-    network = plan["scaling"]["network"]
+
+    def add(name: str, found: dict[str, dict[str, int | None]]) -> None:
+        table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
+
     for row in plan["phases"]:
-        found = row["communication_dominates_from"]
-        table.add_row(f"{network}, {short_name(row)}", *(str(found[way][kind] or "-") for way, kind in ways))
+        add(f"{plan['scaling']['network']}, {short_name(row)}", row["communication_dominates_from"])
     table.add_section()
     for name in LINKS:
-        found = plan["communication_dominates_from"][name]
-        table.add_row(f"{name}, whole run", *(str(found[way][kind] or "-") for way, kind in ways))
+        add(f"{name}, whole run", plan["communication_dominates_from"][name])
     return table
 
 
-def devices_of(plan: dict[str, Any]) -> str:
-    kind = plan["hardware"]["device"].partition(":")[0]
-    return f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
-
-
 def short_name(row: dict[str, Any]) -> str:
+    """The name of a phase in a table."""
     return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
 
 
 class Unit:
-    """The one for a column of numbers: the largest has one to three digits before the point, or four."""
+    """A unit for a column of numbers: the largest of them has one to three digits before the point, or four."""
 
     def __init__(self, values: Iterable[float], base: int = 1000) -> None:
         power = max(int(log(max(*values, 1.0), base)), 0)
-        self.prefix = ["", "k", "M", "G", "T", "P", "E"][power]
-        self.factor = base**power
+        self.prefix, self.factor = ["", "k", "M", "G", "T", "P", "E"][power], base**power
 
     def of(self, value: float) -> str:
         """`value` in this unit."""

@@ -1,4 +1,4 @@
-"""What a run will need, found out before its first step: space on the disk."""
+"""The disk space that a run needs, predicted before its first step."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from torch import nn
 
 from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
-from pggan.config import CheckpointConfig, MonitorConfig
+from pggan.config import CheckpointConfig, MonitorConfig, TrainConfig
 from pggan.config.notation import parse_grid
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
@@ -46,38 +46,33 @@ class DiskNeed:
 
 
 def disk_need(
+    config: TrainConfig,
     schedule: Schedule,
-    *,
-    checkpoints: CheckpointConfig,
-    monitor: MonitorConfig,
     state: State,
     pyramid: ImagePyramid,
     description: dict[str, Any],
+    *,
     moments: int = 1,
 ) -> DiskNeed:
-    """What a run with this `state` takes from its first to its last image; `description` is stored in checkpoints.
+    """What a run with this `state` needs from its first to its last image.
 
-    `moments`: ranks that have moments of their own.
+    Args: description: what checkpoints say about the run; moments: ranks that have optimizer moments of their own.
     """
-    average = state.g_ema
-    generator = _tensor_bytes(average)
+    architecture, generator = state.g_ema.architecture, _tensor_bytes(state.g_ema)
     weights = 2 * generator + _tensor_bytes(state.d.network) + len(json.dumps(description, indent=1))
-    largest = weights + moments * _moment_bytes(average.architecture)
-    ordinary, milestones = _kept(schedule, checkpoints)
-    kept = [*ordinary[-checkpoints.keep :], *milestones]
-    final = generator + sum(
-        weights + moments * _moment_bytes(replace(average.architecture, resolution=schedule.at(images - 1).resolution))
-        for images in kept
-    )
-    ticks = schedule.total // monitor.tick_images + 1
-    pictures, picture_bytes = _pictures(schedule, monitor, pyramid)
-    final += picture_bytes + ticks * TICK_BYTES
-    return DiskNeed(
-        checkpoint=largest,
-        final=final,
-        peak=final + largest + generator,
-        files=(len(kept) + 1) * (len(PARTS) + 2) + pictures + 10,
-    )
+
+    def checkpoint_bytes(resolution: int) -> int:
+        return weights + moments * _moment_bytes(replace(architecture, resolution=resolution))
+
+    ordinary, milestones = _kept(schedule, config.checkpoint)
+    kept = [*ordinary[-config.checkpoint.keep :], *milestones]
+    pictures, picture_bytes = _pictures(schedule, config.monitor, pyramid)
+    ticks = multiples_between(config.monitor.tick_images, 0, schedule.total) + 1
+    saved = sum(checkpoint_bytes(schedule.at(images - 1).resolution) for images in kept)
+    final = generator + saved + picture_bytes + ticks * TICK_BYTES
+    largest = checkpoint_bytes(architecture.resolution)
+    files = (len(kept) + 1) * (len(PARTS) + 2) + pictures + 10
+    return DiskNeed(checkpoint=largest, final=final, peak=final + largest + generator, files=files)
 
 
 def _tensor_bytes(network: nn.Module) -> int:
@@ -87,23 +82,22 @@ def _tensor_bytes(network: nn.Module) -> int:
 
 def _moment_bytes(architecture: Architecture) -> int:
     """Adam's state of both networks when they have been trained up to the resolution of `architecture`."""
-    total = 0
     with torch.device("meta"):  # shapes only
         networks = Generator(architecture), Discriminator(architecture)
-    for network in networks:
-        for name, weight in network.named_parameters():
-            total += 2 * weight.nbytes + 4  # the two moments, and the step count
-            total += sum(len(name) + HEADER_BYTES + len(moment) for moment in MOMENT_NAMES)
-    return total
+    names = sum(HEADER_BYTES + len(name) for name in MOMENT_NAMES)
+    return sum(
+        2 * weight.nbytes + 4 + len(MOMENT_NAMES) * len(name) + names  # the two moments, and the step count
+        for network in networks
+        for name, weight in network.named_parameters()
+    )
 
 
-def _kept(schedule: Schedule, checkpoints: CheckpointConfig) -> tuple[list[int], list[int]]:
+def _kept(schedule: Schedule, config: CheckpointConfig) -> tuple[list[int], list[int]]:
     """Image counts of the last ordinary checkpoints and of the milestones; every_minutes changes neither number."""
-    total, every = schedule.total, images_between(checkpoints)
-    milestones = [count for count in checkpoints.milestone_images(schedule) if count <= total]
-    last = range(total // every * every, 0, -every)[: checkpoints.keep + len(milestones)]
-    ordinary = {total, *last} - set(milestones)
-    return sorted(ordinary), milestones
+    total, every = schedule.total, images_between(config)
+    milestones = [count for count in config.milestone_images(schedule) if count <= total]
+    last = range(total // every * every, 0, -every)[: config.keep + len(milestones)]
+    return sorted({total, *last} - set(milestones)), milestones
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
@@ -114,11 +108,9 @@ def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid)
     count, total = 0, 0
     for phase in schedule.phases:
         reals = pyramid.read(phase.resolution, indices)
-        grain = noise.integers(-GRAIN, GRAIN + 1, reals.shape)
-        grainy = (reals + grain).clip(0, 255).astype(np.uint8)
-        sheet = contact_sheet(grainy, columns, schedule.final_resolution)
+        grainy = (reals + noise.integers(-GRAIN, GRAIN + 1, reals.shape)).clip(0, 255).astype(np.uint8)
         encoded = BytesIO()
-        to_pil(sheet).save(encoded, format="PNG")
+        to_pil(contact_sheet(grainy, columns, schedule.final_resolution)).save(encoded, format="PNG")
         end = min(phase.end, schedule.total)
         grids = multiples_between(monitor.grid_images, min(phase.start, end), end)
         grids += (phase.index == 0) + 2 * (phase is schedule.phases[-1])  # the first one; the last one and the reals

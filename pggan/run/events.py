@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or takes it back."""
+"""What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
 from pggan.config import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED
-from pggan.core.intervals import is_due
+from pggan.core.intervals import is_due, lies_between
 from pggan.core.schedule import Phase, Schedule
 from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
@@ -40,7 +40,7 @@ class Events:
         writer: CheckpointWriter,
         notes: dict[str, Any],
     ) -> None:
-        """Args: notes: what every checkpoint is to say besides."""
+        """Args: notes: what every checkpoint says besides."""
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
         self.reporter, self.writer, self.notes = reporter, writer, notes
@@ -49,19 +49,18 @@ class Events:
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
-        self.is_milestone = False
         self.snapshot: Snapshot | None = None  # the last one taken
         self._restart()
 
     def _restart(self) -> None:
-        """Training goes on from a state that is on disk, or new: everything that knows of an image count forgets it."""
+        """Reset everything that depends on the image count: training starts, or restarts from a checkpoint."""
         images = self.state.images
         self.reporter.begin(images)
         self.accumulator.reset()
         self.interval.restart(images)
         self.trainer.release_graphs()
         self.saved_at = images or -1
-        self.save_asked = self.save_wanted = False
+        self.save_asked = self.save_wanted = self.is_milestone = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
 
     # ---- around a step -----------------------------------------------------------------------------------
@@ -89,39 +88,34 @@ class Events:
             with self.watchdog.slow():  # a kill during this step would lose more than an interval
                 self._wait_for_writer()
         if phase.index != state.phase_index:
-            self.reporter.line(
-                f"Phase {phase.index + 1} of {len(self.schedule.phases)}: {phase.name}, batch {phase.batch}"
-            )
+            number = f"{phase.index + 1} of {len(self.schedule.phases)}"
+            self.reporter.line(f"Phase {number}: {phase.name}, batch {phase.batch}")
             self.watchdog.expect_slow_step()
         return phase
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
-        """Tick, grid and checkpoint, each when its interval has been passed, and at the end.
+        """Tick, show fakes and save, each when its interval has passed, and at the end.
 
         Raises NonFiniteError when the state is no longer worth resuming from, UserError when it can't be saved.
         """
-        images, monitor = self.state.images, self.config.monitor
+        state, images, monitor = self.state, self.state.images, self.config.monitor
         before, last = images - phase.batch, images >= self.schedule.total
         self.accumulator.add(metrics)
         self.reporter.progress(images, phase)
         self.watchdog.stepped(f"{images:,} images")
         if last or is_due(monitor.tick_images, before, images):
-            self._tick(phase)
+            self.reporter.tick(images, phase, self.accumulator.reduce(self.group))
+            self.rollback.check(state)
+            self.group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
         if last or is_due(monitor.grid_images, before, images):
             self._show_fakes(phase)
-        self.is_milestone |= any(before < count <= images for count in self.milestones)
+        self.is_milestone |= any(lies_between(count, before, images) for count in self.milestones)
         saving = self.interval.is_due(before, images) or self.save_asked or self.is_milestone
-        # While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is taken.
+        # While updates are being skipped, a checkpoint would be no place to roll back to: it waits for one that is not.
         if (saving or self.save_wanted) and not last:
-            self.save_wanted = not self.rollback.check(self.state)
+            self.save_wanted = not self.rollback.check(state)
             if not self.save_wanted:
                 self._save()
-
-    def _tick(self, phase: Phase) -> None:
-        state = self.state
-        self.reporter.tick(state.images, phase, self.accumulator.reduce(self.group))
-        self.rollback.check(state)
-        self.group.require_equal_weights({"G": list(state.g.network.weights), "D": list(state.d.network.weights)})
 
     def _show_fakes(self, phase: Phase) -> None:
         if self.group.is_main:
@@ -132,19 +126,18 @@ class Events:
 
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
-        self.saved_at = self.state.images
+        images = self.saved_at = self.state.images
         notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()
             if not self.group.is_main:
                 return
             self.reporter.flush()
-            if not self._wait_for_writer():
-                return
-            self.interval.begin(self.state.images)
-            phase = self.schedule.at(max(self.state.images - 1, 0))
-            self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, extra_state=extra_state)
-            self.writer.save(self.snapshot)
+            if self._wait_for_writer():
+                self.interval.begin(images)
+                phase = self.schedule.at(max(images - 1, 0))
+                self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, extra_state=extra_state)
+                self.writer.save(self.snapshot)
 
     def _wait_for_writer(self) -> bool:
         """Wait for the last checkpoint; False if a number in it is not finite, which `before_step` tells all ranks.
@@ -162,7 +155,7 @@ class Events:
     # ---- beginning and end -------------------------------------------------------------------------------
 
     def begin(self, pyramid: ImagePyramid) -> None:
-        """Before the first step of this command."""
+        """Show the first grids, if the run is new; called before the first step."""
         self.watchdog.begin()
         if self.state.images == 0 and self.group.is_main:
             self.previews.show_reals(pyramid)
@@ -182,12 +175,12 @@ class Events:
 
     def roll_back(self, problem: NonFiniteError) -> None:
         """Go back to the last checkpoint; raises UserError when that has been of no use."""
-        self._wait_for_writer()  # what is still being written may be the place to go back to
+        self._wait_for_writer()  # what is still being written may be the checkpoint to go back to
         self.reporter.line(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
         self._restart()
 
     def exit_code(self) -> int:
-        """Report how the run has ended; returns the exit code."""
+        """The exit code of the run, whose end is reported."""
         images, run_dir = self.state.images, self.writer.run_dir
         if images >= self.schedule.total:
             self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63")

@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import device
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.header import architecture_from, architecture_to_plain
+from pggan.checkpoints.header import architecture_to_plain
 from pggan.checkpoints.read import resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
@@ -25,7 +25,7 @@ SHEET_TILE = 128  # pixels
 
 
 def run(config: InspectConfig) -> int:
-    """Print what `run=` or `data=` holds."""
+    """Print what `run=` or `data=` holds; returns the exit code."""
     if (config.run is None) == (config.data is None):
         raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
     if config.run is None:
@@ -45,21 +45,20 @@ def run(config: InspectConfig) -> int:
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """What the newest valid checkpoint of a run, or the checkpoint at `path`, holds."""
+    """What the newest valid checkpoint of the run at `path`, or the checkpoint at `path`, holds."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     header = checkpoint.header
     with device("meta"):  # shapes only
-        architecture = architecture_from(header["architecture"])
-        generator, discriminator = Generator(architecture), Discriminator(architecture)
+        networks = {
+            "generator": Generator(checkpoint.architecture),
+            "discriminator": Discriminator(checkpoint.architecture),
+        }
     return {
         "images": checkpoint.images,
         "resolution": header["resolution"],
         "alpha": header["alpha"],
         "phase": header["phase"],
-        "parameters": {
-            "generator": count_parameters(generator),
-            "discriminator": count_parameters(discriminator),
-        },
+        "parameters": {name: count_parameters(network) for name, network in networks.items()},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
         "architecture": header["architecture"],
@@ -67,7 +66,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: str) -> dict[str, Any]:
-    """What the file of one generator holds."""
+    """What a generator file holds."""
     generator = load_generator(path, device("cpu"))
     return {
         "images": generator.images,
@@ -80,7 +79,7 @@ def facts_of_generator(path: str) -> dict[str, Any]:
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
-    """What a pyramid holds; writes its contact sheet and compares checksums where that is asked for."""
+    """What a pyramid holds; writes its contact sheet and compares checksums where `config` asks for it."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.verify:
         pyramid.verify()
@@ -104,20 +103,8 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     }
 
 
-def contact_sheet(pyramid: ImagePyramid) -> Pixels:
-    """Images evenly spread over the set, and in the last row one of them at every level up to the tiles' size."""
-    tile = min(pyramid.resolution, SHEET_TILE)
-    count = min(SHEET_IMAGES, pyramid.images)
-    shown = arange(count) * pyramid.images // count
-    images = zeros((-(-count // SHEET_COLUMNS) * SHEET_COLUMNS, tile, tile, pyramid.channels), uint8)
-    images[:count] = pyramid.read(tile, shown)
-    levels = [level for level in pyramid.resolutions if level <= tile][-SHEET_COLUMNS:]
-    enlarged = [enlarge(pyramid.read(level, shown[:1]), tile // level) for level in levels]
-    return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)
-
-
 def data_sheet(pyramid: ImagePyramid) -> Pixels:
-    """Images evenly spread over the set, and in the last row one of them at every level up to the tiles' size."""
+    """A contact sheet: images evenly spread over the set, and in the last row one of them at every level of a tile."""
     tile = min(pyramid.resolution, SHEET_TILE)
     count = min(SHEET_IMAGES, pyramid.images)
     shown = arange(count) * pyramid.images // count

@@ -1,4 +1,4 @@
-"""Opening a run on one of its ranks: checked, found, restored, announced, and closed in the end."""
+"""Opening a run on one of its ranks: check, find, restore, announce, and close it in the end."""
 
 import errno
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
 from pggan.data.stream.open import open_data
-from pggan.data.stream.reals import RealStream
+from pggan.data.stream.reals import RealStream, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.losses import build_loss
@@ -49,7 +49,7 @@ OWN_KEYS = ("run_dir", "distributed.local_addr")
 
 @dataclass(frozen=True)
 class RunContext:
-    """All that a run is made of before there is a trainer."""
+    """What a run is made of before there is a trainer."""
 
     run_dir: Path
     schedule: Schedule
@@ -57,69 +57,61 @@ class RunContext:
     architecture: Architecture
     description: dict[str, Any]
     resume_point: ResumePoint
-    remarks: list[str]
 
 
 @contextmanager
 def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer, RealStream, Events]]:
-    """The trainer, the real images and the periodic events of a run on this rank; saves and closes what was begun.
+    """The trainer, the real images and the periodic events of a run on this rank; saves and closes them in the end.
 
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
-    description = describe(config)
+    description, device = describe(config), group.device
     group.require_same(facts(description))
-    configure_process(group.device, config.precision)
+    configure_process(device, config.precision)
     if config.elastic:
         use_one_thread()  # another number of threads adds up in another order
     partition, run_dir = check(config, group)
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
-        timeout = config.distributed.heartbeat_timeout_seconds
-        watchdog = stack.enter_context(Watchdog(group, timeout, rank_logger(run_dir)))
+        patience = config.distributed.heartbeat_timeout_seconds
+        watchdog = stack.enter_context(Watchdog(group, patience, rank_logger(run_dir)))
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
         context = find(config, description, run_dir, group)
-        budget = budget_bytes(config.data.device_budget_mib, group.device)
+        pyramid, schedule, architecture = context.pyramid, context.schedule, context.architecture
+        budget = budget_bytes(config.data.device_budget_mib, device)
+        image_bytes = budget if device.type == "cuda" else 0
+        is_new = context.resume_point.checkpoint is None  # then the memory of every phase is reported
         trainer, memory = build_trainer(
-            config,
-            context.architecture,
-            context.schedule.phases,
-            group,
-            every_phase=context.resume_point.checkpoint is None,  # once per run, for people
-            image_bytes=budget if group.device.type == "cuda" else 0,
+            config, architecture, schedule.phases, group, every_phase=is_new, image_bytes=image_bytes
         )
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         remarks = init_or_restore(config, context, trainer, group)
         disk = stack.enter_context(writing(config, context, trainer.state, group))
-        reporter = stack.enter_context(
-            Reporter(run_dir, context.schedule, context.architecture, group.device) if group.is_main else NullReporter()
-        )
+        reporter = NullReporter()
+        if group.is_main:
+            reporter = stack.enter_context(Reporter(run_dir, schedule, architecture, device))
         trainer.log = reporter.line
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
         introduce(reporter, trainer.state, context, config, {"Disk": disk, "Memory": memory.summary})
         for remark in [*remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
+        data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
         stream = RealStream(
-            context.pyramid,
-            config.seed,
-            group.device,
-            config.data.mirror,
-            config.data.labels,
-            budget=budget,
-            phase_at=context.schedule.at,
-            **({"indices": partition.indices} if group.world_size > 1 else {}),
+            pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
         )
+        notes = {"config": description, "data": pyramid.fingerprint}
         events = Events(
             config,
-            context.schedule,
+            schedule,
             trainer,
             group,
             interruption=interruption,
             watchdog=watchdog,
             reporter=reporter,
             writer=writer,
-            notes={"config": description, "data": context.pyramid.fingerprint},
+            notes=notes,
         )
         interruption.at_once = False
         yield trainer, stream, events
@@ -129,7 +121,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
 
 
 def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path]:
-    """Refuse what can't be, before anything expensive; the partition of batches, and rank 0's run directory."""
+    """The partition of batches, and rank 0's run directory; refuses what can't be, before anything expensive."""
     chosen = ""
     with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
@@ -154,22 +146,20 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group:
     group.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
-    remarks = [*point.remarks]
     with group.collective_errors():
         if point.checkpoint is not None:
             check_networks(point.checkpoint, architecture)
-            remarks += check_changes(
-                point.checkpoint, description, pyramid.fingerprint, schedule, allowed=config.allow_changes
-            )
-    return RunContext(run_dir, schedule, pyramid, architecture, description, point, remarks)
+            now = description, pyramid.fingerprint, schedule
+            point.remarks.extend(check_changes(point.checkpoint, *now, allowed=config.allow_changes))
+    return RunContext(run_dir, schedule, pyramid, architecture, description, point)
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
-    """The images, prepared if need be: on a disk of all machines once; one rank per machine checks them."""
+    """The images, prepared if need be: once on a disk that machines share, and checked by one rank per machine."""
     largest_batch = max(phase.batch for phase in schedule.phases)
     unchecked = replace(config.data, verify=False)
     with group.collective_errors():
-        # Before those of other machines find nothing, too.
+        # Before other machines find nothing, too.
         if group.is_main and group.world_size > group.local_world_size:
             open_data(unchecked, schedule.final_resolution, largest_batch)
     for turn in (True, False):
@@ -181,14 +171,14 @@ def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup
 
 def facts(description: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be the same on all ranks, by name."""
-    keys = {key: value for key, value in flatten(description) if key not in OWN_KEYS}
-    config = {key: value for key, value in keys.items() if not key.startswith("versions.")}
-    return {"code": code_in_use(), "torch": description["versions"]["torch"], **config}
+    values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
+    ours = {"code": code_in_use(), "torch": description["versions"]["torch"]}
+    return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
 
 
 def init_or_restore(config: TrainConfig, context: RunContext, trainer: Trainer, group: ProcessGroup) -> list[str]:
-    """Put the trainer where the run goes on, the same on all ranks; what there is to say about it."""
-    remarks, checkpoint, state = [*context.remarks], context.resume_point.checkpoint, trainer.state
+    """Put the trainer into the state that the run starts from, the same on all ranks; returns lines to log."""
+    remarks, checkpoint, state = [*context.resume_point.remarks], context.resume_point.checkpoint, trainer.state
     with group.collective_errors():
         if checkpoint is not None:
             checkpoint.restore(state)
@@ -209,35 +199,24 @@ def init_or_restore(config: TrainConfig, context: RunContext, trainer: Trainer, 
 
 @contextmanager
 def writing(config: TrainConfig, context: RunContext, state: State, group: ProcessGroup) -> Iterator[str]:
-    """The run directory, made and described, with a line about the disk; rank 0 alone writes.
+    """A line about the disk, where rank 0 has created and described the run directory.
 
     Raises UserError when there is not enough space, then or later.
     """
-    if not group.is_main:
-        with group.collective_errors():
-            pass
-        yield ""
-        return
-    run_dir = context.run_dir
-    need = disk_need(
-        context.schedule,
-        checkpoints=config.checkpoint,
-        monitor=config.monitor,
-        state=state,
-        pyramid=context.pyramid,
-        description=context.description,
-        moments=group.world_size if sends_sparse_updates(config, group) else 1,
-    )
+    run_dir, disk, needed = context.run_dir, "", 0
     try:
         with group.collective_errors():
-            disk = require_disk(run_dir, need)
-            create_run_dir(run_dir)
-            write_config(run_dir, context.description)
+            if group.is_main:
+                moments = group.world_size if sends_sparse_updates(config, group) else 1
+                need = disk_need(config, context.schedule, state, context.pyramid, context.description, moments=moments)
+                needed, disk = need.checkpoint, require_disk(run_dir, need)
+                create_run_dir(run_dir)
+                write_config(run_dir, context.description)
         yield disk
     except OSError as error:
         ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)
-        if error.errno in REFUSED_WRITES or ours:
-            raise refused_by_disk(run_dir, error, need.checkpoint) from error
+        if group.is_main and (error.errno in REFUSED_WRITES or ours):
+            raise refused_by_disk(run_dir, error, needed) from error
         raise
 
 
@@ -245,8 +224,8 @@ def introduce(
     reporter: NullReporter, state: State, context: RunContext, config: TrainConfig, needs: dict[str, str]
 ) -> None:
     """Report what is about to happen, and what it needs."""
-    schedule, pyramid = context.schedule, context.pyramid
-    g, d, side = count_parameters(state.g.network), count_parameters(state.d.network), pyramid.resolution
+    schedule, pyramid, side = context.schedule, context.pyramid, context.pyramid.resolution
+    g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution
     lines = {
         "Run directory": str(context.run_dir),
@@ -261,7 +240,7 @@ def introduce(
 
 
 def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGroup, cores: int) -> list[str]:
-    """What to say when elastic training, with its one thread per rank, could use more of this machine's `cores`."""
+    """A remark if elastic training, with its one thread per rank, could use more of this machine's `cores`."""
     useful = min(cores, *(partition.chunks(phase.batch) for phase in config.schedule.build().phases))
     enough = useful <= group.world_size or torch.get_num_threads() > 1
     if not config.elastic or group.device.type != "cpu" or enough:

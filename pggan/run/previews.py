@@ -1,4 +1,4 @@
-"""The pictures that a run makes of itself: a grid of reals, and of the same latents throughout the training."""
+"""The pictures that a run makes of itself: a grid of reals, and fakes of the same latents throughout the training."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pggan.sampling.generate import generate
 from pggan.sampling.images import Pixels, contact_sheet, save_png
 from pggan.sampling.latents import seed_latents
 
-BATCH_SIZE = 8  # drawn at once: of 1024x1024, each image takes hundreds of megabytes
+BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 
 
 class Previews:
@@ -26,12 +26,12 @@ class Previews:
         self.schedule, self.folder, self.reporter = schedule, folder, reporter
 
     def show_reals(self, pyramid: ImagePyramid) -> None:
-        """reals.png: the first images of the set, at the final resolution."""
-        count = min(self.columns * self.rows, pyramid.images)
-        self._show("reals", pyramid.read(self.schedule.final_resolution, np.arange(count)), "reals.png", 0)
+        """Write reals.png: the first images of the set, at the final resolution."""
+        indices = np.arange(min(self.columns * self.rows, pyramid.images))
+        self._show("reals", pyramid.read(self.schedule.final_resolution, indices), "reals.png", 0)
 
     def show_fakes(self, g_ema: Generator, phase: Phase, images: int) -> None:
-        """fakes-<images>.png: the averaged generator's faces of seeds 0, 1, 2 …, the same ones every time."""
+        """Write fakes-<images>.png: the averaged generator's images of seeds 0, 1, 2 …, the same ones every time."""
         count, labels = self.columns * self.rows, g_ema.architecture.labels
         latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
         classes = torch.arange(count) % labels if labels else None

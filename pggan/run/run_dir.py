@@ -13,8 +13,6 @@ from pggan.config import TrainConfig
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import UserError
 
-LOG_FILE = "train.log"
-
 
 def choose_run_dir(config: TrainConfig) -> Path:
     """The directory that `config` names, or a new one under outputs/<name>/; nothing is created yet."""
@@ -29,7 +27,7 @@ def choose_run_dir(config: TrainConfig) -> Path:
 
 
 def create_run_dir(path: Path) -> None:
-    """Make the directories of a run; raises UserError when that can't be done."""
+    """Create the directories of a run; raises UserError when that can't be done."""
     try:
         for directory in (path / "samples", path / "checkpoints"):
             make_directory(directory)
@@ -38,19 +36,19 @@ def create_run_dir(path: Path) -> None:
 
 
 def write_config(path: Path, description: dict[str, Any]) -> None:
-    """Write config.yaml."""
+    """Write config.yaml into the run directory `path`."""
     with atomic_write(path / "config.yaml") as temporary:
         temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)))
 
 
 def append_log(run_dir: Path, text: str) -> None:
-    """Add a line to train.log, with the time."""
-    with (run_dir / LOG_FILE).open("a") as file:
+    """Append a line to train.log, with the time."""
+    with (run_dir / "train.log").open("a") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
 def rank_logger(run_dir: Path) -> Callable[[str], None]:
-    """A logger for what rank 0 may no longer be able to report: this rank's own console, and train.log."""
+    """A logger for what rank 0 may no longer be able to report: to this rank's own console, and train.log."""
 
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

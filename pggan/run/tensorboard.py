@@ -1,8 +1,8 @@
 """TensorBoard's event files, one per process that trained, without double points after a resume.
 
 `SummaryWriter` would name a file by the system clock, so that a clock set back puts a resumed run before the one that
-it continues, and would meet a full disk in a thread of its own.  Here names always sort after the files that are there,
-and every error is raised where the number is written.
+it continues, and would meet a full disk in a thread of its own.  Here names always sort after the existing files, and
+every error is raised where the number is written.
 """
 
 import os
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import image, scalar
 
@@ -32,17 +31,19 @@ class TensorBoardWriter:
         self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 
     def scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one point of a curve."""
         self._add(Event(step=step, summary=scalar(tag, value)))  # type: ignore[no-untyped-call]
 
     def picture(self, tag: str, picture: Pixels, step: int) -> None:
-        """Show a picture [H, W, C]."""
-        summary: Summary = image(tag, picture, dataformats="HWC")  # type: ignore[no-untyped-call]
-        self._add(Event(step=step, summary=summary))
+        """Write a picture [H, W, C]."""
+        self._add(Event(step=step, summary=image(tag, picture, dataformats="HWC")))  # type: ignore[no-untyped-call]
 
     def flush(self) -> None:
+        """Hand everything written to the system."""
         self._file.flush()
 
     def close(self) -> None:
+        """Flush and close the file."""
         self._file.close()
 
     def _add(self, event: Event) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
-from pggan.config import DrawConfig
+from pggan.config import SampleConfig
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
@@ -27,15 +27,11 @@ class RenderSettings:
     label: int | None
 
 
-def open_generator(config: DrawConfig) -> tuple[LoadedGenerator, RenderSettings]:
+def open_generator(config: SampleConfig) -> tuple[LoadedGenerator, RenderSettings]:
     """The generator and the settings that `config` asks for."""
     generator = load_generator(config.run, choose_device(config.device, "device"))
     settings = render_settings(
-        generator,
-        resolution=config.resolution,
-        alpha=config.alpha,
-        truncation=config.truncation,
-        label=config.label,
+        generator, resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
     )
     return generator, settings
 
@@ -43,12 +39,12 @@ def open_generator(config: DrawConfig) -> tuple[LoadedGenerator, RenderSettings]
 def render_settings(
     generator: LoadedGenerator,
     *,
-    resolution: int | None,
-    alpha: float | None,
-    truncation: float,
-    label: int | None,
+    resolution: int | None = None,
+    alpha: float | None = None,
+    truncation: float = 1.0,
+    label: int | None = None,
 ) -> RenderSettings:
-    """The settings asked for, or for None those of the newest level trained; raises UserError for what there is not."""
+    """The settings asked for, or for None those of the newest level trained; raises UserError for impossible ones."""
     architecture = generator.network.architecture
     if resolution is not None and resolution not in architecture.resolutions:
         raise UserError(
@@ -70,20 +66,13 @@ def render_settings(
 
 
 def render(generator: LoadedGenerator, latents: Tensor, settings: RenderSettings) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z], drawn one at a time.
+    """Images uint8 [N, R, R, C] of `latents` [N, Z], one at a time.
 
     The arithmetic of a batch can depend on its size, and a seed's face must not.
     """
     classes = None if settings.label is None else torch.full((len(latents),), settings.label)
-    return generate(
-        generator.network,
-        latents,
-        classes,
-        settings.resolution,
-        settings.alpha,
-        batch_size=1,
-        truncation=settings.truncation,
-    )
+    network, resolution, alpha = generator.network, settings.resolution, settings.alpha
+    return generate(network, latents, classes, resolution, alpha, batch_size=1, truncation=settings.truncation)
 
 
 @torch.no_grad()
@@ -98,12 +87,13 @@ def generate(
     truncation: float = 1.0,
 ) -> Pixels:
     """Images uint8 [N, R, R, C] of `latents` [N, Z] and `classes` [N], in batches; of one class if truncated."""
-    device = network.weights[0].device
-    labels = _one_hot(network, classes)
+    device, labels = network.weights[0].device, None
+    if classes is not None:
+        labels = torch.nn.functional.one_hot(classes, network.architecture.labels).float().to(device)  # [N, L]
     center = None if truncation == 1 else _center(network, None if labels is None else labels[:1])
     images = []
     for part in torch.split(torch.arange(len(latents)), batch_size):
-        features = network.features(latents[part].to(device), None if labels is None else labels[part].to(device))
+        features = network.features(latents[part].to(device), None if labels is None else labels[part])
         if center is not None:
             features = torch.lerp(center, features, truncation)
         images.append(to_bytes(network.grow(features, resolution, alpha)))
@@ -116,14 +106,6 @@ def _center(network: Generator, label: Tensor | None) -> Tensor:
     The generator normalises its latents, so scaling those changes nothing; its first features are the place where
     typical and extreme faces differ.
     """
-    device = network.weights[0].device
     latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    labels = None if label is None else label.expand(CENTER_SEEDS, -1).to(device)
-    return network.features(latents.to(device), labels).mean(0, keepdim=True)
-
-
-def _one_hot(network: Generator, classes: Tensor | None) -> Tensor | None:
-    """`classes` [N] as float32 [N, L]; None without classes."""
-    if classes is None:
-        return None
-    return torch.nn.functional.one_hot(classes, network.architecture.labels).float()
+    labels = None if label is None else label.expand(CENTER_SEEDS, -1)
+    return network.features(latents.to(network.weights[0].device), labels).mean(0, keepdim=True)

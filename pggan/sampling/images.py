@@ -1,4 +1,4 @@
-"""Tensors to pictures: bytes, grids, PNG and animated files."""
+"""Tensors to pictures: bytes, grids, PNG and animated files.  N images, R resolution, C channels."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to 
 
 
 def to_bytes(images: Tensor) -> Pixels:
-    """[N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
+    """Images [N, C, R, R] in [-1, 1] as uint8 [N, R, R, C], rounded and clipped."""
     scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
     pixels: Pixels = scaled.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
     return pixels
 
 
 def grid(images: Pixels, columns: int) -> Pixels:
-    """uint8 [N, R, R, C] to one picture [rows * R, columns * R, C], row by row; missing ones are black."""
+    """Images [N, R, R, C] as one picture [rows * R, columns * R, C], row by row; missing ones are black."""
     rows = -(-len(images) // columns)
     _, height, width, channels = images.shape
     padded = np.zeros((rows * columns, height, width, channels), np.uint8)
@@ -48,13 +48,13 @@ def enlarge(images: Pixels, factor: int) -> Pixels:
 
 
 def to_pil(picture: Pixels) -> Image.Image:
-    """[H, W, C]: one channel is grey, three RGB, four RGBA; of any other number, the first is shown as grey."""
+    """A picture [H, W, C] for PIL: grey, RGB or RGBA; of any other number of channels, the first as grey."""
     channels = picture.shape[2]
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
 def save_png(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C], whole or not at all."""
+    """Write one picture [H, W, C] atomically."""
     with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG")
 
@@ -62,30 +62,23 @@ def save_png(picture: Pixels, path: Path) -> None:
 def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:
     """Write an endless animation of pictures [H, W, C], losslessly, as .webp or .gif."""
     most = LARGEST_SIDE[path.suffix.lower()]
-    if max(frames[0].shape[:2]) > most:
-        height, width = frames[0].shape[:2]
+    height, width = frames[0].shape[:2]
+    if max(height, width) > most:
         raise UserError(
             f"{path}: frames of {width}x{height} pixels are more than the {most} that such a file can have.",
             "Take a smaller zoom, grid or resolution.",
         )
     first, *others = [to_pil(frame) for frame in frames]
-    options = {
-        "save_all": True,
-        "append_images": others,
-        "duration": round(1000 / frames_per_second),
-        "loop": 0,
-    }
+    kind = {"format": "WEBP", "lossless": True} if path.suffix.lower() == ".webp" else {"format": "GIF"}
+    duration = round(1000 / frames_per_second)  # milliseconds
     with atomic_write(path) as temporary:
-        if path.suffix.lower() == ".webp":
-            first.save(temporary, format="WEBP", lossless=True, **options)
-        else:
-            first.save(temporary, format="GIF", **options)
+        first.save(temporary, save_all=True, append_images=others, duration=duration, loop=0, **kind)
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
-    """`out`, from `key`, as a path that can be written, its directory made.
+    """`out`, from `key`, as a path in a directory that exists now.
 
-    Raises UserError for another ending, or for a directory that can't be.
+    Raises UserError for an ending that is not among `kinds`, or when the directory can't be created.
     """
     path = Path(out)
     if path.suffix.lower() not in kinds:
@@ -95,7 +88,7 @@ def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
 
 
 def make_folder(path: Path, key: str) -> None:
-    """Make the directory `path`, for `key`; raises UserError when that can't be done."""
+    """Create the directory `path`; raises UserError, naming `key`, when that can't be done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

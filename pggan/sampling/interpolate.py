@@ -10,11 +10,11 @@ from pggan.config.notation import parse_grid, parse_seeds
 from pggan.core.errors import UserError
 from pggan.sampling.generate import open_generator, render
 from pggan.sampling.images import ANIMATED, check_output, enlarge, grid, save_frames, save_png
-from pggan.sampling.latents import interpolate_path, random_walk, seed_latents
+from pggan.sampling.latents import interpolate_path, lerp, random_walk, seed_latents, slerp
 
 
 def run(config: InterpolateConfig) -> int:
-    """Write the frames side by side (.png), or one after the other (.webp, .gif).
+    """Write the frames side by side (.png), or one after the other (.webp, .gif); returns the exit code.
 
     An animation with a grid shows that many paths at once, each through its own seeds; a picture with a grid breaks
     its frames into rows.
@@ -25,11 +25,8 @@ def run(config: InterpolateConfig) -> int:
     generator, settings = open_generator(config)
     out = check_output(config.out, (".png", *ANIMATED))
     size = generator.network.architecture.latent_size
-    count = columns * rows if animated else 1
-    drawn = [
-        enlarge(render(generator, latents_of_path(config, seeds, number, size), settings), config.zoom)
-        for number in range(count)
-    ]
+    paths = [latents_of_path(config, seeds, number, size) for number in range(columns * rows if animated else 1)]
+    drawn = [enlarge(render(generator, latents, settings), config.zoom) for latents in paths]
     if animated:
         save_frames([grid(frames, columns) for frames in np.stack(drawn, axis=1)], out, config.fps)
     else:
@@ -48,7 +45,5 @@ def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, si
             f"path={config.path.value} goes from one seed to the next, and there is one.",
             "Give at least two, for example seeds=[1,5,9]; path=walk needs only one.",
         )
-    between = "lerp" if config.path is InterpolationPath.lerp else "slerp"
-    return interpolate_path(
-        seed_latents(shifted, size), config.frames, between, closed=config.path is InterpolationPath.loop
-    )
+    between, closed = lerp if config.path is InterpolationPath.lerp else slerp, config.path is InterpolationPath.loop
+    return interpolate_path(seed_latents(shifted, size), config.frames, between, closed)

@@ -1,8 +1,9 @@
-"""How latents are drawn and joined.  Pure functions of seeds: the same seed gives the same face everywhere.
+"""Latents of seeds, and paths between them.  Pure functions: the same seed gives the same face everywhere.
 
 Z latent size, F frames.
 """
 
+from collections.abc import Callable
 from math import pi
 
 import torch
@@ -22,12 +23,12 @@ def seed_latents(seeds: list[int], size: int) -> Tensor:
 
 
 def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Straight line: latents [F, Z] at `weights` [F] between two latents [Z]."""
+    """Latents [F, Z] on the straight line between two latents [Z], at `weights` [F]."""
     return torch.lerp(start, end, weights[:, None])
 
 
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Great circle: directions turn evenly, lengths change evenly.  Latents [F, Z] at `weights` [F].
+    """Latents [F, Z] on the great circle between two latents [Z], at `weights` [F]; lengths change evenly.
 
     Source: Shoemake 1985.  The generator normalises its input, so only the direction matters to it.
     """
@@ -42,27 +43,27 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     return latents
 
 
-def interpolate_path(keys: Tensor, frames: int, between: str, closed: bool) -> Tensor:
-    """Latents [F, Z] that pass through `keys` [K, Z] in order; back to the first if `closed`.
+def interpolate_path(
+    keys: Tensor, frames: int, between: Callable[[Tensor, Tensor, Tensor], Tensor], closed: bool
+) -> Tensor:
+    """Latents [F, Z] that pass through `keys` [K, Z] in order, joined by `between`; back to the first if `closed`.
 
     Open paths show both ends; a closed one leaves out the last frame, which would repeat the first.
     """
-    join = {"slerp": slerp, "lerp": lerp}[between]
     legs = len(keys) if closed else len(keys) - 1
     positions = torch.arange(frames) * (legs / (frames if closed else max(frames - 1, 1)))
     found = []
     for position in positions:
         leg = min(int(position), legs - 1)
-        weight = (position - leg).reshape(1)
-        found.append(join(keys[leg], keys[(leg + 1) % len(keys)], weight)[0])
+        found.append(between(keys[leg], keys[(leg + 1) % len(keys)], (position - leg).reshape(1))[0])
     return torch.stack(found)
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
     """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
 
-    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] with unit mean square.
-    Source: the official video script.
+    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] whose mean square over all
+    frames is 1.  Another number of frames is another walk.  Source: the official video script.
     """
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]

@@ -12,7 +12,7 @@ from pggan.sampling.latents import seed_latents
 
 
 def run(config: SampleConfig) -> int:
-    """Write a grid (out=….png), or one file per seed (out=DIRECTORY)."""
+    """Write a grid (out=….png), or one file per seed (out=DIRECTORY); returns the exit code."""
     seeds = parse_seeds(config.seeds)
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (ceil(sqrt(len(seeds))), len(seeds))
     if columns * rows < len(seeds):

@@ -1,4 +1,4 @@
-"""A trainer out of a configuration: networks, state, gradient reducer, memory fit.  The only place that composes one."""
+"""Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache

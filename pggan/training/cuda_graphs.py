@@ -3,7 +3,6 @@
 import gc
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +12,15 @@ from pggan.core.errors import UserError
 from pggan.training.inputs import StepInputs, StepSpec
 
 WARMUP_STEPS = 3  # eager ones, which allocate what a capture must find there: moments, workspaces, kernels
-Step = Callable[[StepInputs], dict[str, Tensor]]
+Metrics = dict[str, Tensor]  # named values of one step, not reduced
+Step = Callable[[StepInputs], Metrics]
 
 
 class CudaGraphs:
     """The captured steps of a trainer, kept as long as the phase lasts."""
 
     def __init__(
-        self,
-        step: Step,
-        abort_step: Callable[[], None],
-        any_rank: Callable[[bool], bool],
-        log: Callable[[str], None],
+        self, step: Step, abort_step: Callable[[], None], any_rank: Callable[[bool], bool], log: Callable[[str], None]
     ) -> None:
         """Args: abort_step: clears away what a failed capture left; any_rank: as of `Trainer`."""
         self.enabled = True
@@ -32,8 +28,8 @@ class CudaGraphs:
         self._steps: Counter[StepSpec] = Counter()
         self._captured: dict[StepSpec, CapturedStep] = {}
 
-    def replay(self, inputs: StepInputs) -> dict[str, Tensor] | None:
-        """The step as one launch; None where it is to be taken eagerly: before the warm-up, or if capture fails."""
+    def replay(self, inputs: StepInputs) -> Metrics | None:
+        """Take the step as one launch; None where it is to be taken eagerly: in the warm-up, or if capture fails."""
         spec = inputs.spec
         self._steps[spec] += 1
         if not self.enabled or self._steps[spec] <= WARMUP_STEPS:
@@ -72,11 +68,9 @@ class CapturedStep:
 
     def __init__(self, step: Step, inputs: StepInputs) -> None:
         self.inputs = static_inputs(inputs)
-        self._replay: Callable[[], None]
-        self._metrics: dict[str, Tensor]
         self._replay, self._metrics = capture(lambda: step(self.inputs))
 
-    def replay(self, inputs: StepInputs) -> dict[str, Tensor]:
+    def replay(self, inputs: StepInputs) -> Metrics:
         """Take the step with these inputs."""
         for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
             if isinstance(static, Tensor):
@@ -97,13 +91,13 @@ def static_inputs(inputs: StepInputs) -> StepInputs:
     return static._replace(**settings)  # type: ignore[arg-type]
 
 
-def capture(function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Capture what `function` does on the device, without doing it; returns the replay, and what it returned.
+def capture(function: Callable[[], Metrics]) -> tuple[Callable[[], None], Metrics]:
+    """Capture what `function` does on the device, without doing it; returns the replay, and what `function` returned.
 
-    Raises RuntimeError if that can't be done, and UserError if CUDA is of no use after trying.
+    Raises RuntimeError if that can't be done, and UserError if CUDA is unusable after the attempt.
     """
     torch.cuda.synchronize()
-    gc.collect()  # or memory that is given back meanwhile would break the capture off
+    gc.collect()  # memory that is given back during a capture would end it
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.

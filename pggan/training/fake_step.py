@@ -23,7 +23,7 @@ from pggan.losses.base import Loss
 from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer, Handle
-from pggan.optim.state import State, Trainable, new_state
+from pggan.optim.state import Trainable, new_state
 from pggan.training.op_counter import OpCounter
 from pggan.training.passes import Passes
 from pggan.training.step import Trainer
@@ -81,11 +81,8 @@ class FakeStep:
 
     def cost(self, phase: Phase, loss: Loss, options: ComputeOptions) -> StepCost:
         """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
-        counter, count, interval = (
-            self._counted(phase, loss, options),
-            self.count(phase, loss, options.dtype),
-            loss.reg_interval,
-        )
+        counter, count = self._counted(phase, loss, options), self.count(phase, loss, options.dtype)
+        interval = loss.reg_interval
         moved = (count.moved_bytes[0] + (interval - 1) * count.moved_bytes[1]) // interval
         return StepCost(int(count.flops.mean(interval)), moved, counter.peak, counter.operations)
 
@@ -107,7 +104,7 @@ class FakeStep:
             backward=plain.flops - forward.total(),
             penalty=full.flops - plain.flops,
         )
-        return Count(flops, (full.moved, plain.moved), *lengths.of(self.state))
+        return Count(flops, (full.moved, plain.moved), lengths.found[id(self.state.g)], lengths.found[id(self.state.d)])
 
     def _counted(self, phase: Phase, loss: Loss, options: ComputeOptions) -> OpCounter:
         with self.mode:
@@ -120,22 +117,12 @@ class FakeStep:
                 self._step(phase, loss, options, penalties=True)
         return counter
 
-    def _step(
-        self,
-        phase: Phase,
-        loss: Loss,
-        options: ComputeOptions,
-        *,
-        penalties: bool,
-        passes: Passes | None = None,
-        reducer: GradientReducer | None = None,
-    ) -> None:
+    def _step(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
         a, count = self.state.g_ema.architecture, phase.batch
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
-        trainer = Trainer(self.state, loss, ComputeOptions(), reducer=reducer, reset_at_phase=False)
-        trainer.options, trainer.passes = options, passes or Passes()
+        trainer = Trainer(self.state, loss, options, reset_at_phase=False, **{"passes": Passes(), **others})
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 
@@ -153,9 +140,9 @@ def _counted_passes(counter: OpCounter, flops: Counter[str]) -> Passes:
     """The passes of a step, which add up their operations in `flops` by name."""
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
             before = counter.flops
-            result = function(*arguments)
+            result = function(*arguments, **options)
             flops[name] += counter.flops - before
             return result
 
@@ -170,10 +157,6 @@ class _GradientLengths(GradientReducer):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[int, int] = {}
-
-    def of(self, state: State) -> tuple[int, int]:
-        """Those of G and D."""
-        return self.found[id(state.g)], self.found[id(state.d)]
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         self.found[id(trainable)] = sum(weight.numel() for weight in trainable.weights_in_use)

@@ -1,4 +1,4 @@
-"""The forward passes of a training step: fakes, D's terms and G's terms, as they are or compiled.
+"""The forward passes of a training step: fakes, D's terms and G's terms, eager or compiled.
 
 N batch, Z latent size, C channels, R resolution.
 """
@@ -24,7 +24,7 @@ def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | N
 
 
 def d_forward(
-    state: State, spec: StepSpec, reals: Reals, mix: Tensor | None, fakes: Tensor, alpha: float | Tensor
+    state: State, spec: StepSpec, reals: Reals, fakes: Tensor, alpha: float | Tensor, *, mix: Tensor | None
 ) -> LossTerms:
     """D's terms for `reals` and `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=spec.resolution, alpha=alpha)

@@ -1,4 +1,4 @@
-"""One training step, and the one way to take it: `Trainer.step`.  No I/O, no configuration, no rank.
+"""One training step, and the only entry that takes it: `Trainer.step`.  No I/O, no configuration, no rank.
 
 N batch, C channels, R resolution of the phase.
 """
@@ -18,12 +18,10 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
-from pggan.training.cuda_graphs import CudaGraphs
+from pggan.training.cuda_graphs import CudaGraphs, Metrics
 from pggan.training.inputs import StepInputs, draw_inputs, micro_batches
 from pggan.training.oom_probe import OomProbe, out_of_memory
 from pggan.training.passes import Passes, compiled_passes
-
-Metrics = dict[str, Tensor]  # named values of one step, not reduced
 
 
 class Trainer:
@@ -38,6 +36,7 @@ class Trainer:
         reducer: GradientReducer | None = None,
         indices: Callable[[int], Tensor | None] = lambda batch: None,
         micro_batch_sizes: Mapping[tuple[int, int], int] | None = None,
+        passes: Passes | None = None,
         reset_at_phase: bool = True,
         capture: bool = False,
         probe_memory: bool = False,
@@ -47,16 +46,17 @@ class Trainer:
         """Args: indices: from a batch's size to the positions in it that this rank has; None for all.
 
         micro_batch_sizes: images per pass by (resolution, batch), where the whole batch is too large.
+        passes: the forward passes, where not those that `options` ask for.
         reset_at_phase: forget Adam's moments when a phase begins.  capture: replay CUDA graphs.
         probe_memory: try the first step of every kind, to find micro-batches that the memory suffices for.
-        any_rank: whether something is so on any of the ranks.  log: is told what does not work here.
+        any_rank: whether something is so on any of the ranks.  log: called with what does not work here.
         """
         self.state, self.loss, self.options = state, loss, options
         self.reducer = reducer or GradientReducer()
         self.indices = indices
-        self.micro_batch_sizes = dict(micro_batch_sizes or {})
+        self.micro_batch_sizes: dict[tuple[int, int], int | None] = {**(micro_batch_sizes or {})}
         self.reset_at_phase = reset_at_phase
-        self.passes = compiled_passes() if options.compiled else Passes()
+        self.passes = passes or (compiled_passes() if options.compiled else Passes())
         self.log = log
         self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._log) if capture else None
         self.oom_probe = OomProbe(self._try_step, any_rank, self._log) if probe_memory else None
@@ -69,22 +69,26 @@ class Trainer:
         if phase.index != self.state.phase_index:
             self.begin_phase()
         self.reducer.begin_step(phase, self.state.images)
-        size = self.micro_batch_sizes.get((phase.resolution, phase.batch))
+        architecture, kind = self.state.g_ema.architecture, (phase.resolution, phase.batch)
+        size = self.micro_batch_sizes.get(kind, self.options.micro_batch_size)
         inputs = draw_inputs(
             phase,
             reals,
             self.loss,
             rng,
-            latent_size=self.state.g_ema.architecture.latent_size,
+            latent_size=architecture.latent_size,
             ema_decay=ema_decay,
-            options=self.options if size is None else replace(self.options, micro_batch_size=size),
+            options=replace(self.options, micro_batch_size=size),
             indices=self.indices(phase.batch),
         )
         if self.oom_probe is not None:
-            inputs = self._probed(inputs)
+            inputs = self.oom_probe.fitting(inputs, architecture.stddev_group)
+            self.micro_batch_sizes[kind] = inputs.spec.options.micro_batch_size
         metrics = None if self.graphs is None else self.graphs.replay(inputs)
-        if metrics is None:
-            metrics = self._eager_step(inputs)
+        try:
+            metrics = metrics or self._train_step(inputs)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(inputs.spec) from error
         self.state.images += phase.batch
         self.state.phase_index = phase.index
         return metrics
@@ -102,26 +106,13 @@ class Trainer:
         if self.oom_probe is not None:
             self.oom_probe.clear()
 
-    def _eager_step(self, inputs: StepInputs) -> Metrics:
-        try:
-            return self._train_step(inputs)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(inputs.spec) from error
-
     def _train_step(self, inputs: StepInputs) -> Metrics:
         return train_step(self.state, inputs, self.passes, self.reducer)
 
-    def _probed(self, inputs: StepInputs) -> StepInputs:
-        assert self.oom_probe is not None, "called where there is one"
-        if self.graphs is not None and not self.oom_probe.knows(inputs.spec):
-            self.graphs.release_memory()  # which eager steps can't use
-        options = self.oom_probe.fitting_options(inputs, self.state.g_ema.architecture.stddev_group)
-        if options.micro_batch_size is not None and options != inputs.spec.options:
-            self.micro_batch_sizes[inputs.spec.resolution, inputs.spec.batch] = options.micro_batch_size
-        return inputs._replace(spec=replace(inputs.spec, options=options))
-
     def _try_step(self, inputs: StepInputs) -> bool:
         """Whether the memory suffices for a step, whose gradients stay on this rank; the state is as before."""
+        if self.graphs is not None:
+            self.graphs.release_memory()  # which eager steps can't use
         saved = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in self.state.tensors().items()
@@ -134,8 +125,7 @@ class Trainer:
         finally:
             self._abort_step()
             self.state.load_tensors(saved)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
 
     def _abort_step(self) -> None:
         """Clear away what a step that did not come to its end has left."""
@@ -157,7 +147,7 @@ def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: Gradie
         with torch.no_grad(), cached_weights(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_d, part.reals.labels, alpha)  # [N, C, R, R]
         with cached_weights(d.network, spec.options):
-            d_terms = passes.d(state, spec, part.reals, part.mix, fakes, alpha)  # {name: [N]}
+            d_terms = passes.d(state, spec, part.reals, fakes, alpha, mix=part.mix)  # {name: [N]}
             terms.append(backward(d, d_terms, spec.batch, reducer))
     d_loss = reducer.all_reduce(d, spec.batch)
 

@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.sources.avatars import BACKGROUNDS, avatar_styles, render_avatars
+from pggan.data.format.layout import Layout
+from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources import avatars
+from pggan.data.sources.avatars import BACKGROUNDS, AvatarSource, avatar_styles
 
 pytest.importorskip("dicebear")
 pytest.importorskip("dicebear_styles")
 pytest.importorskip("resvg_py")
+
+
+def draw(destination, *, style="toon-head", count=8, resolution=32, workers=1):
+    options = Options(max_resolution=resolution, channels=3)
+    return prepare(AvatarSource(style, count, resolution), destination, options, workers=workers)
 
 
 def contents(pyramid):
@@ -20,17 +29,26 @@ def contents(pyramid):
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory):
-    return render_avatars(tmp_path_factory.mktemp("avatars") / "set", count=8, resolution=32, workers=1)
+    return draw(tmp_path_factory.mktemp("avatars") / "set")
 
 
-def test_two_renders_are_equal_byte_by_byte_with_any_number_of_workers(faces, tmp_path):
+@pytest.fixture
+def drawn(monkeypatch):
+    """One item for every face that is drawn."""
+    items, style_of = [], avatars._style
+    monkeypatch.setattr(avatars, "_style", lambda style: items.append(style) or style_of(style))
+    return items
+
+
+def test_two_drawings_are_equal_byte_by_byte_with_any_number_of_workers(faces, tmp_path):
+    shards = {name: digest for name, digest in contents(faces).items() if name.endswith((".bin", ".json"))}
     for workers in (1, 2):
-        again = render_avatars(tmp_path / f"by{workers}", count=8, resolution=32, workers=workers)
-        assert contents(again) == contents(faces)
+        again = contents(draw(tmp_path / f"by{workers}", workers=workers))
+        assert {name: again[name] for name in shards} == shards
 
 
 def test_a_face_depends_on_its_number_and_not_on_the_count(faces, tmp_path):
-    fewer = render_avatars(tmp_path / "set", count=3, resolution=32, workers=1)
+    fewer = draw(tmp_path / "set", count=3)
     np.testing.assert_array_equal(fewer.read(32, np.arange(3)), faces.read(32, np.arange(3)))
 
 
@@ -47,26 +65,50 @@ def test_every_corner_has_one_of_the_background_colours(faces):
 
 def test_a_lower_resolution_is_drawn_like_a_higher_one(faces, tmp_path):
     # Both come from a drawing of 64 pixels, so one is the block mean of the other but for rounding twice.
-    lower = render_avatars(tmp_path / "set", count=8, resolution=16, workers=1).read(16, np.arange(8))
+    lower = draw(tmp_path / "set", resolution=16).read(16, np.arange(8))
     difference = lower.astype(int) - faces.read(16, np.arange(8)).astype(int)
     assert np.abs(difference).max() <= 1
 
 
+def test_an_interrupted_drawing_goes_on_where_it_was(faces, tmp_path, drawn, monkeypatch, capsys):
+    write = Layout.write
+
+    def interrupted(self, slot, levels):
+        if slot == 5:
+            raise KeyboardInterrupt
+        write(self, slot, levels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Layout, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            draw(tmp_path / "set")
+    assert len(drawn) == 6
+    drawn.clear()
+    assert draw(tmp_path / "set").fingerprint == faces.fingerprint
+    assert len(drawn) == 3
+    assert "Drawing avatars" in capsys.readouterr().err
+
+
+def test_each_face_is_drawn_once(tmp_path, drawn):
+    draw(tmp_path / "set")
+    assert len(drawn) == 8
+
+
 def test_the_dataset_names_the_artist_and_the_licence(faces):
-    assert faces.source["style"] == "toon-head"
+    assert (faces.source["kind"], faces.source["name"]) == ("avatars", "toon-head")
     assert faces.source["credit"]["creator"]["name"] == "Johan Melin"
     assert faces.source["credit"]["license"]["name"] == "CC BY 4.0"
 
 
 def test_another_style_can_be_drawn(tmp_path):
-    pyramid = render_avatars(tmp_path / "set", style="avataaars", count=1, resolution=4, workers=1)
+    pyramid = draw(tmp_path / "set", style="avataaars", count=1, resolution=4)
     assert pyramid.source["credit"]["creator"]["name"] == "Pablo Stanley"
 
 
-def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all(tmp_path):
+def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all():
     assert "toon-head" in avatar_styles()
     with pytest.raises(UserError, match="no avatar style 'toonhead'") as raised:
-        render_avatars(tmp_path / "set", style="toonhead", count=1, resolution=32, workers=1)
+        AvatarSource("toonhead", 1, 32)
     assert "'toon-head'" in raised.value.remedy
     assert "avatar_styles" in raised.value.remedy
 
@@ -74,18 +116,13 @@ def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all(tmp_p
 @pytest.mark.parametrize(("count", "resolution"), [(0, 32), (-1, 32), (1, 33), (1, 2)])
 def test_impossible_numbers_are_refused(tmp_path, count, resolution):
     with pytest.raises(UserError):
-        render_avatars(tmp_path / "set", count=count, resolution=resolution, workers=1)
+        draw(tmp_path / "set", count=count, resolution=resolution)
     assert not (tmp_path / "set").exists()
 
 
-def test_an_existing_destination_is_refused(faces):
-    with pytest.raises(UserError, match="exists already"):
-        render_avatars(faces.path, count=1, resolution=4, workers=1)
-
-
-def test_a_missing_package_is_named_with_the_way_to_install_it(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "resvg_py", raising=False)
     monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda *arguments: None)
     with pytest.raises(UserError, match="resvg_py") as raised:
-        render_avatars(tmp_path / "set", count=1, resolution=4, workers=1)
+        AvatarSource("toon-head", 1, 4)
     assert 'pip install "pggan[avatars]"' in raised.value.remedy

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli.compose import compose, main
+from pggan.cli.compose import compose
+from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated

@@ -1,27 +1,43 @@
-"""Going on with something changed, and beginning with the weights of another run."""
+"""Resuming with something changed, and beginning with the weights of another run."""
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
-from pggan.checkpoints.read import load_generator, newest_checkpoint
+from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
+from pggan.training.step import Trainer
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tiny_config, tmp_path_factory) -> Path:
+    """A run that was stopped at 104 of 160 images."""
+    run_dir, step = tmp_path_factory.mktemp("stopped"), Trainer.step
+
+    def stopping_step(self, *arguments):
+        metrics = step(self, *arguments)
+        if self.state.images == 104:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", stopping_step)
+        assert train.run(tiny_config(f"run_dir={run_dir}")) == EXIT_INTERRUPTED
+    return run_dir
 
 
 @pytest.fixture
-def stopped(finished_run, tiny_config, tmp_path, after_step) -> Path:
-    """A run that was stopped at 104 of 160 images."""
-    after_step(lambda state: state.images == 104 and os.kill(os.getpid(), signal.SIGTERM))
-    run_dir = tmp_path / "run"
-    assert train.run(tiny_config(f"run_dir={run_dir}")) == EXIT_INTERRUPTED
-    after_step(lambda state: None)
-    return run_dir
+def stopped(stopped_once, tmp_path) -> Path:
+    """The same, to write to."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
 
 
 def changed_lines(run_dir: Path) -> list[str]:
@@ -35,7 +51,7 @@ ALLOWED = {
     "checkpoint.milestones=[120]": "checkpoint.milestones: [] -> [120] (allowed)",
     "schedule.total_images=168": "schedule.total_images: None -> 168 (allowed)",
     "schedule.batch={4: 8, 16: 4}": "schedule.batch: 8 -> {'4': 8, '16': 4} (allowed)",
-    "ema.rampup=0.1": "average.ramp_up: 0.05 -> 0.1 (allowed)",
+    "ema.rampup=0.1": "ema.rampup: 0.05 -> 0.1 (allowed)",
     "loss.drift=0.01": "loss.drift: 0.001 -> 0.01 (allowed)",
 }
 
@@ -89,8 +105,6 @@ def test_a_mistyped_allowance_is_refused(stopped, tiny_config):
 
 @pytest.mark.fault(25)
 def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid, tmp_path):
-    import shutil
-
     data = tmp_path / "data"
     make_pyramid(data)
     config = tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={data}")
@@ -108,15 +122,15 @@ def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid,
 # ---- resume= and init_from= --------------------------------------------------------------------------------
 
 
-def test_resume_with_a_path_goes_on_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
+def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
     after_step(lambda state: state.images == 128 and os.kill(os.getpid(), signal.SIGTERM))
     config = tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped}")
     assert train.run(config) == EXIT_INTERRUPTED
     after_step(lambda state: None)
     assert train.run(config) == 0  # the same command: not from 104 again
     log = (tmp_path / "new" / "train.log").read_text()
-    assert "Going on from 104 images" in log
-    assert "Going on from 128 images" in log
+    assert "Resuming from 104 images" in log
+    assert "Resuming from 128 images" in log
     assert "this run has gone on" in log
     assert facts_of_run(stopped)["images"] == 104
 
@@ -127,9 +141,9 @@ def test_going_back_inside_a_run_is_refused(finished_run, tiny_config):
         train.run(tiny_config(f"run_dir={finished_run}", f"resume={older}"))
 
 
-def test_a_broken_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
+def test_a_corrupt_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
     (stopped / "checkpoints" / "000000104" / "generator_ema.safetensors").unlink()
-    with pytest.raises(UserError, match=r"(?s)not a whole checkpoint.*average"):
+    with pytest.raises(UserError, match=r"(?s)not a valid checkpoint.*generator_ema"):
         train.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
 
 
@@ -157,7 +171,7 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
     discriminators = log.split("discriminator: ")[1].split(" of ")[0]
     assert (discriminators == "0") == (kind == "file")
     assert facts_of_run(tmp_path)["images"] == 160
-    assert train.run(config) == 0  # the same command goes on, and does not begin anew
+    assert train.run(config) == 0  # the same command resumes, and does not begin anew
     assert "init_from= was for the beginning" in (tmp_path / "train.log").read_text()
 
 

@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from pggan.checkpoints.header import checksum_of
 from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
@@ -27,11 +30,11 @@ def test_a_file_cut_short_at_any_size_makes_the_checkpoint_before_the_newest(fin
         path = newest(run_dir) / name
         content = path.read_bytes()
         path.write_bytes(content[: min(int(share * len(content)), len(content) - 1)])
-        checkpoint, broken = newest_checkpoint(run_dir)
+        checkpoint, corrupt = newest_checkpoint(run_dir)
         assert checkpoint is not None
         assert checkpoint.images == 128
-        assert len(broken) == 1
-        assert name in broken[0]
+        assert len(corrupt) == 1
+        assert name in corrupt[0]
 
 
 @pytest.mark.fault(9)
@@ -52,24 +55,24 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
 
 
 @pytest.mark.fault(8)
-def test_the_run_goes_on_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
+def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     wanted = facts_of_run(run_dir)["state_sha256"]
     (newest(run_dir) / "generator_ema.safetensors").write_bytes(b"")
     before = (run_dir / "train.log").read_text()
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     said = (run_dir / "train.log").read_text().removeprefix(before)
-    assert said.count("Passed over a broken checkpoint") == 1
-    assert "Going on from 128 images" in said
+    assert said.count("Passed over a corrupt checkpoint") == 1
+    assert "Resuming from 128 images" in said
     assert facts_of_run(run_dir)["state_sha256"] == wanted
 
 
 @pytest.mark.fault(8)
-def test_a_run_without_any_whole_checkpoint_is_not_begun_anew(finished_run, tiny_config, tmp_path):
+def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(finished_run, tiny_config, tmp_path):
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     for directory in checkpoints_of(run_dir):
         (directory / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"(?s)no whole checkpoint.*000000160.*000000128.*Put back"):
+    with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*Put back"):
         train.run(tiny_config(f"run_dir={run_dir}"))
     assert len(checkpoints_of(run_dir)) == 2
 
@@ -88,12 +91,7 @@ def test_a_checkpoint_of_other_networks_is_refused_with_the_keys_that_differ(fin
 
 @pytest.mark.fault(11)
 def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, tiny_config, tmp_path):
-    """Files that are whole, and an optimizer state for parameters that don't exist."""
-    from safetensors.torch import load_file, save_file
-
-    from pggan.checkpoints.read import checksum_of
-    from pggan.core.atomic_io import file_sha256
-
+    """Valid files, and an optimizer state for parameters that don't exist."""
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     path = newest(run_dir) / "optimizer_g.safetensors"
     save_file({f"other.{name}": tensor for name, tensor in load_file(path).items()}, path)

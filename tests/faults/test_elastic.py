@@ -1,4 +1,4 @@
-"""Stopping and going on with several processes, the same number or another one."""
+"""Stopping and resuming with several ranks, the same number or another one."""
 
 import os
 import signal
@@ -10,52 +10,52 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
-from pggan.run.events import Trainer
+from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
-from pggan.training.step import Stepper
+from pggan.training.step import Trainer
 from tests.faults.test_stop import COMBINATIONS, LOSSES, POINTS
 from tests.processes import free_ports, in_processes, set_port, values_of
 
-SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 processes can share it
+SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 ranks can share it
 
 
 def train_and_stop(config, stops, ports):
-    """Give the same command once per port; a step before each of `stops`, the last process flags to stop.
+    """Give the same command once per port; a step before each of `stops`, the last rank is told to stop.
 
-    With several processes a wish is heard a step later.  The exit codes, and the images of this process by step.
+    With several ranks a flag counts a step later.  The exit codes, and the images of this rank by step.
     """
-    shown, waiting, wished = {}, list(stops), []
+    shown, waiting, told = {}, list(stops), []
     size = int(os.environ.get("WORLD_SIZE", "1"))
     last = int(os.environ.get("RANK", "0")) == size - 1
     early = 8 if size > 1 else 0
-    step, train = Stepper.step, Trainer.train
+    step, begin = Trainer.step, Events.begin
 
-    def wish(images):
-        if waiting and not wished and images == waiting[0] - early:
-            wished.append(waiting.pop(0))
+    def stop(images):
+        if waiting and not told and images == waiting[0] - early:
+            told.append(waiting.pop(0))
             if last:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def watched_step(self, phase, reals, *arguments):
         shown[self.state.images] = [sha256(image.numpy().tobytes()).hexdigest() for image in reals.images]
-        watched = step(self, phase, reals, *arguments)
-        wish(self.state.images)
-        return watched
+        metrics = step(self, phase, reals, *arguments)
+        stop(self.state.images)
+        return metrics
 
-    def watched_train(self, interruption):
-        wished.clear()
+    def watched_begin(self, pyramid):
+        told.clear()
+        begin(self, pyramid)
         if early:
-            wish(self.state.images)  # to stop after one step
-        return train(self, interruption)
+            stop(self.state.images)  # to stop after one step
 
-    Stepper.step, Trainer.train = watched_step, watched_train
+    Trainer.step, Events.begin = watched_step, watched_begin
     try:
         codes = []
         for port in ports:
             set_port(port)
             codes.append(train.run(config))
     finally:
-        Stepper.step, Trainer.train = step, train
+        Trainer.step, Events.begin = step, begin
     return codes, shown
 
 
@@ -67,7 +67,7 @@ def several(count, config, stops=(), runs=1):
     for images in found[0][1]:
         batch = {}
         for rank, (_, mine) in enumerate(found):
-            rows = BatchPartition(rank, count, config.model.stddev_group, config.elastic, None).rows(8)
+            rows = BatchPartition(rank, count, config.model.stddev_group, config.elastic, None).indices(8)
             batch |= dict(zip(rows.tolist(), mine[images], strict=True))
         shown[images] = [batch[row] for row in range(8)]
     return found[0][0], shown
@@ -94,8 +94,8 @@ def train_and_stop_everywhere(whole, halting, ports):
 @pytest.mark.fault(1)
 @pytest.mark.fault(12)
 @pytest.mark.parametrize(("loss", "precision"), COMBINATIONS)
-def test_two_processes_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision):
-    """The signal reaches the second process only."""
+def test_two_ranks_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision):
+    """The signal reaches rank 1 only."""
     settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
@@ -108,8 +108,8 @@ def test_two_processes_stopped_at_every_kind_of_point_change_no_bit(tiny_config,
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_another_number_of_processes_changes_no_bit_and_no_image_with_elastic(tiny_config, tmp_path, monkeypatch, loss):
-    """1, 2, 1, 3 and 4 processes in turn, in one run directory, against one that is never stopped."""
+def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(tiny_config, tmp_path, monkeypatch, loss):
+    """1, 2, 1, 3 and 4 ranks in turn, in one run directory, against one that is never stopped."""
     settings = [*LOSSES[loss], "elastic=true", SMALL_GROUPS, "checkpoint.every_images=64", "checkpoint.keep=99"]
     _, wanted = alone(monkeypatch, tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     config = tiny_config(*settings, f"run_dir={tmp_path / 'elastic'}")
@@ -126,7 +126,7 @@ def test_another_number_of_processes_changes_no_bit_and_no_image_with_elastic(ti
 
 
 @pytest.mark.fault(20)
-def test_without_elastic_another_number_of_processes_sees_the_same_images(tiny_config, tmp_path, monkeypatch):
+def test_without_elastic_another_number_of_ranks_sees_the_same_images(tiny_config, tmp_path, monkeypatch):
     """And gets to nearly the same place: sums are rounded in another order."""
     _, wanted = alone(monkeypatch, tiny_config(f"run_dir={tmp_path / 'whole'}"))
     config = tiny_config(f"run_dir={tmp_path / 'other'}", "checkpoint.keep=99")
@@ -146,9 +146,9 @@ def test_without_elastic_another_number_of_processes_sees_the_same_images(tiny_c
 
 @pytest.mark.fault(21)
 def test_a_batch_that_can_not_be_shared_is_refused_before_anything_is_started(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "run_several", lambda *_: pytest.fail("started"))
-    with pytest.raises(UserError, match="which 3 processes can't share evenly"):
+    monkeypatch.setattr("pggan.distributed.agent.launch", lambda *_, **__: pytest.fail("started"))
+    with pytest.raises(UserError, match="which 3 ranks can't share evenly"):
         train.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
-    with pytest.raises(UserError, match="has 2 shards in elastic training"):
+    with pytest.raises(UserError, match="has 2 chunks in elastic training"):
         train.run(tiny_config("devices=cpu:3", "elastic=true", f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()

@@ -17,12 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, checksum_of, load_generator, open_checkpoint
-from pggan.cli import main as cli
+from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.header import checksum_of
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, open_checkpoint
+from pggan.cli import commands
 from pggan.cli.main import main
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.run import train
 
 CPU = torch.device("cpu")
 
@@ -102,7 +103,7 @@ FILE_PAYLOADS = {
     "torch.save's zip": lambda path: pickled_zip(Payload(path)),
     "torch.save's legacy format": lambda path: pickled_legacy(Payload(path)),
     "a zip in a zip": lambda path: nested_zip(Payload(path)),
-    "a pickle after a whole header": lambda path: safetensors({}, pickle.dumps(Payload(path))),
+    "a pickle after a valid header": lambda path: safetensors({}, pickle.dumps(Payload(path))),
     "a header of 2**63 bytes": lambda path: struct.pack("<Q", 2**63) + b"{}",
     "a tensor of 2**60 numbers": lambda path: safetensors({"weight": entry([2**30, 2**30], 0, 2**62)}),
     "a tensor of negative size": lambda path: safetensors({"weight": entry([-4, 4], 0, 16)}, bytes(16)),
@@ -137,8 +138,8 @@ def test_a_payload_in_a_checkpoint_is_refused_when_training_goes_on(
 def test_a_payload_in_place_of_a_generator_is_refused(tmp_path, sentinel, capsys, payload, verb):
     file = tmp_path / "generator.safetensors"
     file.write_bytes(FILE_PAYLOADS[payload](sentinel))
-    assert main([verb, f"run={file}", "seeds=[1,2]", f"out={tmp_path / 'out.png'}", "devices=cpu"]) == 2
-    assert "is not a whole generator of this program" in capsys.readouterr().err
+    assert main([verb, f"run={file}", "seeds=[1,2]", f"out={tmp_path / 'out.png'}", "device=cpu"]) == 2
+    assert "is not a valid generator of this program" in capsys.readouterr().err
     assert not (tmp_path / "out.png").exists()
 
 
@@ -152,7 +153,7 @@ def test_payloads_are_refused_on_every_other_way_in(run_dir, tmp_path, tiny_over
     name, *arguments = (word.format(run_dir) for word in verb)
     settings = [*tiny_overrides, f"run_dir={tmp_path / 'new'}"] if name == "train" else []
     assert main([name, *settings, *arguments]) == 2
-    assert "whole checkpoint" in capsys.readouterr().err
+    assert "valid checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
@@ -288,7 +289,7 @@ def test_an_exported_file_that_lies_is_refused(run_dir, tmp_path, lie):
     with safe_open(run_dir / "generator.safetensors", "pt") as opened:
         architecture = json.loads(opened.metadata()["pggan"])["architecture"]
     exported(tmp_path / "lie.safetensors", run_dir, **EXPORTED[lie](architecture))
-    with pytest.raises(UserError, match="not a whole generator"):
+    with pytest.raises(UserError, match="not a valid generator"):
         load_generator(str(tmp_path / "lie.safetensors"), CPU)
     exported(tmp_path / "truth.safetensors", run_dir)
     assert load_generator(str(tmp_path / "truth.safetensors"), CPU).images == 160
@@ -364,9 +365,9 @@ def evil_config(tmp_path, monkeypatch):
     """Write an experiment from elsewhere, and let `experiment=evil` find it."""
 
     def write(text: str) -> None:
-        shutil.copytree(cli.CONFIGS, tmp_path / "configs")
+        shutil.copytree(commands.CONFIGS, tmp_path / "configs")
         (tmp_path / "configs" / "experiment" / "evil.yaml").write_text(f"# @package _global_\n{text}")
-        monkeypatch.setattr(cli, "CONFIGS", tmp_path / "configs")
+        monkeypatch.setattr(commands, "CONFIGS", tmp_path / "configs")
 
     return write
 
@@ -393,7 +394,9 @@ def test_hydras_own_part_of_a_hostile_configuration_calls_nothing(tiny_overrides
     (tmp_path / "elsewhere" / "experiment" / "evil.yaml").write_text(text)
     command = [sys.executable, "train.py", "--config-dir", str(tmp_path / "elsewhere"), "experiment=evil", "-m"]
     settings = [*tiny_overrides, f"run_dir={tmp_path / 'run'}"]
-    result = subprocess.run([*command, *settings], cwd=cli.CONFIGS.parent, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [*command, *settings], cwd=commands.CONFIGS.parent, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
@@ -403,13 +406,13 @@ def test_hydras_own_part_of_a_hostile_configuration_calls_nothing(tiny_overrides
 def test_the_configuration_in_a_run_directory_is_never_executed(run_dir, tiny_overrides, sentinel):
     (run_dir / "config.yaml").write_text(f"!!python/object/apply:os.system ['touch {sentinel}']\n")
     assert main(["inspect", f"run={run_dir}"]) == 0
-    assert main(["sample", f"run={run_dir}", "seeds=1", f"out={run_dir / 'x.png'}", "devices=cpu"]) == 0
+    assert main(["sample", f"run={run_dir}", "seeds=1", f"out={run_dir / 'x.png'}", "device=cpu"]) == 0
     assert main(["train", *tiny_overrides, f"run_dir={run_dir}"]) == 0
 
 
 @pytest.mark.fault(10)
 def test_tensorboard_is_never_suggested_to_other_machines():
-    root = Path(launch.__file__).parents[1]
+    root = commands.CONFIGS.parent
     for path in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("pggan/**/*.py"), root / "Makefile"]:
         text = path.read_text()
         assert "tensorboard --logdir" not in text or "--host" not in text, path

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.fault(36)
 @pytest.mark.fault(40)
 def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
-    """What the program finds wrong, strays, doubles, broken pictures, is a problem in its answer.
+    """What the program finds wrong, strays, doubles, corrupt pictures, is a problem in its answer.
 
     As many kills as there is time for: docs/reliability.md has the figures of more, and the command.
     """

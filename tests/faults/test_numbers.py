@@ -1,4 +1,4 @@
-"""Gradients and weights that are not finite: skipped, counted, gone back from, and never saved."""
+"""Gradients and weights that are not finite: skipped, counted, rolled back from, and never saved."""
 
 import json
 import math
@@ -15,12 +15,13 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.checkpoints.write import require_finite
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.run import loop, train
+from pggan.run import train
+from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
-from pggan.training.step import Stepper
+from pggan.training.step import Trainer
 from tests.processes import in_processes, values_of
 
-PLAYERS = {"G": "g", "D": "d"}
+TRAINABLES = {"G": "g", "D": "d"}
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def poison(after_step):
             hooks.clear()
             if first - 8 <= state.images < last and poisoned.count(state.images) < times:
                 poisoned.append(state.images)
-                parameters = getattr(state, PLAYERS[player]).network.parameters()
+                parameters = getattr(state, TRAINABLES[trainable]).network.parameters()
                 hooks.extend(parameter.register_hook(lambda gradient: gradient * value) for parameter in parameters)
 
         after_step(watch)
@@ -57,49 +58,49 @@ def metrics_of(run_dir: Path) -> list[dict]:
 
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("player", PLAYERS)
+@pytest.mark.parametrize("trainable", TRAINABLES)
 def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path, poison, monkeypatch, trainable, value):
     poison(trainable, 48, 48, value=value)
     before: dict[str, dict] = {}
-    step = Stepper.step
+    step = Trainer.step
 
     def comparing_step(self, *arguments):
         state = self.state
         old = {name: {k: v.clone() for k, v in tensors.items()} for name, tensors in state.tensors().items()}
-        watched = step(self, *arguments)
+        metrics = step(self, *arguments)
         if state.images == 48:
             before.update(old)
             after = state.tensors()
-            network = {"G": "generator", "D": "discriminator"}[player]
+            network = {"G": "generator", "D": "discriminator"}[trainable]
             assert all(value.equal(after[network][name]) for name, value in old[network].items())
-            moments = f"optimizer_{PLAYERS[player]}"
+            moments = f"optimizer_{TRAINABLES[trainable]}"
             assert all(value.equal(after[moments][name]) for name, value in old[moments].items())
-            other = {"G": "discriminator", "D": "generator"}[player]
+            other = {"G": "discriminator", "D": "generator"}[trainable]
             assert not all(value.equal(after[other][name]) for name, value in old[other].items())
-            assert int(watched[f"{player}/skipped"]) == 1
-        return watched
+            assert int(metrics[f"{trainable}/skipped"]) == 1
+        return metrics
 
-    monkeypatch.setattr(Stepper, "step", comparing_step)
+    monkeypatch.setattr(Trainer, "step", comparing_step)
     assert train.run(tiny_config(f"run_dir={tmp_path}")) == 0
     assert before
-    counts = {line["images"]: line[f"{player}/skipped"] for line in metrics_of(tmp_path)}
+    counts = {line["images"]: line[f"{trainable}/skipped"] for line in metrics_of(tmp_path)}
     assert counts == {32: 0, 64: 1, 96: 0, 128: 0, 160: 0}
     board = EventAccumulator(str(tmp_path)).Reload()
-    assert [event.value for event in board.Scalars(f"{player}/skipped")] == [0, 1, 0, 0, 0]
-    assert f"Skipped 1 updates of {player}" in (tmp_path / "train.log").read_text()
+    assert [event.value for event in board.Scalars(f"{trainable}/skipped")] == [0, 1, 0, 0, 0]
+    assert f"Skipped 1 updates of {trainable}" in (tmp_path / "train.log").read_text()
     checkpoint, _ = newest_checkpoint(tmp_path)
     require_finite({part: checkpoint.load(part) for part in ("generator", "discriminator", "generator_ema")})
 
 
 @pytest.mark.fault(26)
-def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, poison):
+def test_a_fault_of_the_machine_is_gone_after_a_rollback(tiny_config, tmp_path, poison):
     """Bad from 72 images to the tick at 96, the first time only: back to 64, and then as if nothing had been."""
     settings = ("monitor.tick_images=16", "checkpoint.roll_back_after=3", "checkpoint.every_images=64")
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     poison("G", 72, 96)
     assert train.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")) == 0
     log = (tmp_path / "bad" / "train.log").read_text()
-    assert log.count("Going back to the checkpoint of 64 images") == 1
+    assert log.count("Rolling back to the checkpoint of 64 images") == 1
     assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
     ticks = list(range(16, 161, 16))
     assert [line["images"] for line in metrics_of(tmp_path / "bad")] == ticks
@@ -108,15 +109,15 @@ def test_a_fault_of_the_machine_is_gone_after_going_back(tiny_config, tmp_path, 
 
 
 @pytest.mark.fault(26)
-@pytest.mark.parametrize("player", PLAYERS)
+@pytest.mark.parametrize("trainable", TRAINABLES)
 def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoint(
-    tiny_overrides, tmp_path, poison, capsys, player
+    tiny_overrides, tmp_path, poison, capsys, trainable
 ):
     poison(trainable, 72, 10**6, times=10**6)
     arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=64", f"run_dir={tmp_path}"]
     assert main(["train", *tiny_overrides, *arguments]) == 2
     shown = capsys.readouterr().err
-    assert "again, after going back to 64" in shown
+    assert "again, after rolling back to 64" in shown
     assert "Lower schedule.learning_rate_g" in shown
     assert "Traceback" not in shown
     # While updates were being skipped, nothing was saved: the newest checkpoint is the one before the trouble.
@@ -135,7 +136,7 @@ def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path,
 @pytest.mark.parametrize("part", ["g", "d", "generator_ema"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, after_step, part, times):
-    """Not even at the end: the state is taken back to the checkpoint before, once; the second time it is given up."""
+    """Not even at the end: the state is rolled back to the checkpoint before, once; the second time it is given up."""
     spoilt: list[int] = []
 
     def spoil(state) -> None:
@@ -152,7 +153,7 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
         assert train.run(config) == 0
         assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
     else:
-        with pytest.raises(UserError, match="again, after going back to 64"):
+        with pytest.raises(UserError, match="again, after rolling back to 64"):
             train.run(config)
     for directory in checkpoints_of(tmp_path / "bad"):
         checkpoint, _ = newest_checkpoint(directory.parents[1])
@@ -160,18 +161,18 @@ def test_weights_that_are_not_finite_are_never_saved(tiny_config, tmp_path, afte
 
 
 def spoil_and_train(config):
-    """Train as one of two; the averaged weights of both stop being finite at 72 images, once."""
-    step, spoilt = Stepper.step, []
+    """Train as one of two ranks; the averaged weights of both stop being finite at 72 images, once."""
+    step, spoilt = Trainer.step, []
 
     def watched_step(self, *arguments):
-        watched = step(self, *arguments)
+        metrics = step(self, *arguments)
         if self.state.images == 72 and not spoilt:
             spoilt.append(72)
             with torch.no_grad():
                 next(self.state.g_ema.parameters()).view(-1)[0] = math.inf
-        return watched
+        return metrics
 
-    Stepper.step = watched_step
+    Trainer.step = watched_step
     saving.write_checkpoint = slowly(saving.write_checkpoint)
     return train.run(config)
 
@@ -185,18 +186,18 @@ def slowly(write):
 
 
 @pytest.mark.fault(26)
-def test_two_processes_go_back_together_from_what_only_the_first_has_seen(tiny_config, tmp_path):
-    """A checkpoint turns out not to be finite while the first process waits for it, before it begins another."""
+def test_two_ranks_roll_back_together_from_what_only_rank_0_has_seen(tiny_config, tmp_path):
+    """A checkpoint turns out not to be finite while rank 0 waits for it, before it begins another."""
     settings = ("checkpoint.every_images=16", "monitor.tick_images=160")
     config = tiny_config(*settings, f"run_dir={tmp_path / 'bad'}")
     assert values_of(in_processes(2, spoil_and_train, config)) == [0, 0]
-    assert (tmp_path / "bad" / "train.log").read_text().count("Going back to the checkpoint of 64 images") == 1
+    assert (tmp_path / "bad" / "train.log").read_text().count("Rolling back to the checkpoint of 64 images") == 1
     undisturbed = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}")
-    assert values_of(in_processes(2, launch.run, undisturbed)) == [0, 0]
+    assert values_of(in_processes(2, train.run, undisturbed)) == [0, 0]
     assert facts_of_run(tmp_path / "bad")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
 
 
-class Synchronisations(TorchDispatchMode):
+class Synchronizations(TorchDispatchMode):
     """Counts reads of a tensor's value, each of which would wait for a GPU."""
 
     count = 0
@@ -208,18 +209,18 @@ class Synchronisations(TorchDispatchMode):
 
 def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monkeypatch):
     waits: dict[int, int] = {}
-    once = loop.Trainer.step, loop.Trainer.do_what_is_due
 
     def counting(method):
-        def call(self, *arguments, **named):
-            with Synchronisations() as synchronisations:
-                method(self, *arguments, **named)
-            waits[self.state.images] = waits.get(self.state.images, 0) + synchronisations.count
+        def call(self, *arguments):
+            with Synchronizations() as synchronizations:
+                result = method(self, *arguments)
+            waits[self.state.images] = waits.get(self.state.images, 0) + synchronizations.count
+            return result
 
         return call
 
-    monkeypatch.setattr(loop.Trainer, "step", counting(once[0]))
-    monkeypatch.setattr(loop.Trainer, "do_what_is_due", counting(once[1]))
+    monkeypatch.setattr(Trainer, "step", counting(Trainer.step))
+    monkeypatch.setattr(Events, "after_step", counting(Events.after_step))
     train.run(tiny_config(f"run_dir={tmp_path}"))
     assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
     assert waits[32] > 0

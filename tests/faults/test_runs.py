@@ -64,12 +64,12 @@ def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_loc
     assert json.loads((run_dir / ".lock").read_text())["pid"] == first.pid  # what a killed process leaves
     newest = facts_of_run(run_dir)["images"]
     assert main(["train", *tiny_overrides, f"run_dir={run_dir}", f"schedule.total_images={newest + 8}"]) == 0
-    assert f"Going on from {newest:,} images" in (run_dir / "train.log").read_text()
+    assert f"Resuming from {newest:,} images" in (run_dir / "train.log").read_text()
     assert not (run_dir / ".lock").exists()
 
 
 @pytest.mark.fault(33)
-def test_a_run_goes_on_on_another_host(tiny_config, tmp_path, monkeypatch, after_step):
+def test_a_run_resumes_on_another_host(tiny_config, tmp_path, monkeypatch, after_step):
     train.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
     stop_at(after_step, 72)
     train.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))

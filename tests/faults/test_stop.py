@@ -1,4 +1,4 @@
-"""Stopping at any point and going on ends in the same bits; signals stop in order."""
+"""Stopping at any point and resuming ends in the same bits; signals stop in order."""
 
 import os
 import signal
@@ -15,8 +15,9 @@ from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.signals import SIGNALS, Interruption
-from pggan.run import loop, run, train
+from pggan.run import open_run, train
 from pggan.run.inspect import facts_of_run
+from pggan.run.previews import Previews
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +99,7 @@ def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(tiny_overrid
 def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     tiny_overrides, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(run, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(open_run, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
     assert not (tmp_path / "run").exists()
     assert "Stopped at once" in capsys.readouterr().err
@@ -107,15 +108,15 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
 @pytest.mark.fault(12)
 def test_a_signal_before_the_first_update_is_no_end_either(tiny_config, tmp_path, monkeypatch):
     """While the first pictures are drawn, say, which can take long."""
-    show_reals = loop.Trainer.show_reals
+    show_reals = Previews.show_reals
 
-    def stop(trainer, *given):
+    def stop(previews, pyramid):
         os.kill(os.getpid(), signal.SIGTERM)
-        return show_reals(trainer, *given)
+        show_reals(previews, pyramid)
 
     config = tiny_config(f"run_dir={tmp_path / 'stopped'}")
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "show_reals", stop)
+        patch.setattr(Previews, "show_reals", stop)
         assert train.run(config) == EXIT_INTERRUPTED
     assert train.run(config) == 0
     assert train.run(tiny_config(f"run_dir={tmp_path / 'whole'}")) == 0

@@ -1,8 +1,7 @@
-"""Runs in several processes, started in every way there is, as a user would see them."""
+"""Runs of several ranks, started in every way there is, as a user would see them."""
 
 import multiprocessing
 import os
-import runpy
 import shutil
 import signal
 import socket
@@ -12,14 +11,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pggan.run.inspect import facts_of_run
+from tests.launch import one_process
 from tests.launch.cable import Machine
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 90  # seconds after which something hangs
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["pggan.run.train", "pggan.run.tensorboard", "pggan.distributed.agent", "hydra", "torch._dynamo"]
+)
 
 
 @dataclass
@@ -28,25 +33,65 @@ class Ended:
     output: str
 
 
+class Forked:
+    """The command line in a process that was forked from one that has imported everything; like a Popen."""
+
+    def __init__(
+        self,
+        output: Path,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        *,
+        folder: Path = ROOT,
+        commit: str = "",
+        machine: Machine | None = None,
+    ) -> None:
+        """Args: commit: the one that its code says it has; machine: whose network it is on."""
+        given = (list(arguments), str(output), environment, str(folder), commit, machine.name if machine else "")
+        self.process = CONTEXT.Process(target=one_process.run, args=given)
+        self.process.start()
+        self.pid = int(self.process.pid or 0)
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired("pggan", seconds or 0)
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
 class Launch:
     """Commands in the background, each with a file for what it says."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Any] = []
 
-    def start(self, *command: str, folder: Path = ROOT, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, folder: Path = ROOT, **environment: str) -> Any:
+        """Start a program."""
         ours = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
         with self.file(len(self.processes)).open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, env=ours, cwd=folder, start_new_session=True)
         self.processes.append(process)
         return process
 
+    def train(self, *overrides: str, machine: Machine | None = None, **environment: str) -> Any:
+        """`pggan train` in a forked process."""
+        output = self.file(len(self.processes))
+        self.processes.append(Forked(output, ["train", *overrides], environment, machine=machine))
+        return self.processes[-1]
+
     def file(self, number: int) -> Path:
         return self.folder / f"output-{number}.txt"
 
     def output(self) -> str:
-        return "".join(self.file(number).read_text() for number in range(len(self.processes)))
+        files = map(self.file, range(len(self.processes)))
+        return "".join(file.read_text() for file in files if file.exists())
 
     def codes(self) -> list[int]:
         """Wait for all to end; their exit codes."""
@@ -62,7 +107,8 @@ class Launch:
 def wait_for(found: Callable[[], object], launch: Launch) -> None:
     end = time.monotonic() + LIMIT
     while not found():
-        assert time.monotonic() < end, launch.output()
+        ended = all(process.poll() is not None for process in launch.processes)
+        assert found() or (not ended and time.monotonic() < end), launch.output()
         time.sleep(0.05)
 
 
@@ -88,13 +134,10 @@ def port() -> int:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
-    """Start one process per list of overrides, as a launcher would, and wait for them.
+    """Start one rank per list of overrides, as a launcher would, and wait for them.
 
-    Their folders can differ, the commits that their code says it has, and their machines. They are forked
-    from a process that has imported everything, so that this takes a second.
+    Their folders can differ, the commits that their code says it has, and their machines.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.run.train", "pggan.config", "hydra"])
 
     def run(
         *overrides: list[str],
@@ -103,59 +146,66 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
         commits: tuple[str, ...] = (),
         folders: tuple[Path, ...] = (),
         machines: Sequence[Machine] = (),
+        alone: bool = False,
     ) -> list[Ended]:
+        """Args: size: ranks announced; alone: each rank is alone on its machine."""
         folder = tmp_path_factory.mktemp("ranks")
         processes = []
+        alone = alone or bool(machines)
         for rank, own in enumerate(overrides):
             count = size or len(overrides)
             environment = {
                 "RANK": str(rank),
-                "LOCAL_RANK": "0" if machines else str(rank),
+                "LOCAL_RANK": "0" if alone else str(rank),
                 "WORLD_SIZE": str(count),
-                "LOCAL_WORLD_SIZE": "1" if machines else str(count),
+                "LOCAL_WORLD_SIZE": "1" if alone else str(count),
                 "MASTER_ADDR": machines[0].address if machines else "127.0.0.1",
                 "MASTER_PORT": str(master_port),
+                "GLOO_SOCKET_IFNAME": machines[rank].interface if machines else "lo",
             }
-            if machines:
-                environment["GLOO_SOCKET_IFNAME"] = machines[rank].interface
-            given = {
-                "ENVIRONMENT": environment,
-                "ARGUMENTS": own,
-                "OUTPUT": str(folder / f"{rank}.txt"),
-                "COMMIT": commits[rank] if commits else "",
-                "FOLDER": str(folders[rank] if folders else folder),
-                "NAMESPACE": machines[rank].name if machines else "",
-            }
-            script = str(Path(__file__).with_name("one_process.py"))
-            processes.append(context.Process(target=runpy.run_path, args=(script, given, "__main__")))
-        for process in processes:
-            process.start()
-        end = time.monotonic() + LIMIT
-        for process in processes:
-            process.join(max(end - time.monotonic(), 0))
-        hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
-        for rank in hung:
-            processes[rank].kill()
-        ended = [
-            Ended(int(process.exitcode or 0), (folder / f"{rank}.txt").read_text())
-            for rank, process in enumerate(processes)
-        ]
+            processes.append(
+                Forked(
+                    folder / f"{rank}.txt",
+                    ["train", *own],
+                    environment,
+                    folder=folders[rank] if folders else folder,
+                    commit=commits[rank] if commits else "",
+                    machine=machines[rank] if machines else None,
+                )
+            )
+        end, hung = time.monotonic() + LIMIT, []
+        for rank, process in enumerate(processes):
+            try:
+                process.wait(max(end - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                hung.append(rank)
+                process.send_signal(signal.SIGKILL)
+        ended = [Ended(process.wait(), (folder / f"{rank}.txt").read_text()) for rank, process in enumerate(processes)]
         assert not hung, ended
         return ended
 
     return run
 
 
+def require_done(ended: list[Ended]) -> None:
+    assert [process.code for process in ended] == [0] * len(ended), ended
+
+
 @pytest.fixture(scope="session")
-def expected_state(ranks, tiny_overrides, tmp_path_factory) -> str:
-    """The state hash at the end of the tiny run in two processes."""
-    run_dir = tmp_path_factory.mktemp("expected") / "run"
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number = found.getsockname()[1]
-    ended = ranks(*2 * [[*tiny_overrides, f"run_dir={run_dir}"]], master_port=number)
-    assert [process.code for process in ended] == [0, 0], ended
-    return str(facts_of_run(run_dir)["state_sha256"])
+def expected_state(ranks, tiny_overrides, tmp_path_factory) -> Callable[[int], str]:
+    """The state hash at the end of the tiny run on so many ranks."""
+    known: dict[int, str] = {}
+
+    def state(world_size: int) -> str:
+        if world_size not in known:
+            run_dir = tmp_path_factory.mktemp("expected") / "run"
+            with socket.create_server(("127.0.0.1", 0)) as found:
+                number = found.getsockname()[1]
+            require_done(ranks(*world_size * [[*tiny_overrides, f"run_dir={run_dir}"]], master_port=number))
+            known[world_size] = str(facts_of_run(run_dir)["state_sha256"])
+        return known[world_size]
+
+    return state
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One of several processes, with what a launcher gives it; run by the `ranks` fixture."""
+"""The command line in a forked process, with what its launcher gives it; started by `Forked`."""
 
 import ctypes
 import os
@@ -6,20 +6,26 @@ import sys
 
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
-given = dict(globals())
-if given["NAMESPACE"]:
-    with open(f"/run/netns/{given['NAMESPACE']}") as namespace:
-        assert ctypes.CDLL(None).setns(namespace.fileno(), NEW_NETWORK) == 0
-os.environ.update(given["ENVIRONMENT"])
-os.chdir(given["FOLDER"])
-with open(given["OUTPUT"], "w") as output:
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
 
-from pggan import cli, run_dir  # noqa: E402
+def run(
+    arguments: list[str], output: str, environment: dict[str, str], folder: str, commit: str, namespace: str
+) -> None:
+    """Run `pggan` with `arguments`; the others are as in `Forked`."""
+    os.setsid()
+    if namespace:
+        with open(f"/run/netns/{namespace}") as file:
+            assert ctypes.CDLL(None).setns(file.fileno(), NEW_NETWORK) == 0
+    os.environ.update(environment)
+    os.chdir(folder)
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
-if given["COMMIT"]:
-    run_dir._commit = lambda: given["COMMIT"]
-code = cli.main(["train", *given["ARGUMENTS"]])
-sys.stdout.flush()
-sys.exit(code)
+    from pggan.cli.main import main
+    from pggan.config import describe
+
+    if commit:
+        describe._commit = lambda: commit
+    code = main(arguments)
+    sys.stdout.flush()
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Slurm, with stand-ins for its commands: jobs stop in time, are queued again once, and go on in the same bits."""
+"""Slurm, with stand-ins for its commands: jobs stop in time, are queued again once, and resume to the same bits."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from pggan.cli.main import main
 from pggan.core.signals import Interruption
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import wait_for
+from tests.launch.conftest import require_done, wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "slurm"
@@ -26,14 +26,14 @@ def run_dir(tmp_path) -> Path:
 
 @pytest.fixture
 def job(slurm, port, tmp_path) -> dict[str, str]:
-    """The environment of task 3 of a job array on two machines."""
+    """The environment of task 3 of a job array."""
     return {
         "PATH": f"{slurm}:{os.environ['PATH']}",
         "SLURM_JOB_ID": str(port),
         "SLURM_ARRAY_JOB_ID": "700",
         "SLURM_ARRAY_TASK_ID": "3",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_JOB_NODELIST": "node[0-1]",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NODELIST": "node0",
         "SLURM_GPUS_ON_NODE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "PWD": str(tmp_path),
@@ -49,39 +49,40 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def go_on(ranks, settings: list[str], run_dir: Path, port: int) -> None:
-    """What the job does when it comes back, in processes that are cheaper to start."""
-    ended = ranks(*2 * [[*settings, f"run_dir={run_dir}"]], master_port=port)
-    assert [process.code for process in ended] == [0, 0], ended
+def resume(ranks, settings: list[str], run_dir: Path, port: int) -> None:
+    """What the job does when it comes back, in a process that is cheaper to start."""
+    require_done(ranks([*settings, f"run_dir={run_dir}"], master_port=port))
 
 
-def require_gone_on(run_dir: Path, state: str) -> None:
+def require_resumed(run_dir: Path, state: str) -> None:
     log = (run_dir / "train.log").read_text()
-    assert log.count("Interrupted at") == log.count("Going on from") == log.count("Done: 160 images") == 1
+    assert log.count("Interrupted at") == log.count("Resuming from") == log.count("Done: 160 images") == 1
     assert len(list(run_dir.glob("events.out.tfevents.*"))) == 2, "one for each start"
     assert facts_of_run(run_dir)["state_sha256"] == state
 
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
-def test_the_batch_script_goes_on_when_its_time_is_over(
+def test_the_batch_script_is_queued_again_when_its_time_is_over_and_resumes(
     launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state
 ):
     """Slurm sends USR1 to the step, that is, to srun's processes."""
-    script = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "devices=cpu:1", "seed=0"]
+    script = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "seed=0"]
     first = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     [srun] = [pid for pid in children(first.pid) if "srun.py" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(srun, signal.SIGUSR1)
     assert launch.codes() == [75], launch.output()
     assert requeued(tmp_path) == ["700_3"]
-    go_on(ranks, tiny_overrides, run_dir, port)
-    require_gone_on(run_dir, expected_state)
+    resume(ranks, tiny_overrides, run_dir, port)
+    require_resumed(run_dir, expected_state(1))
 
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
-def test_the_batch_script_for_torchrun_goes_on(launch, job, tiny_overrides, run_dir, tmp_path, expected_state):
+def test_the_batch_script_for_torchrun_resumes(
+    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state
+):
     """There, Slurm sends USR1 to the script itself."""
     script = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides]
     batch = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
@@ -89,17 +90,16 @@ def test_the_batch_script_for_torchrun_goes_on(launch, job, tiny_overrides, run_
     batch.send_signal(signal.SIGUSR1)
     assert launch.codes() == [75], launch.output()
     assert requeued(tmp_path) == ["700_3"]
-    launch.start(*script, folder=tmp_path, **job)
-    assert launch.codes() == [75, 0], launch.output()
-    assert requeued(tmp_path) == ["700_3"]
-    require_gone_on(run_dir, expected_state)
+    resume(ranks, tiny_overrides, run_dir, port)
+    require_resumed(run_dir, expected_state(1))
 
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"])])
 def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code, again):
     (slurm / "srun").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/step.txt\nexit {code}\n')
-    ended = subprocess.run(["bash", SCRIPTS / "train.sbatch", "loss=logistic"], env=job, cwd=tmp_path, check=False)
+    two = {**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
+    ended = subprocess.run(["bash", SCRIPTS / "train.sbatch", "loss=logistic"], env=two, cwd=tmp_path, check=False)
     assert ended.returncode == code
     assert requeued(tmp_path) == again
     port = 20000 + int(job["SLURM_JOB_ID"]) % 10000
@@ -116,7 +116,7 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code,
 
 
 @pytest.mark.fault(14)
-def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
+def test_earlier_signal_handlers_are_called_when_everything_is_saved():
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
@@ -134,7 +134,7 @@ def test_who_handled_signals_before_hears_of_them_when_all_is_saved():
 
 @pytest.mark.parametrize(("given", "words"), [([], "Add run_dir="), (["run_dir=${seed}"], "pggan[slurm]")])
 def test_what_jobs_of_a_launcher_need(capsys, monkeypatch, tiny_overrides, given, words):
-    monkeypatch.setattr("pggan.cli.main.find_spec", lambda name: None)
+    monkeypatch.setattr("pggan.cli.hydra_flags.find_spec", lambda name: None)
     launcher = ["--multirun", "hydra/launcher=submitit_slurm"]
     assert main(["train", *launcher, *tiny_overrides, "seed=1,2", *given]) == 2
     assert words in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides,
     run_dir = tmp_path / "run-0"
     launch.start(
         *(sys.executable, str(ROOT / "train.py"), "--multirun", "hydra/launcher=submitit_slurm", *tiny_overrides),
-        *("devices=cpu:2", "monitor.tick_images=8", "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
+        *("monitor.tick_images=8", "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
         folder=tmp_path,
         PATH=f"{slurm}:{os.environ['PATH']}",
     )
@@ -182,7 +182,7 @@ def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides,
     os.kill(job, signal.SIGUSR2)
     assert launch.codes() == [0], launch.output() + (tmp_path / "job.txt").read_text()
     assert requeued(tmp_path) == ["700"]
-    require_gone_on(run_dir, expected_state)
+    require_resumed(run_dir, expected_state(1))
     assert "#SBATCH --signal=USR2@120" in (tmp_path / "submitted.sh").read_text()
 
 

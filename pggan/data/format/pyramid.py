@@ -11,7 +11,6 @@ A pixel of level r is floor(m + 1/2), where m is the mean of its (R/r) x (R/r) b
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,19 +29,8 @@ PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 
 
 def pyramid_bytes(images: int, resolution: int, channels: int) -> int:
-    """What all levels of so many images take."""
+    """The bytes of all levels of a number of images."""
     return images * channels * sum(level * level for level in levels_up_to(resolution))
-
-
-def require_free_space(destination: Path, needed: int) -> None:
-    """Raise a UserError, with the megabytes missing, unless so many bytes fit beside `destination`."""
-    existing = next(parent for parent in destination.absolute().parents if parent.exists())
-    missing = needed - shutil.disk_usage(existing).free
-    if missing > 0:
-        raise UserError(
-            f"{destination} needs {needed / 1e6:,.0f} MB; the disk is {missing / 1e6:,.0f} MB short.",
-            "Free some space, choose another disk, or lower the resolution.",
-        )
 
 
 def require_new(destination: Path) -> None:

@@ -9,22 +9,22 @@ from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid, require_new
-from pggan.data.prepare.build import build, earlier_attempts
-from pggan.data.prepare.checks import attempt, examine, refuse, show, write_report
+from pggan.data.prepare.build import attempts, build, clean_up
+from pggan.data.prepare.checks import ValidationReport, examine, names_by_note
 from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
-from pggan.data.prepare.records import ExistingDataset, Record, earlier_attempt, earlier_dataset
+from pggan.data.prepare.records import ExistingDataset, existing_dataset, interrupted_dataset
 from pggan.data.prepare.worker_pool import WorkerPool, keep_freed_memory
 from pggan.data.sources.face_crop import Landmarks
 from pggan.data.sources.folders import JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, Target, load_image
 from pggan.data.sources.source import Entry, Source
-from pggan.data.sources.torchvision_sets import NamedSet, find_named, is_named, open_named
+from pggan.data.sources.torchvision_sets import NamedSet, named_set, open_named
 
 REPORT_FILE = "report.json"
 
 
 def run(config: PrepareConfig) -> int:
-    """Prepare images, or only check them, and say what came of it."""
+    """Prepare images, or only check them, and print the result."""
     keep_freed_memory()
     workers = config.num_workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
@@ -38,11 +38,11 @@ def run(config: PrepareConfig) -> int:
         on_bad=config.on_bad.value,
     )
     if config.check:
-        with WorkerPool(workers) as crew:
-            check(source, options, crew, config.report)
+        with WorkerPool(workers) as pool:
+            check(source, options, pool, config.report)
         return 0
     if config.dest is None:
-        raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to look at the images only.")
+        raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
     pyramid = prepare(source, Path(config.dest), options, workers=workers, report=config.report)
     levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
     print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
@@ -55,15 +55,13 @@ def default_workers() -> int:
 
 
 def open_sources(paths: object, named: NamedSet) -> Source:
-    """What `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
+    """The source that `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
     if isinstance(paths, list):
         if not paths:
             raise UserError("source=[] names nothing.", "Give at least one folder or archive.")
         return JoinedSource([open_sources(path, named) for path in paths])
-    name = str(paths)
-    if is_named(name):
-        return open_named(find_named(name), named)
-    return open_source(Path(name))
+    name = named_set(str(paths))
+    return open_source(Path(str(paths))) if name is None else open_named(name, named)
 
 
 def prepare(
@@ -77,91 +75,92 @@ def prepare(
 ) -> ImagePyramid:
     """Write the images of `source` as a dataset at `destination`, in the order of their names.
 
-    A dataset that is there already is brought up to date: unchanged files are not decoded again.  What an interrupted
-    attempt has done is not done again.  Where decoding shows files to be bad, the last images take their places.
+    An existing dataset is brought up to date: unchanged files are not decoded again.  What an interrupted attempt has
+    done is not done again.  Where decoding shows files to be bad, the last images take their places.
 
     report: where to write what was found, as JSON; it is also in the dataset.
     reuse: other datasets whose images are taken over where file and recipe are the same.
 
     Raises UserError for no usable image, for too little disk space, and with on_bad=stop for unusable files.
     """
-    there = earlier_dataset(destination)
-    if there is None:
+    existing = existing_dataset(destination)
+    if existing is None:
         require_new(destination)
     source = open_source(source) if isinstance(source, Path) else source
-    attempts = map(earlier_attempt, earlier_attempts(destination))
-    known = [dataset for dataset in (there, *attempts, *map(earlier_dataset, reuse)) if dataset is not None]
-    with WorkerPool(workers) as crew:
-        plan = make_plan(source, destination, options, known, crew)
-        records = _made(plan, known, there)
-    bad, usable = plan.bad_images(records), {record.name for record in records if record.slot is not None}
-    notes = {text: kept for text, names in plan.notes.items() if (kept := [n for n in names if n in usable])}
-    show(bad, notes, len(records))
+    interrupted = map(interrupted_dataset, attempts(destination))
+    known = [found for found in (existing, *interrupted, *map(existing_dataset, reuse)) if found is not None]
+    with WorkerPool(workers) as pool:
+        plan = make_plan(source, destination, options, known, pool)
+        if existing is not None:
+            _check_same_dataset(existing, plan)
+        if existing is not None and existing.about.plan == plan.digest:
+            about, records = existing.about, existing.records
+        else:
+            others = [found for found in known if found.about.recipe == plan.recipe and found.about.plan != plan.digest]
+            about, records = build(plan, [found for found in others if found.done is not None or _is_undamaged(found)])
+    clean_up(destination, about.generation)
+    result = plan.report(list(records.values()))
+    result.show()
     for path in (destination / REPORT_FILE, *([Path(report)] if report else [])):
-        write_report(path, bad, notes, len(records))
+        result.write(path)
     return ImagePyramid(destination)
 
 
-def _made(plan: Plan, known: Sequence[ExistingDataset], there: ExistingDataset | None) -> list[Record]:
-    """Bring about what is planned, unless it is `there` already; what became of every file."""
-    if there is not None:
-        _check_same_dataset(there, plan)
-        if there.about.plan == plan.digest:
-            return list(there.records.values())
-    same = [dataset for dataset in known if dataset.about.recipe == plan.recipe]
-    whole = [dataset for dataset in same if dataset.done is not None or _is_whole(dataset)]
-    return build(plan, [dataset for dataset in whole if dataset.about.plan != plan.digest])
-
-
 def check(source: Source, options: Options, workers: WorkerPool, report: str | None = None) -> None:
-    """Open and decode every file of `source`, and say what is wrong; nothing else is written.
+    """Open and decode every file of `source`, and print what is wrong; nothing but `report` is written.
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     entries = source.entries()
-    found = examine(source, entries, workers)
-    good = [entry for entry in entries if entry.name in found.headers]
-    faces = faces_of({entry.name: entry.file.path for entry in entries}, options.landmarks)
-    resolution = options.max_resolution or SMALLEST_RESOLUTION
-    target = Target(resolution, options.channels or 3, options.crop, options.keep)
-    look = partial(_decode, target, faces)
-    bad = dict(found.bad)
-    with workers.in_order("Decoding images", look, source.loaded(good), len(good)) as results:
-        bad |= {name: image for name, image in results if image is not None}
-    notes = {text: kept for text, names in found.notes.items() if (kept := [n for n in names if n not in bad])}
-    listed = [bad[entry.name] for entry in entries if entry.name in bad]
+    records = examine(source, entries, workers)
+    files = {entry.name: entry.file.path for entry in entries}
+    faces = faces_of(files, options.landmarks)
+    target = Target(options.max_resolution or SMALLEST_RESOLUTION, options.channels or 3, options.crop, options.keep)
+    reasons = {name: record.unreadable for name, record in records.items()}
+    readable = [entry for entry in entries if reasons[entry.name] is None]
+    decode = partial(_decode, target, faces)
+    with workers.in_order(source.task, decode, source.loaded(readable), len(readable)) as results:
+        reasons.update(results)
+    bad = [BadImage(files[entry.name], reason) for entry in entries if (reason := reasons[entry.name]) is not None]
+    notes = names_by_note(records[entry.name] for entry in entries if reasons[entry.name] is None)
+    result = ValidationReport(bad, notes, len(entries))
     if report is not None:
-        write_report(Path(report), listed, notes, len(entries))
-    refuse(listed, len(entries), options.on_bad)
-    show(listed, notes, len(entries))
+        result.write(Path(report))
+    result.refuse(options.on_bad)
+    result.show()
     print(f"{len(entries) - len(bad)} of {len(entries)} images can be used.")
 
 
-def _decode(target: Target, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, BadImage | None]:
-    pixels = attempt(load_image, entry.file, target, faces.get(entry.name))
-    return entry.name, pixels if isinstance(pixels, BadImage) else None
+def _decode(target: Target, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, str | None]:
+    """The name of a file, and why it can't be used, if it can't."""
+    try:
+        load_image(entry.file, target, faces.get(entry.name))
+    except BadImage as bad:
+        return entry.name, bad.reason
+    return entry.name, None
 
 
-def _check_same_dataset(there: ExistingDataset, plan: Plan) -> None:
-    """Raise UserError unless the plan brings the dataset that is there up to date."""
-    if there.about.recipe != plan.recipe:
+def _check_same_dataset(existing: ExistingDataset, plan: Plan) -> None:
+    """Raise UserError unless the plan brings the existing dataset up to date."""
+    before, now = existing.about.recipe, plan.recipe
+    if before != now:
         changed = [
-            f"{key}={getattr(there.about.recipe, key)}, now {getattr(plan.recipe, key)}"
+            f"{key}={getattr(before, key)}, now {getattr(now, key)}"
             for key in ("resolution", "channels", "crop", "keep", "landmarks")
-            if getattr(there.about.recipe, key) != getattr(plan.recipe, key)
+            if getattr(before, key) != getattr(now, key)
         ]
         raise UserError(
             f"{plan.destination} exists already and was made otherwise: {'; '.join(changed)}.",
             "Choose another dest, or remove it first.",
         )
-    if not any(record.name in plan.entries for record in there.records.values()):
+    if not any(name in plan.entries for name in existing.records):
         raise UserError(
             f"{plan.destination} exists already and was made from other files.",
             "Choose another dest; to add images, give all: source=[first,second].",
         )
 
 
-def _is_whole(dataset: ExistingDataset) -> bool:
+def _is_undamaged(dataset: ExistingDataset) -> bool:
     """Whether every byte of a dataset is as it was written: damage must not be taken over."""
     try:
         ImagePyramid(dataset.directory).verify()

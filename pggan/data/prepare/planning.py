@@ -11,7 +11,7 @@ from typing import Any
 from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.errors import UserError, nearest
 from pggan.data.format.index import check_resolution
-from pggan.data.prepare.checks import ValidationReport, examine, refuse
+from pggan.data.prepare.checks import ValidationReport, examine, names_by_note
 from pggan.data.prepare.records import ExistingDataset, Recipe, Record, plan_digest
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks, face_side, read_landmarks
@@ -59,15 +59,15 @@ class Options:
 class Plan:
     """A dataset to be made: `records` of all files, those with a slot are its images; `entries` by name.
 
-    `unfit`: the files that are known to be bad without decoding; `notes`: on the others.
+    unfit: why a file can't be used, by name, where that is known without decoding it.
+    classes: the names of all classes, if there are labels.
     """
 
     destination: Path
     source: Source
     entries: dict[str, Entry]
     records: list[Record]
-    unfit: dict[str, BadImage]
-    notes: dict[str, list[str]]
+    unfit: dict[str, str]
     recipe: Recipe
     landmarks: dict[str, Landmarks]
     classes: list[str] | None
@@ -84,23 +84,16 @@ class Plan:
         """What every image becomes."""
         return Target(self.recipe.resolution, self.recipe.channels, self.recipe.crop, self.recipe.keep)
 
-    def bad_images(self, records: Sequence[Record]) -> list[BadImage]:
-        """The bad ones among all files, given what became of them."""
-        found = []
-        for record in records:
-            if record.name in self.unfit:
-                found.append(self.unfit[record.name])
-            elif record.undecodable is not None:
-                found.append(BadImage(self.entries[record.name].file.path, record.undecodable))
-        return found
-
-    def refuse_bad(self, records: Sequence[Record]) -> None:
-        """Raise UserError if the bad files are too many."""
-        refuse(self.bad_images(records), len(self.records), self.on_bad)
+    def report(self, records: Sequence[Record]) -> ValidationReport:
+        """What was found in the files, given what became of them."""
+        reasons = ((record.name, self.unfit.get(record.name, record.undecodable)) for record in records)
+        bad = [BadImage(self.entries[name].file.path, reason) for name, reason in reasons if reason is not None]
+        used = [record for record in records if record.slot is not None]
+        return ValidationReport(bad, names_by_note(used), len(records))
 
     def description(self, records: Sequence[Record]) -> dict[str, Any]:
         """How the dataset was made, for its index."""
-        how: dict[str, Any] = {"crop": self.recipe.crop, "bad_images": len(self.bad_images(records))}
+        how: dict[str, Any] = {"crop": self.recipe.crop, "bad_images": len(self.report(records).bad)}
         if self.recipe.keep != 1:
             how["keep"] = self.recipe.keep
         return {**self.source.description, **how}
@@ -109,7 +102,7 @@ class Plan:
 def make_plan(
     source: Source, destination: Path, options: Options, known: Sequence[ExistingDataset], workers: WorkerPool
 ) -> Plan:
-    """Look at every file that is not `known`, and decide.
+    """Examine every file that is not `known`, and decide.
 
     Raises UserError for no usable image, for options that cannot be met, and with on_bad=stop for unusable files.
     """
@@ -119,34 +112,39 @@ def make_plan(
             f"There are no images in {source.description['name']}.",
             f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered.",
         )
-    report = examined(source, entries, known, workers)
+    records = _examined(source, entries, known, workers)
+    headers = {record.name: record.header for record in records if record.header is not None}
     files = {entry.name: entry.file.path for entry in entries}
     faces = faces_of(files, options.landmarks)
-    sides = {name: _side(name, header, options, faces) for name, header in report.headers.items()}
+    sides = {name: _side(name, header, options, faces) for name, header in headers.items()}
     resolution = _top_level(options.max_resolution, sides.values())
     good = [entry for entry in entries if sides.get(entry.name, 0) >= resolution]
-    unfit = report.bad | {
-        name: BadImage(files[name], _unfit(name, resolution, options, faces))
-        for name, side in sides.items()
-        if side < resolution
+    unfit = {record.name: str(record.unreadable) for record in records if record.header is None} | {
+        name: _unfit(name, resolution, options, faces) for name, side in sides.items() if side < resolution
     }
-    refuse([unfit[entry.name] for entry in entries if entry.name in unfit], len(entries), options.on_bad)
+    bad = [BadImage(files[entry.name], unfit[entry.name]) for entry in entries if entry.name in unfit]
+    ValidationReport(bad, {}, len(entries)).refuse(options.on_bad)
     classes, numbers = _classes(options.labels, source, good)
     recipe = Recipe(
         resolution=resolution,
-        channels=options.channels or _common_channels([report.headers[entry.name].channels for entry in good]),
+        channels=options.channels or _common_channels([headers[entry.name].channels for entry in good]),
         crop=options.crop,
         keep=options.keep,
         landmarks=None if options.landmarks is None else sha256(Path(options.landmarks).read_bytes()).hexdigest(),
     )
     same = [dataset for dataset in known if dataset.about.recipe == recipe]
+    slots = {entry.name: slot for slot, entry in enumerate(good)}
     return Plan(
         destination=destination,
         source=source,
         entries={entry.name: entry for entry in entries},
-        records=_records(entries, report, same, good, numbers),
+        records=[
+            record._replace(
+                undecodable=_known_damage(record, same), slot=slots.get(record.name), label=numbers.get(record.name)
+            )
+            for record in records
+        ],
         unfit=unfit,
-        notes=report.notes,
         recipe=recipe,
         landmarks=faces,
         classes=classes,
@@ -155,66 +153,26 @@ def make_plan(
     )
 
 
-def examined(
+def _examined(
     source: Source, entries: Sequence[Entry], known: Sequence[ExistingDataset], workers: WorkerPool
-) -> ValidationReport:
-    """What is known of every file, without opening those that have not changed since an earlier time."""
+) -> list[Record]:
+    """A record of every file, without opening those that have not changed since an earlier preparation."""
     records: dict[str, Record] = {}
     for entry in entries:
         found = (dataset.known(entry.name, entry.stamp) for dataset in known)
         if record := next((record for record in found if record is not None), None):
             records[entry.name] = record
     new_sizes = {entry.size for entry in entries if entry.name not in records}
-    # A new file may be the same as one that is known, so those of its size are looked at again.
-    looked = [entry for entry in entries if entry.name not in records or entry.size in new_sizes]
-    report = examine(source, looked, workers) if looked else ValidationReport()
-    for entry in entries:
-        record = records.get(entry.name)
-        if record is None or entry.size in new_sizes:
-            continue
-        if record.header is None:
-            report.bad[entry.name] = BadImage(entry.file.path, str(record.unreadable))
-        else:
-            report.headers[entry.name] = record.header
-        for note in record.notes:
-            report.note(entry.name, note)
-    return report
+    # A new file may be the same as one that is known, so those of its size are examined again.
+    again = [entry for entry in entries if entry.name not in records or entry.size in new_sizes]
+    records |= examine(source, again, workers) if again else {}
+    return [records[entry.name] for entry in entries]
 
 
-def _records(
-    entries: Sequence[Entry],
-    report: ValidationReport,
-    same: Sequence[ExistingDataset],
-    good: Sequence[Entry],
-    numbers: dict[str, int] | None,
-) -> list[Record]:
-    """A record per file; the good ones get their places, in their order."""
-    slots = {entry.name: slot for slot, entry in enumerate(good)}
-    notes: dict[str, list[str]] = {}
-    for text, names in report.notes.items():
-        for name in names:
-            notes.setdefault(name, []).append(text)
-    return [
-        Record(
-            name=entry.name,
-            stamp=entry.stamp,
-            header=report.headers.get(entry.name),
-            notes=notes.get(entry.name, []),
-            unreadable=report.bad[entry.name].reason if entry.name in report.bad else None,
-            undecodable=_known_damage(entry, same),
-            slot=slots.get(entry.name),
-            label=None if numbers is None else numbers.get(entry.name),
-        )
-        for entry in entries
-    ]
-
-
-def _known_damage(entry: Entry, same: Sequence[ExistingDataset]) -> str | None:
-    for dataset in same:
-        record = dataset.known(entry.name, entry.stamp)
-        if record is not None and record.undecodable is not None:
-            return record.undecodable
-    return None
+def _known_damage(record: Record, same: Sequence[ExistingDataset]) -> str | None:
+    """Why a file can't be decoded, if that is known from a dataset of the same recipe."""
+    found = (dataset.known(record.name, record.stamp) for dataset in same)
+    return next((earlier.undecodable for earlier in found if earlier and earlier.undecodable is not None), None)
 
 
 def faces_of(files: dict[str, Path], landmarks: str | None) -> dict[str, Landmarks]:
@@ -276,12 +234,10 @@ def _power_of_two_up_to(side: int) -> int:
     return 1 << (side.bit_length() - 1)
 
 
-def _classes(
-    labels: bool | str, source: Source, good: Sequence[Entry]
-) -> tuple[list[str] | None, dict[str, int] | None]:
-    """The names of all classes, and the number of the class of each good image."""
+def _classes(labels: bool | str, source: Source, good: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
+    """The names of all classes, and the number of the class of each good image, by its name."""
     if labels is False:
-        return None, None
+        return None, {}
     classes = class_of_each(FOLDERS if labels is True else str(labels), str(source.description["name"]), good)
     names = class_names([classes[entry.name] for entry in good])
     numbers = {name: number for number, name in enumerate(names)}

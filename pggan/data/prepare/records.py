@@ -7,6 +7,7 @@ belongs to another index, everything is decoded again: it is worth time, never c
 import gzip
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,11 +20,12 @@ from pggan.data.format.layout import Layout, layout_of, new_layout
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.sources.image_file import ImageHeader
 
-RECORDS_FILE = "files.jsonl.gz"
+RECORDS_FILES = "files*.jsonl.gz"  # * is the generation
 JOURNAL_FILE = "done.jsonl"
 FORMAT = "pggan-files"
 VERSION = 1
 FILLED = -1  # in the journal: no place is empty any more
+NOT_READABLE = (OSError, ValueError, TypeError, KeyError, EOFError, UserError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Recipe:
 
 
 class About(NamedTuple):
-    """What a dataset was made by: its recipe, the digest of its plan, and what its file names have in common."""
+    """How a dataset was made: its recipe, the digest of its plan, and a part that all its file names have."""
 
     recipe: Recipe
     plan: str
@@ -53,30 +55,33 @@ class Record(NamedTuple):
     header: ImageHeader | None
     notes: list[str]
     unreadable: str | None  # by its header
-    undecodable: str | None  # by its pixels
-    slot: int | None
+    undecodable: str | None = None  # by its pixels
+    slot: int | None = None
     label: int | None = None
 
 
 @dataclass(frozen=True)
 class ExistingDataset:
-    """A dataset, or what an interrupted preparation left of one, whose images can be taken over."""
+    """A dataset, or what an interrupted preparation left of one, whose images can be taken over.
+
+    done: the places that are filled; None for all.
+    """
 
     directory: Path
     about: About
     records: dict[str, Record]
     layout: Layout
-    done: frozenset[int] | None  # places that are filled; None for all
+    done: frozenset[int] | None
 
     def slot_of(self, name: str, stamp: str) -> int | None:
-        """The place of the image of a file, if it is there."""
-        record = self.records.get(name)
-        if record is None or record.stamp != stamp or record.slot is None:
+        """The place of the image of a file, if it is there and the file has not changed."""
+        record = self.known(name, stamp)
+        if record is None or record.slot is None:
             return None
         return record.slot if self.done is None or record.slot in self.done else None
 
     def known(self, name: str, stamp: str) -> Record | None:
-        """What is known of a file, if it has not changed."""
+        """The record of a file, if it has not changed."""
         record = self.records.get(name)
         return record if record is not None and record.stamp == stamp else None
 
@@ -90,7 +95,7 @@ def plan_digest(recipe: Recipe, records: Iterable[Record], classes: list[str] | 
 
 
 def write_records(directory: Path, about: About, records: Iterable[Record], index: bytes | None) -> None:
-    """Write what is known; `index`: the content of the index that it belongs to."""
+    """Write what is known of the files; `index`: the content of the index that it belongs to, if there is one."""
     first = {
         "format": FORMAT,
         "version": VERSION,
@@ -99,30 +104,38 @@ def write_records(directory: Path, about: About, records: Iterable[Record], inde
         "generation": about.generation,
         "index": None if index is None else sha256(index).hexdigest(),
     }
-    with atomic_write(directory / RECORDS_FILE) as temporary, gzip.open(temporary, "wt", 6, encoding="utf-8") as file:
+    path = directory / RECORDS_FILES.replace("*", about.generation)
+    with atomic_write(path) as temporary, gzip.open(temporary, "wt", 6, encoding="utf-8") as file:
         file.write(json.dumps(first) + "\n")
         for record in records:
             file.write(json.dumps(record) + "\n")
 
 
-def earlier_dataset(directory: Path) -> ExistingDataset | None:
+def records_of(index: bytes, *directories: Path) -> tuple[About, dict[str, Record]]:
+    """The records in one of these directories that belong to an index.  Raises ValueError if there are none."""
+    for path in [path for directory in directories for path in directory.glob(RECORDS_FILES)]:
+        about, of_index, records = _read_records(path)
+        if of_index == sha256(index).hexdigest():
+            return about, records
+    raise ValueError("no records of this index")
+
+
+def existing_dataset(directory: Path) -> ExistingDataset | None:
     """The dataset at `directory`, with what is known of its files; None if nothing is, or it is damaged."""
     try:
-        content = (directory / INDEX_FILE).read_bytes()
-        about, index, records = _read_records(directory)
-        if index != sha256(content).hexdigest():
-            return None
+        index = (directory / INDEX_FILE).read_bytes()
+        about, records = records_of(index, directory)
         ImagePyramid(directory)  # its files are there
-        layout = layout_of(directory, parse_index(content))
-        return ExistingDataset(directory, about, records, layout, None)
-    except (OSError, ValueError, TypeError, KeyError, EOFError, UserError):
+        return ExistingDataset(directory, about, records, layout_of(directory, parse_index(index)), None)
+    except NOT_READABLE:
         return None
 
 
-def earlier_attempt(directory: Path) -> ExistingDataset | None:
-    """What an interrupted preparation left at `directory`; None if that is nothing."""
+def interrupted_dataset(directory: Path) -> ExistingDataset | None:
+    """What an interrupted preparation left at `directory`; None if no image of it can be taken over."""
     try:
-        about, _, records = _read_records(directory)
+        (path,) = directory.glob(RECORDS_FILES)
+        about, _, records = _read_records(path)
         images = sum(record.slot is not None for record in records.values())
         layout = new_layout(directory, about.recipe.resolution, about.recipe.channels, images, about.generation)
         journal = dict(read_journal(directory))
@@ -130,7 +143,7 @@ def earlier_attempt(directory: Path) -> ExistingDataset | None:
             return None
         done = frozenset(slot for slot, bad in journal.items() if bad is None)
         return ExistingDataset(directory, about, records, layout, done)
-    except (OSError, ValueError, TypeError, KeyError, EOFError):
+    except NOT_READABLE:
         return None
 
 
@@ -141,15 +154,13 @@ def read_journal(directory: Path) -> Iterator[tuple[int, str | None]]:
     except FileNotFoundError:
         return
     for line in lines:
-        try:
+        with suppress(ValueError):  # of a line that was cut off while it was written
             slot, bad = json.loads(line)
-        except ValueError:  # cut off while it was written
-            return
-        yield int(slot), bad
+            yield int(slot), bad
 
 
-def _read_records(directory: Path) -> tuple[About, str | None, dict[str, Record]]:
-    with gzip.open(directory / RECORDS_FILE, "rt", encoding="utf-8") as file:
+def _read_records(path: Path) -> tuple[About, str | None, dict[str, Record]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
         about: dict[str, Any] = json.loads(file.readline())
         if about["format"] != FORMAT or about["version"] != VERSION:
             raise ValueError("another format")

@@ -1,4 +1,4 @@
-"""The same work on many items, in several processes and behind a progress bar."""
+"""A function of many items, in several processes and with a progress bar."""
 
 import ctypes
 import multiprocessing
@@ -11,7 +11,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from itertools import islice
-from types import TracebackType
 from typing import Self, TypeVar
 
 from rich.console import Console
@@ -31,7 +30,7 @@ GLIBC_TRIM_THRESHOLD, GLIBC_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 class WorkerPool:
-    """Processes that wait for work, started when there is some; with at most one, work is done in this process."""
+    """Worker processes, started when there is work; with a `count` of 0 or 1, work is done in this process."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -40,9 +39,7 @@ class WorkerPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -70,28 +67,25 @@ class WorkerPool:
             return
         size = max(1, min(LARGEST_BATCH, total // (BATCHES_FOR_EACH * self.count)))
         waiting: deque[Future[list[Result]]] = deque()
-        pool = self._started()
+        if self._pool is None:
+            # Spawned, because forking a process that has threads (torch, rich) can lock up.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin_worker)
         try:
             while batch := list(islice(items, size)):
-                waiting.append(pool.submit(_apply, function, batch))
+                waiting.append(self._pool.submit(_apply, function, batch))
                 if len(waiting) == BATCHES_PER_WORKER * self.count:
                     yield from waiting.popleft().result()
             while waiting:
                 yield from waiting.popleft().result()
         except BrokenProcessPool as error:
             raise UserError(
-                "A worker process was killed, most often because memory ran out.", "Try again with fewer workers."
+                "A worker process was killed, most often because memory ran out.",
+                "Free some memory, or use fewer: `pggan prepare` with a smaller num_workers=.",
             ) from error
         finally:
             for future in waiting:
                 future.cancel()
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            # Spawned, because forking a process that has threads (torch, rich) can lock up.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin_worker)
-        return self._pool
 
 
 def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 from pggan.core.errors import UserError
 from pggan.data.sources.image_file import Loaded
 from pggan.data.sources.npy import MAGIC
-from pggan.data.sources.source import Entry, first_folder, is_image_name
+from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 
 COMPRESSED_TARS = {
     ".gz": gzip.open,
@@ -50,12 +50,12 @@ def _opened_zip(path: Path, changed: int) -> tuple[zipfile.ZipFile, list[zipfile
     return archive, archive.infolist()
 
 
-class ZipSource:
+class ZipSource(Source):
     """The image files in a zip archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.description: dict[str, object] = {"kind": "zip", "name": path.name}
+        self.description = {"kind": "zip", "name": path.name}
 
     def entries(self) -> list[Entry]:
         """All image files, sorted by name.  Raises UserError for what is no zip archive."""
@@ -79,10 +79,6 @@ class ZipSource:
         ]
         return _unique(found)
 
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries as they are."""
-        return iter(entries)
-
 
 class TarMember(NamedTuple):
     """`size` bytes at `offset` of a tar archive that is not compressed."""
@@ -99,12 +95,12 @@ class TarMember(NamedTuple):
             return io.BytesIO(archive.read(self.size))
 
 
-class TarSource:
+class TarSource(Source):
     """The image files in a tar archive, compressed or not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.description: dict[str, object] = {"kind": "tar", "name": path.name}
+        self.description = {"kind": "tar", "name": path.name}
         self._unpack = COMPRESSED_TARS.get(path.suffix.lower())
 
     def entries(self) -> list[Entry]:

@@ -1,27 +1,27 @@
 """The default dataset: cartoon faces drawn on this machine, so that the first training needs no download."""
 
 import json
-from functools import cache, partial
+from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.format.index import check_resolution
-from pggan.data.format.levels import Images, block_mean
-from pggan.data.format.pyramid import ImagePyramid, pyramid_bytes, require_free_space, require_new
-from pggan.data.format.writer import PyramidWriter
-from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.format.levels import block_mean
+from pggan.data.sources.image_file import ImageHeader
+from pggan.data.sources.npy import array_file
+from pggan.data.sources.source import Entry, Source
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-LEAST_DRAWN_SIDE = 64  # thin lines vanish when the renderer rng smaller
-PACKAGES = ("dicebear", "dicebear_styles", "resvg_py")
+LEAST_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
+PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "resvg_py": "resvg-py"}
 
 
 def avatar_styles() -> list[str]:
@@ -35,48 +35,63 @@ def avatar_styles() -> list[str]:
     return sorted(definition.stem for definition in definitions if definition.suffix == ".json")
 
 
-def render_avatars(
-    destination: Path, *, style: str = "toon-head", count: int = 4096, resolution: int, workers: int
-) -> ImagePyramid:
-    """Draw `count` faces, numbered from 0, as a colour dataset at `destination`.
+class Avatar(NamedTuple):
+    """Avatar number `number` of a style, as an image file of side `resolution` that is drawn when it is opened."""
 
-    The images depend on `style`, `resolution` and their number alone, not on `count` or `workers`.
-    Raises UserError without the optional packages, for an unknown style, and for too little disk space.
-    """
-    if style not in (styles := avatar_styles()):
-        list_all = "from pggan.data.sources.avatars import avatar_styles; print(*avatar_styles())"
-        raise UserError(
-            f"There is no avatar style '{style}'.", f"{nearest(style, styles)}  All: python -c '{list_all}'"
-        )
-    check_resolution(resolution)
-    if count < 1:
-        raise UserError(f"A count of {count} avatars is not possible.", "Draw at least one.")
-    require_new(destination)
-    require_free_space(destination, pyramid_bytes(count, resolution, 3))
-    credit = _definition(style)["meta"]  # the artist and the licence, which most styles ask to name
-    source = {"kind": "avatars", "style": style, "backgrounds": BACKGROUNDS, "credit": credit}
-    draw = partial(_draw, style, resolution)
-    with (
-        PyramidWriter(destination, resolution, 3, source) as writer,
-        WorkerPool(workers) as crew,
-        crew.in_order("Drawing avatars", draw, range(count), count) as images,
-    ):
-        for image in images:
-            writer.add(image)
-    return ImagePyramid(destination)
+    style: str
+    resolution: int
+    number: int
+
+    @property
+    def path(self) -> Path:
+        """Its name."""
+        return Path(self.style, f"{self.number:08d}")
+
+    def open(self) -> BinaryIO:
+        """Its pixels, as a NumPy file."""
+        import dicebear
+        import resvg_py
+
+        svg = str(dicebear.Avatar(_style(self.style), {"seed": f"s{self.number}", "backgroundColor": BACKGROUNDS}))
+        side = max(LEAST_DRAWN_SIDE, 2 * self.resolution)
+        # Without system fonts, so text is left out: it would look different on every machine.
+        png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
+        with Image.open(BytesIO(png), formats=("PNG",)) as image:
+            return array_file(block_mean(np.asarray(image.convert("RGB")), self.resolution))
 
 
-def _draw(style: str, resolution: int, number: int) -> Images:
-    import resvg_py
-    from dicebear import Avatar
+class AvatarSource(Source):
+    """Avatars of one style, numbered from 0; they depend on style, resolution and number alone."""
 
-    svg = str(Avatar(_style(style), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
-    side = max(LEAST_DRAWN_SIDE, 2 * resolution)
-    # Without system fonts, so text is left out: it would look different on every machine.
-    png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
-    with Image.open(BytesIO(png), formats=("PNG",)) as image:
-        drawn = np.asarray(image.convert("RGB"))
-    return block_mean(drawn, resolution)
+    task = "Drawing avatars"
+
+    def __init__(self, style: str, count: int, resolution: int) -> None:
+        """Raises UserError without the optional packages, for an unknown style, and for a count below 1."""
+        if style not in (styles := avatar_styles()):
+            list_all = "from pggan.data.sources.avatars import avatar_styles; print(*avatar_styles())"
+            raise UserError(
+                f"There is no avatar style '{style}'.", f"{nearest(style, styles)}  All: python -c '{list_all}'"
+            )
+        if count < 1:
+            raise UserError(f"A count of {count} avatars is not possible.", "Draw at least one.")
+        self._style, self._count, self._resolution = style, count, resolution
+        credit = _definition(style)["meta"]  # the artist and the licence, which most styles ask to name
+        self.description = {"kind": "avatars", "name": style, "backgrounds": BACKGROUNDS, "credit": credit}
+
+    def entries(self) -> list[Entry]:
+        """All avatars, by number."""
+        drawn_by = "-".join(version(package) for package in PACKAGES.values())
+        side = self._resolution
+        return [
+            Entry(
+                f"{number:08d}",
+                f"{self._style}-{side}-{number}-{drawn_by}",
+                side * side * 3,
+                Avatar(self._style, side, number),
+                header=ImageHeader(side, side, 3),
+            )
+            for number in range(self._count)
+        ]
 
 
 def _definition(style: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
     if shrink > 1:  # a photograph far larger than needed
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
         scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
-        pixels = _planes(_picture(pixels).resize((width, height), Image.Resampling.BOX))
+        pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))
         square *= scale
         side /= shrink
     border = max(round(side * 0.1), 3)
@@ -76,8 +76,8 @@ def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
     square -= low
     drawn = resolution * SUPERSAMPLING
     quad = tuple((square + 0.5).flatten())
-    picture = _picture(pixels).transform((drawn, drawn), Image.Transform.QUAD, quad, Image.Resampling.BILINEAR)
-    return block_mean(_planes(picture), resolution)
+    image = to_pil(pixels).transform((drawn, drawn), Image.Transform.QUAD, quad, Image.Resampling.BILINEAR)
+    return block_mean(to_pixels(image), resolution)
 
 
 def _turned(vector: Point) -> Point:
@@ -101,7 +101,7 @@ def _window(pixels: Images, low: NDArray[Any], high: NDArray[Any], side: float) 
         _outside(before[1], inside.shape[0], after[1])[:, None], _outside(before[0], inside.shape[1], after[0])[None]
     )
     share = np.clip(distance / (0.3 * side), 0, 1)[:, :, None]
-    blurred = _planes(_picture(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
+    blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
     median = np.median(inside, axis=(0, 1))
     mixed = padded + (blurred - padded) * np.clip(3 * share, 0, 1)
     mixed += (median - mixed) * share
@@ -114,12 +114,14 @@ def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)
 
 
-def _picture(pixels: Images) -> Image.Image:
+def to_pil(pixels: Images) -> Image.Image:
+    """[H, W, C] as an image of Pillow."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
-def _planes(picture: Image.Image) -> Images:
-    return np.asarray(picture).reshape(picture.height, picture.width, -1)
+def to_pixels(image: Image.Image) -> Images:
+    """An image of Pillow as [H, W, C]."""
+    return np.asarray(image).reshape(image.height, image.width, -1)
 
 
 # ---- landmarks in a file
@@ -129,7 +131,7 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     """Landmarks by file name.
 
     JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
-    CelebA's: a name and 10 numbers per line.  PenaltyAt are 4 (eyes, corners of the mouth), 5 (with the nose in the
+    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
     middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
     """
     try:

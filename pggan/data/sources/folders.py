@@ -1,6 +1,5 @@
-"""What images there are: in a folder, an archive, another pyramid, or several of them.  Nothing is decoded here."""
+"""The image files in a folder, an archive, another pyramid, or several of these; nothing is decoded here."""
 
-import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -13,6 +12,7 @@ from pggan.core.errors import UserError
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.sources.archives import ARCHIVES, TarSource, ZipSource
 from pggan.data.sources.image_file import BadImage, open_regular
+from pggan.data.sources.npy import array_file
 from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 
 
@@ -36,7 +36,7 @@ def open_source(path: Path) -> Source:
 
 
 class DiskFile(NamedTuple):
-    """A file below the folder `root`, which is resolved."""
+    """A file below the folder `root`, which has no links in its path."""
 
     path: Path
     root: Path
@@ -51,13 +51,21 @@ class DiskFile(NamedTuple):
                 raise BadImage(self.path, "a link that leads out of the source folder")
         return open_regular(self.path)
 
+    def entry(self, name: str, label: str | None) -> Entry:
+        """The entry of this file, of which a link is another one when the file that it leads to is."""
+        try:
+            status = self.path.stat()
+        except OSError:  # a link that leads nowhere
+            status = self.path.lstat()
+        return Entry(name, f"{status.st_size}-{status.st_mtime_ns}", status.st_size, self, label=label)
 
-class FolderSource:
+
+class FolderSource(Source):
     """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.description: dict[str, object] = {"kind": "folder", "name": path.resolve().name}
+        self.description = {"kind": "folder", "name": path.resolve().name}
 
     def entries(self) -> list[Entry]:
         """All image files, sorted by path."""
@@ -68,24 +76,9 @@ class FolderSource:
             for name in names:
                 if is_image_name(name):
                     path = Path(folder, name)
-                    status = _status(path)
-                    stamp = f"{status.st_size}-{status.st_mtime_ns}"
                     inner = path.relative_to(self.path).as_posix()
-                    file = DiskFile(path, root)
-                    found.append(Entry(inner, stamp, status.st_size, file, label=first_folder(inner)))
+                    found.append(DiskFile(path, root).entry(inner, first_folder(inner)))
         return sorted(found, key=lambda entry: entry.file.path)
-
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries as they are."""
-        return iter(entries)
-
-
-def _status(path: Path) -> os.stat_result:
-    """Of what a link leads to, or else of the link: a picture changes when the file behind its name does."""
-    try:
-        return path.stat()
-    except OSError:
-        return path.lstat()
 
 
 # ---- pyramids
@@ -104,29 +97,18 @@ class PyramidImage(NamedTuple):
         return array_file(pyramid.read(pyramid.resolution, np.array([self.number]))[0])
 
 
-def array_file(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> BinaryIO:
-    """An array as a .npy file in memory."""
-    content = io.BytesIO()
-    np.save(content, pixels)
-    content.seek(0)
-    return content
-
-
 @lru_cache(maxsize=4)
 def _opened_pyramid(path: Path, changed: int) -> ImagePyramid:
     return ImagePyramid(path)
 
 
-class PyramidSource:
+class PyramidSource(Source):
     """The top level of a prepared pyramid."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.description: dict[str, object] = {"kind": "pyramid", "name": path.resolve().name}
+        self.description = {"kind": "pyramid", "name": path.resolve().name}
         self._pyramid = ImagePyramid(path)
-
-    def _name(self, index: int) -> str:
-        return f"{index:08d}"
 
     def entries(self) -> list[Entry]:
         """All images, in their order."""
@@ -135,29 +117,25 @@ class PyramidSource:
         names, labels = pyramid.class_names, pyramid.labels
         return [
             Entry(
-                self._name(index),
+                f"{index:08d}",
                 f"{pyramid.fingerprint[:16]}-{index}",
                 size,
-                PyramidImage(self.path, index, self.path / self._name(index)),
+                PyramidImage(self.path, index, self.path / f"{index:08d}"),
                 label=None if names is None or labels is None else names[labels[index]],
             )
             for index in range(pyramid.images)
         ]
 
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries as they are."""
-        return iter(entries)
-
 
 # ---- several at once
 
 
-class JoinedSource:
+class JoinedSource(Source):
     """Several sources as one; a name begins with its source's."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self.description: dict[str, object] = {
+        self.description = {
             "kind": "several",
             "name": ", ".join(str(source.description["name"]) for source in sources),
             "sources": [source.description for source in sources],
@@ -176,12 +154,8 @@ class JoinedSource:
         wanted = list(entries)
         for number, source in enumerate(self._sources):
             prefix = self._prefix(number)
-            mine = [
-                entry._replace(name=entry.name.removeprefix(prefix))
-                for entry in wanted
-                if entry.name.startswith(prefix)
-            ]
-            for entry in source.loaded(mine):
+            own = [entry for entry in wanted if entry.name.startswith(prefix)]
+            for entry in source.loaded([entry._replace(name=entry.name.removeprefix(prefix)) for entry in own]):
                 yield entry._replace(name=prefix + entry.name)
 
     def _prefix(self, number: int) -> str:

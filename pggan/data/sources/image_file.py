@@ -1,4 +1,4 @@
-"""One image file to one square array of bytes, by one stated rule, or the reason why not.
+"""One image file to one square array of bytes, by one rule, or the reason why not.
 
 The rule: PNG, JPEG, WebP, or a NumPy array (.npy), whatever the name says; one still picture, neither more than
 64 megapixels nor a decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the
@@ -20,7 +20,7 @@ import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pggan.data.format.levels import Images, block_mean
-from pggan.data.sources.face_crop import Landmarks, align_face, face_side
+from pggan.data.sources.face_crop import Landmarks, align_face, face_side, to_pil, to_pixels
 from pggan.data.sources.npy import MAGIC, ArrayHeader, array_header, array_pixels
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -62,19 +62,20 @@ def printable(path: Path) -> str:
 
 
 class ImageFile(Protocol):
-    """Where the bytes of an image are: `open` gives them, `path` names them."""
+    """Where the bytes of an image are."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """Its name in messages."""
 
-    def open(self) -> BinaryIO: ...
+    def open(self) -> BinaryIO:
+        """Its bytes."""
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image file tells: the size of the upright image, its channels, what to note.
+    """What the header of an image file says: the size of the upright image, its channels, what to note.
 
-    `channels`: 1 grey, 3 colour, 4 with transparency; `notes` say what will be converted, in words that are the same
-    for all such files.
+    channels: 1 grey, 3 colour, 4 with transparency; notes: what will be converted, in the same words for all files.
     """
 
     width: int
@@ -86,7 +87,7 @@ class ImageHeader(NamedTuple):
 class Target(NamedTuple):
     """What every image becomes: [resolution, resolution, channels], made square by `crop`, a key of CROPS.
 
-    `keep` is the share of the square's side that stays, around its middle.
+    keep: the share of the square's side that stays, around its middle.
     """
 
     resolution: int
@@ -110,32 +111,21 @@ def read_header(file: Path | ImageFile) -> ImageHeader:
         width, height = image.size[::-1] if turned >= 5 else image.size
         grey = image.mode in ("1", "L", "LA") or image.mode.startswith("I")
         channels = 1 if grey else 4 if image.has_transparency_data else 3
-        notes = list(_notes(image, turned, EXTENSIONS.get(_path(file).suffix.lower())))
-    return ImageHeader(width, height, channels, (*notes, *shape_notes(width, height)))
-
-
-def shape_notes(width: int, height: int) -> Iterator[str]:
-    """What is to be said about the sides of an image."""
-    if max(width, height) >= UNUSUAL_ASPECT * min(width, height):
-        yield f"one side {UNUSUAL_ASPECT} times the other or more"
-    elif width != height:
-        yield "not square"
-
-
-def _notes(image: Image.Image, turned: int, named: str | None) -> Iterator[str]:
-    format_name = "JPEG" if image.format == "MPO" else str(image.format)
-    if named is not None and named != format_name:
-        yield f"a {format_name} behind another extension"
-    if image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())):
-        yield "16 bits, scaled to 8"
-    if image.mode == "CMYK":
-        yield "CMYK, converted to RGB"
-    if image.mode in ("P", "PA"):
-        yield "a palette, converted"
-    if image.has_transparency_data:
-        yield "transparency"
-    if turned != 1:
-        yield "turned upright as its EXIF data says"
+        format_name = "JPEG" if image.format == "MPO" else str(image.format)
+        long_side, short_side = max(width, height), min(width, height)
+        notes = {
+            f"a {format_name} behind another extension": EXTENSIONS.get(_path(file).suffix.lower(), format_name)
+            != format_name,
+            "16 bits, scaled to 8": image.mode.startswith("I")
+            or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
+            "CMYK, converted to RGB": image.mode == "CMYK",
+            "a palette, converted": image.mode in ("P", "PA"),
+            "transparency": image.has_transparency_data,
+            "turned upright as its EXIF data says": turned != 1,
+            f"one side {UNUSUAL_ASPECT} times the other or more": long_side >= UNUSUAL_ASPECT * short_side,
+            "not square": short_side < long_side < UNUSUAL_ASPECT * short_side,
+        }
+    return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
 
 
 def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | None = None) -> Images:
@@ -146,7 +136,7 @@ def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | No
     with _opened(file) as image:
         if isinstance(image, ArrayHeader):
             pixels = array_pixels(image)
-            pixels = pixels if pixels.shape[2] == target.channels else _converted(_as_image(pixels), target.channels)
+            pixels = pixels if pixels.shape[2] == target.channels else _converted(to_pil(pixels), target.channels)
         else:
             pixels = _decoded(image, target.channels)
     path = _path(file)
@@ -154,7 +144,8 @@ def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | No
         return _aligned(path, pixels, target.resolution, landmarks)
     if square_side(pixels.shape[1], pixels.shape[0], target.crop, target.keep) < target.resolution:
         raise BadImage(path, f"smaller than {target.resolution}x{target.resolution}")
-    return resample(_kept(_make_square(pixels, target.crop), target.keep), target.resolution)
+    square = _make_square(pixels, target.crop)
+    return resample(_middle(square, *(int(side * target.keep) for side in square.shape[:2])), target.resolution)
 
 
 def _aligned(path: Path, pixels: Images, resolution: int, landmarks: Landmarks | None) -> Images:
@@ -236,7 +227,7 @@ def _decoded(image: Image.Image, channels: int) -> Images:
             if image.getexif().get(ORIENTATION_TAG, 1) == 1 and pixels.shape[2] == channels:
                 return pixels
             exif = image.info.get("exif")
-            image = _as_image(pixels)
+            image = to_pil(pixels)
             image.info = {"exif": exif} if exif else {}
     return _converted(image, channels)
 
@@ -251,10 +242,6 @@ def _strict_jpeg(image: Image.Image) -> Images | None:
     return pixels
 
 
-def _as_image(pixels: Images) -> Image.Image:
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-
-
 def _converted(image: Image.Image, channels: int) -> Images:
     """An image turned upright and brought to the mode of `channels`, as [H, W, C]."""
     mode = MODES[channels]
@@ -265,8 +252,7 @@ def _converted(image: Image.Image, channels: int) -> Images:
     if image.has_transparency_data and mode != "RGBA":
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))
-    pixels = np.asarray(image.convert(mode))
-    return pixels.reshape(*pixels.shape[:2], channels)
+    return to_pixels(image.convert(mode))
 
 
 def _make_square(pixels: Images, crop: str) -> Images:
@@ -274,27 +260,26 @@ def _make_square(pixels: Images, crop: str) -> Images:
     if crop == "resize" or height == width:
         return pixels
     side = square_side(width, height, crop)
-    left, top = abs(width - side) // 2, abs(height - side) // 2
     if crop == "center":
-        return pixels[top : top + side, left : left + side]
+        return _middle(pixels, side, side)
     square = np.full((side, side, channels), 255, np.uint8)
-    square[top : top + height, left : left + width] = pixels
+    _middle(square, height, width)[:] = pixels
     return square
 
 
-def _kept(pixels: Images, keep: float) -> Images:
-    """The middle of a picture: `keep` of each side."""
-    height, width = (int(side * keep) for side in pixels.shape[:2])
+def _middle(pixels: Images, height: int, width: int) -> Images:
+    """The middle of an image; where as many pixels can't be left out on both sides, one fewer at the top or left."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
 
 def resample(pixels: Images, resolution: int) -> Images:
     """[H, W, C], of any size, to [r, r, C]: the mean of each block where sides are multiples, else Lanczos."""
-    height, width, channels = pixels.shape
+    height, width, _ = pixels.shape
     if height % resolution or width % resolution:
-        resized = _as_image(np.ascontiguousarray(pixels)).resize((resolution, resolution), Image.Resampling.LANCZOS)
-        return np.asarray(resized).reshape(resolution, resolution, channels)
+        return to_pixels(
+            to_pil(np.ascontiguousarray(pixels)).resize((resolution, resolution), Image.Resampling.LANCZOS)
+        )
     return block_mean(pixels, resolution)
 
 

@@ -1,5 +1,6 @@
 """Image files that are NumPy arrays (.npy), as some published sets are: [H, W], [H, W, C] or [C, H, W]."""
 
+import io
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
@@ -14,7 +15,7 @@ LARGEST_BYTES = 64_000_000
 
 
 class ArrayHeader(NamedTuple):
-    """What the header of a .npy file tells about the picture in it."""
+    """What the header of a .npy file says about the image in it."""
 
     width: int
     height: int
@@ -24,7 +25,7 @@ class ArrayHeader(NamedTuple):
 
 
 def array_header(content: BinaryIO, size: int) -> ArrayHeader:
-    """The header of a .npy file of `size` bytes.  Raises ValueError where it holds no picture."""
+    """The header of a .npy file of `size` bytes.  Raises ValueError where it holds no image."""
     version = npy.read_magic(content)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, kind = read(content)
@@ -32,14 +33,14 @@ def array_header(content: BinaryIO, size: int) -> ArrayHeader:
         raise ValueError(f"an array of {kind}, not of bytes, 16-bit numbers or floats")
     if prod(shape) * kind.itemsize > min(size, LARGEST_BYTES):  # before any memory is set aside for it
         raise ValueError(f"an array of shape {shape} does not fit into {size:,} bytes")
-    height, width, channels = _picture_shape(shape)
+    height, width, channels = _image_shape(shape)
     content.seek(0)
     notes = {"u1": (), "u2": ("16 bits, scaled to 8",)}.get(kind.str[1:], ("floats, scaled to bytes",))
     return ArrayHeader(width, height, channels, notes, content)
 
 
 def array_pixels(header: ArrayHeader) -> Images:
-    """The picture of a .npy file as [H, W, C].  Raises ValueError for numbers that are no brightness."""
+    """The image of a .npy file as [H, W, C].  Raises ValueError for NaN, infinity and floats outside 0 … 1."""
     array: NDArray[Any] = npy.read_array(header.content)  # no objects: the header has been looked at
     if array.shape[-1] != header.channels and array.shape[-2:] == (header.height, header.width):  # channels first
         array = np.moveaxis(array.reshape(-1, header.height, header.width), 0, 2)
@@ -55,13 +56,21 @@ def array_pixels(header: ArrayHeader) -> Images:
     return array
 
 
-def _picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Height, width and channels of an array of this shape."""
-    picture = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
-    if len(picture) == 2:
-        return picture[0], picture[1], 1
-    if len(picture) == 3 and picture[2] in (1, 3, 4):
-        return picture[0], picture[1], picture[2]
-    if len(picture) == 3 and picture[0] in (1, 3, 4):
-        return picture[1], picture[2], picture[0]
-    raise ValueError(f"an array of shape {shape} is no picture")
+    image = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
+    if len(image) == 2:
+        return image[0], image[1], 1
+    if len(image) == 3 and image[2] in (1, 3, 4):
+        return image[0], image[1], image[2]
+    if len(image) == 3 and image[0] in (1, 3, 4):
+        return image[1], image[2], image[0]
+    raise ValueError(f"an array of shape {shape} is no image")
+
+
+def array_file(pixels: Images) -> BinaryIO:
+    """An array as a .npy file in memory."""
+    content = io.BytesIO()
+    np.save(content, pixels)
+    content.seek(0)
+    return content

@@ -1,10 +1,11 @@
 """What a source of images is, and one file of it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from pggan.data.sources.image_file import EXTENSIONS, ImageFile
+from pggan.data.sources.image_file import EXTENSIONS, ImageFile, ImageHeader
 
 # Named among the bad files instead of being passed over: whoever has them wants to know.
 UNREADABLE_EXTENSIONS = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm")
@@ -13,9 +14,12 @@ UNREADABLE_EXTENSIONS = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".av
 class Entry(NamedTuple):
     """One image file of a source, not opened yet.
 
-    `name` has slashes and tells it from all others of the source; `stamp` is another one when the content may be
-    another; `size` in bytes; `problem` says why it is not even to be opened; `label` is the class that the source
-    itself gives it: its first sub-folder, or that of the dataset.
+    name: with slashes, different from all others of the source.
+    stamp: differs when the content may differ.
+    size: in bytes.
+    problem: why it must not be opened.
+    label: the class that the source gives it: its first sub-folder, or that of the dataset.
+    header: what is known without opening it, for images that the source makes itself.
     """
 
     name: str
@@ -24,18 +28,26 @@ class Entry(NamedTuple):
     file: ImageFile
     problem: str | None = None
     label: str | None = None
+    header: ImageHeader | None = None
 
 
-class Source(Protocol):
-    """Where image files come from; `description` is kept with the dataset."""
+class Source(ABC):
+    """Image files from one place.
+
+    description: kept with the dataset; it has a "kind" and a "name".
+    task: the title of the progress bar while the images are decoded.
+    """
 
     description: dict[str, object]
+    task = "Decoding images"
 
+    @abstractmethod
     def entries(self) -> list[Entry]:
-        """All image files, sorted by name."""
+        """All image files, in the order of the dataset.  Raises UserError when the source can't be read."""
 
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The same entries, ready to be opened in another process."""
+        """The given entries, perhaps in another order, ready to be opened in another process."""
+        return iter(entries)
 
 
 def is_image_name(name: str) -> bool:
@@ -48,4 +60,5 @@ def is_image_name(name: str) -> bool:
 
 def first_folder(name: str) -> str | None:
     """The first folder of a name with slashes, if it has one."""
-    return name.removeprefix("./").split("/")[0] if "/" in name.removeprefix("./") else None
+    folder, slash, _ = name.removeprefix("./").partition("/")
+    return folder if slash else None

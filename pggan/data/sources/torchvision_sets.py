@@ -1,9 +1,10 @@
 """Known data sets through torchvision, whose own code downloads and reads them; imported only when one is asked for."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from functools import lru_cache
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +14,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.sources.folders import DiskFile, array_file
-from pggan.data.sources.source import Entry
+from pggan.data.sources.folders import DiskFile
+from pggan.data.sources.npy import array_file
+from pggan.data.sources.source import Entry, Source
 
 PREFIX = "torchvision:"
 NAMES = ("celeba", "cifar10", "fashion_mnist", "lfw", "lsun", "mnist")
@@ -22,28 +24,21 @@ INSTALL = 'Install it with: pip install "pggan[datasets]"'
 
 
 class NamedSet(NamedTuple):
-    """Where the files of known sets are, which part is wanted, and whether what is missing may be downloaded."""
+    """Where the files of known sets are, which split is wanted, and whether missing files may be downloaded."""
 
     root: Path
     split: str
     download: bool
 
 
-def is_named(source: str) -> bool:
-    """Whether `source` names a known set."""
-    return source.lower().startswith(PREFIX) or (_plain(source) in NAMES and not Path(source).exists())
-
-
-def find_named(source: str) -> str:
-    """The name of a known set.  Raises UserError for an unknown one."""
-    name = _plain(source)
+def named_set(source: str) -> str | None:
+    """The name of the known set that `source` means; None for a path.  Raises UserError for an unknown name."""
+    name = source.lower().removeprefix(PREFIX).replace("-", "_")
+    if not source.lower().startswith(PREFIX) and (name not in NAMES or Path(source).exists()):
+        return None
     if name not in NAMES:
         raise UserError(f"There is no known data set '{name}'.", nearest(name, NAMES))
     return name
-
-
-def _plain(source: str) -> str:
-    return source.lower().removeprefix(PREFIX).replace("-", "_")
 
 
 def load_torchvision() -> ModuleType:
@@ -98,8 +93,8 @@ def _opened(name: str, root: Path, split: str, download: bool) -> Any:
 
 def open_named(name: str, wanted: NamedSet) -> "NamedSource":
     """A known set, downloaded first where that is needed and possible.  Raises UserError."""
-    if name == "lsun":
-        _require_lmdb()
+    if name == "lsun" and find_spec("lmdb") is None:
+        raise UserError("LSUN needs a package that is not installed: lmdb.", INSTALL)
     root = wanted.root.absolute()
     root.mkdir(parents=True, exist_ok=True)
     try:
@@ -111,13 +106,6 @@ def open_named(name: str, wanted: NamedSet) -> "NamedSource":
             f"{name} can't be opened in {wanted.root}: {error}", "See the torchvision page of this data set."
         ) from error
     return NamedSource(name, wanted._replace(root=root), dataset)
-
-
-def _require_lmdb() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("lmdb") is None:
-        raise UserError("LSUN needs a package that is not installed: lmdb.", INSTALL)
 
 
 class NamedImage(NamedTuple):
@@ -141,19 +129,27 @@ class NamedImage(NamedTuple):
         return array_file(np.asarray(dataset.data[self.number]))
 
 
-class NamedSource:
+class NamedSource(Source):
     """The images of a known set, in its order."""
 
     def __init__(self, name: str, wanted: NamedSet, dataset: Any) -> None:
         self._name = name
         self._wanted = wanted
         self._dataset = dataset
-        self.description: dict[str, object] = {"kind": "torchvision", "name": name, "split": wanted.split}
+        self.description = {"kind": "torchvision", "name": name, "split": wanted.split}
 
     def entries(self) -> list[Entry]:
         """All images, in the order of the set."""
         if self._name in ("celeba", "lfw"):
-            return [self._file_entry(path, label) for path, label in zip(*self._files(), strict=True)]
+            root = self._wanted.root
+            return [
+                DiskFile(path, root).entry(path.relative_to(root).as_posix(), label)
+                if path.exists()
+                else Entry(
+                    path.relative_to(root).as_posix(), "missing", 0, DiskFile(path, root), "listed, but missing", label
+                )
+                for path, label in zip(*self._files(), strict=True)
+            ]
         labels = self._labels()
         return [
             Entry(
@@ -166,10 +162,6 @@ class NamedSource:
             for index, label in enumerate(labels)
         ]
 
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries as they are."""
-        return iter(entries)
-
     def _files(self) -> tuple[list[Path], list[str]]:
         """The paths of a set whose images are files, and the label of each."""
         if self._name == "lfw":
@@ -178,14 +170,6 @@ class NamedSource:
         folder = Path(self._dataset.root, self._dataset.base_folder, "img_align_celeba")
         identities = self._dataset.identity[:, 0].tolist()
         return [folder / name for name in self._dataset.filename], [str(identity) for identity in identities]
-
-    def _file_entry(self, path: Path, label: str) -> Entry:
-        root = self._wanted.root
-        inner = path.relative_to(root).as_posix()
-        if not path.exists():
-            return Entry(inner, "missing", 0, DiskFile(path, root), "listed, but missing", label)
-        status = path.stat()
-        return Entry(inner, f"{status.st_size}-{status.st_mtime_ns}", status.st_size, DiskFile(path, root), label=label)
 
     def _labels(self) -> Sequence[str]:
         """The label of every image, for a set whose images are not files."""

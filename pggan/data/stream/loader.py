@@ -1,4 +1,4 @@
-"""Stored images to the device: levels that fit live there as bytes, the others are read ahead by a thread.
+"""Stored images to the device: levels that fit are kept there as bytes, the others are read ahead by a thread.
 
 N images asked for, R resolution, C channels.
 """
@@ -32,22 +32,15 @@ class Request(NamedTuple):
         return self.resolution == other.resolution and np.array_equal(self.indices, other.indices)
 
 
-class Loaded(NamedTuple):
-    """Images on their way to the device, and the event after which they are there, if that takes one."""
+class Transfer(NamedTuple):
+    """One end of a copy of images to the device, and the event after which the copy is complete, on a GPU."""
 
     images: Tensor
-    arrival: torch.cuda.Event | None
-
-
-class Buffer(NamedTuple):
-    """Memory that images are read into, and the event after which it has been copied from, if that takes one."""
-
-    images: Tensor
-    copied: torch.cuda.Event | None
+    done: torch.cuda.Event | None
 
 
 def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
-    """How many bytes of levels may live on `device`; None means a sensible share of what is there."""
+    """How many bytes of levels may be kept on `device`; None: a quarter of a GPU's free memory, or 1 GiB on a CPU."""
     if budget_mib is not None:
         return budget_mib * MIB
     if device.type == "cuda":
@@ -56,7 +49,7 @@ def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
 
 
 def on_this_device(device: torch.device) -> dict[str, Any]:
-    """What makes a pool's threads use the CUDA device of this one: they begin with the first."""
+    """The arguments of a thread pool that make its threads use this thread's CUDA device, not the first one."""
     if device.type != "cuda":
         return {}
     return {"initializer": torch.cuda.set_device, "initargs": (torch.cuda.current_device(),)}
@@ -66,7 +59,7 @@ class Loader:
     """Images of a pyramid as uint8 [N, R, R, C] on `device`.  What it gives depends on the request alone."""
 
     def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
-        """Args: budget: bytes of levels that may live on the device."""
+        """Args: budget: bytes of levels that may be kept on the device."""
         self.pyramid = pyramid
         self.device = device
         self.budget = budget
@@ -75,14 +68,14 @@ class Loader:
         # Threads end with this object, or with the process.
         self._ahead_reader = ThreadPoolExecutor(1, "read-ahead", **on_this_device(device))
         self._readers = ThreadPoolExecutor(READERS, "read")
-        self._ahead: tuple[Request, Future[Loaded]] | None = None
+        self._ahead: tuple[Request, Future[Transfer]] | None = None
         # Two in turn, kept because new memory costs more than reading into it: one is read into while the images of the
         # other are turned into floats.
-        self._buffers: list[Buffer] = []
+        self._buffers: list[Transfer] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
-        """Whether a level may live on the device."""
+        """Whether a level is kept on the device."""
         return self._bytes[resolution] <= self.budget
 
     def get(self, request: Request) -> Tensor:
@@ -95,9 +88,9 @@ class Loader:
         if ahead is None or not ahead[0].same(request):
             ahead = request, self._ahead_reader.submit(self._load, request)  # after what is being read for nothing
         loaded = ahead[1].result()
-        if loaded.arrival is not None:
+        if loaded.done is not None:
             current = torch.cuda.current_stream(self.device)
-            current.wait_event(loaded.arrival)
+            current.wait_event(loaded.done)
             loaded.images.record_stream(current)  # or its memory could be given away while the step still reads it
         return loaded.images
 
@@ -112,16 +105,16 @@ class Loader:
             self._resident = resolution, torch.from_numpy(self.pyramid.read(resolution, everything)).to(self.device)
         return self._resident[1]
 
-    def _load(self, request: Request) -> Loaded:
-        """Runs in the reading thread."""
+    def _load(self, request: Request) -> Transfer:
+        """Read images and copy them to the device; runs in the reading thread."""
         images = self._buffer((len(request.indices), request.resolution, request.resolution, self.pyramid.channels))
         self._read(request, images.numpy())
         if self._stream is None:
-            self._buffers.append(Buffer(images, None))
-            return Loaded(images.to(self.device), None)
-        with torch.cuda.stream(self._stream):
-            loaded = Loaded(images.to(self.device, non_blocking=True), self._stream.record_event())
-        self._buffers.append(Buffer(images, loaded.arrival))
+            loaded = Transfer(images.to(self.device), None)
+        else:
+            with torch.cuda.stream(self._stream):
+                loaded = Transfer(images.to(self.device, non_blocking=True), self._stream.record_event())
+        self._buffers.append(Transfer(images, loaded.done))
         return loaded
 
     def _read(self, request: Request, out: Images) -> None:
@@ -140,6 +133,6 @@ class Loader:
             # Pinned memory is what a GPU can copy from while other work goes on.
             return torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
         oldest = self._buffers.pop(0)
-        if oldest.copied is not None:
-            oldest.copied.synchronize()
+        if oldest.done is not None:
+            oldest.done.synchronize()
         return oldest.images

@@ -1,9 +1,11 @@
-"""From the `data` keys to an open pyramid, making it first where that is needed."""
+"""From the `data` keys to an open pyramid, which is made first where that is needed."""
 
 import re
 import sys
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
@@ -11,7 +13,8 @@ from pggan.data.format.index import levels_up_to
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.prepare.command import default_workers, open_sources, prepare
 from pggan.data.prepare.planning import Options
-from pggan.data.sources.avatars import render_avatars
+from pggan.data.sources.avatars import AvatarSource
+from pggan.data.sources.source import Source
 from pggan.data.sources.torchvision_sets import NamedSet
 
 FEWEST_IMAGES = 2
@@ -21,7 +24,7 @@ KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.chan
 def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyramid:
     """The pyramid to train on up to `resolution`, with at least `batch` images.
 
-    Images that are not prepared yet are prepared, and avatars rendered, once, into the cache.
+    Images that are not prepared yet are prepared, and avatars drawn, once, into the cache.
     Raises UserError when the path is wrong, when its images are too small or too few, or changed since they were
     prepared.
     """
@@ -54,15 +57,9 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
 def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
     cached = Path(config.cache) / f"avatars-{config.style}-{config.count}-{resolution}px"
     if not cached.exists():
-        render_avatars(cached, style=config.style, count=config.count, resolution=resolution, workers=default_workers())
+        source = AvatarSource(config.style, config.count, resolution)
+        _prepare(source, cached, max_resolution=resolution, channels=3)
     return ImagePyramid(cached)
-
-
-def in_keys_of_training(text: str) -> str:
-    """What is said of the keys of `pggan prepare`, for those who train."""
-    for key, own in KEYS.items():
-        text = re.sub(rf"(?<![\w.]){key}", own, text)
-    return text
 
 
 def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
@@ -70,18 +67,22 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
     source = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True))
     files = [(entry.name, entry.stamp) for entry in source.entries()]
     digest = sha256(repr((files, config.crop, config.channels, config.labels)).encode()).hexdigest()[:12]
-    cache = Path(config.cache)
     name = f"{Path(str(source.description['name'])).name}-{resolution}px"
-    cached = cache / f"{name}-{digest}"
+    cached = Path(config.cache) / f"{name}-{digest}"
     if not cached.exists():
         if files:
             print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
-        before = sorted(path for path in cache.glob("*") if path.name.startswith(f"{name}-"))
-        try:
-            options = Options(
-                max_resolution=resolution, channels=config.channels, crop=config.crop.value, labels=config.labels
-            )
-            prepare(source, cached, options, workers=default_workers(), reuse=before)
-        except UserError as error:
-            raise UserError(*(in_keys_of_training(text) for text in (error.problem, error.remedy))) from error
+        before = sorted(path for path in Path(config.cache).glob("*") if path.name.startswith(f"{name}-"))
+        options = {"channels": config.channels, "crop": config.crop.value, "labels": config.labels}
+        _prepare(source, cached, before, max_resolution=resolution, **options)
     return ImagePyramid(cached)
+
+
+def _prepare(source: Source, cached: Path, reuse: Sequence[Path] = (), **options: Any) -> None:
+    try:
+        prepare(source, cached, Options(**options), workers=default_workers(), reuse=reuse)
+    except UserError as error:  # it names the keys of `pggan prepare`; here those of training are meant
+        texts = [error.problem, error.remedy]
+        for key, own in KEYS.items():
+            texts = [re.sub(rf"(?<![\w.]){key}", own, text) for text in texts]
+        raise UserError(*texts) from error

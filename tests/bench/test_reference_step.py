@@ -1,0 +1,93 @@
+"""The trainer's step against the reference step: the same networks after several updates."""
+
+import math
+
+import pytest
+import torch
+
+from pggan.bench.reference_step import ReferenceStep
+from pggan.core.architecture import Resampling
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.gradient_penalty import NormReference
+from pggan.losses.logistic import Logistic
+from pggan.losses.relativistic import Relativistic
+from pggan.losses.wgan_gp import WganGp
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state
+from pggan.training.step import Trainer
+from tests.definitions import ADAM, variant
+
+CPU = torch.device("cpu")
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, reg_interval=1)
+LOGISTIC, RELATIVISTIC = Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=1)
+# 128 maps up to 16x16 are wide enough for Winograd's method, the 64 and 32 above are not.
+ARCHITECTURE = variant(resolution=64, latent_size=16, fmap_base=1024, fmap_max=128, resampling=Resampling.unfused)
+
+
+class PreciseDraws(StepRng):
+    def normal(self, purpose, *shape):
+        return super().normal(purpose, *shape).double()
+
+    def uniform(self, purpose, *shape):
+        return super().uniform(purpose, *shape).double()
+
+
+def both(dtype):
+    """The state of the trainer and the reference, with the same weights."""
+    state, reference = new_state(ARCHITECTURE, ADAM, 0, CPU), ReferenceStep(ARCHITECTURE, ADAM, 0, CPU)
+    for network in (state.g.network, state.d.network, state.g_ema):
+        network.to(dtype)
+    for weight in (*reference.g.values(), *reference.d.values(), *reference.g_ema.values()):
+        weight.data = weight.data.to(dtype)
+    return state, reference
+
+
+def steps(state, reference, loss, resolution, dtype, count):
+    phase = Phase(0, resolution, False, 1.0, 0, 100, 4, 0.001, 0.001, int(math.log2(64 / resolution)))
+    trainer = Trainer(state, loss, ComputeOptions())
+    for step in range(count):
+        images = torch.rand(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(step)) * 2 - 1
+        reals = Reals(images.to(dtype), None, None)
+        rng = (PreciseDraws if dtype is torch.float64 else StepRng)(0, 4 * step, CPU)
+        trainer.step(phase, reals, rng, 0.9)
+        reference.step(phase, reals, loss, rng, ema_decay=0.9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "resolution"), [(WGAN_GP, 4), (WGAN_GP, 32), (LOGISTIC, 8), (LOGISTIC, 16), (RELATIVISTIC, 16)]
+)
+def test_in_float64_the_trainers_step_does_exactly_what_the_reference_does(loss, resolution):
+    state, reference = both(torch.float64)
+    before = state.g.network.stem.conv.weight.detach().clone()
+    steps(state, reference, loss, resolution, torch.float64, 2)
+    assert not torch.equal(state.g.network.stem.conv.weight, before)
+    for network, weights in (
+        (state.g.network, reference.g),
+        (state.d.network, reference.d),
+        (state.g_ema, reference.g_ema),
+    ):
+        for name, parameter in network.named_parameters():
+            torch.testing.assert_close(parameter, weights[name], atol=1e-8, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("resolution", [4, 64])
+def test_in_float32_gradients_differ_from_the_references_by_rounding_only(resolution):
+    state, reference = both(torch.float32)
+    found = {}
+    for trainable, tolerance in ((state.d, 1e-3), (state.g, 5e-3)):
+        trainable.optimizer.register_step_pre_hook(
+            lambda *_, player=trainable, tolerance=tolerance: found.update(
+                {p: (None if p.grad is None else p.grad.clone(), tolerance) for p in trainable.network.parameters()}
+            )
+        )
+    steps(state, reference, WGAN_GP, resolution, torch.float32, 1)
+    # G learns from a D that Adam has just moved by the sign of each gradient, rounding included: hence its tolerance.
+    for network, weights in ((state.d.network, reference.d), (state.g.network, reference.g)):
+        for name, parameter in network.named_parameters():
+            gradient, tolerance = found[parameter]
+            expected = weights[name].grad
+            assert (gradient is None) == (expected is None)
+            if gradient is not None:
+                assert (gradient - expected).norm() < tolerance * expected.norm() + 1e-7, name

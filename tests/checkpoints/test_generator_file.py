@@ -1,0 +1,32 @@
+"""Generators as single files."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pggan.checkpoints.generator_file import load_generator
+from pggan.core.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def test_a_run_a_checkpoint_and_a_file_give_the_same_averaged_generator(finished_run):
+    places = (finished_run, finished_run / "checkpoints" / "000000160", finished_run / "generator.safetensors")
+    found = [load_generator(str(place), CPU) for place in places]
+    for generator in found:
+        assert (generator.images, generator.resolution, generator.alpha) == (160, 16, 1.0)
+        weights = zip(generator.network.weights, found[0].network.weights, strict=True)
+        assert all(torch.equal(ours, first) for ours, first in weights)
+        assert not any(weight.requires_grad for weight in generator.network.weights)
+
+
+def test_a_generator_of_another_program_is_refused(tmp_path):
+    save_file({"weight": torch.zeros(3)}, tmp_path / "generator.safetensors")
+    with pytest.raises(UserError, match="not a valid generator"):
+        load_generator(str(tmp_path), CPU)
+
+
+@pytest.mark.parametrize("key", ["run", "init_from"])
+def test_a_path_without_generator_is_refused_with_its_key_and_advice(tmp_path, key):
+    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path}: there is no generator.*first checkpoint"):
+        load_generator(str(tmp_path), CPU, key)

@@ -1,0 +1,108 @@
+"""When checkpoints are begun, and when training waits for them."""
+
+import math
+import random
+
+import pytest
+
+from pggan.checkpoints.interval import CheckpointInterval, images_between
+from pggan.config import CheckpointConfig
+
+
+def saving_every(images: int, minutes: float | None = None) -> CheckpointConfig:
+    return CheckpointConfig(every_images=images, every_minutes=minutes, keep=2, milestones=[], roll_back_after=20)
+
+
+class Training:
+    """Steps and writes of any duration; what a kill loses at its worst is looked at at the end of every step."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self.now = 1000.0
+        self.interval = CheckpointInterval(config, lambda: self.now)
+        self.images = 0
+        self.writing: tuple[float, int, float] | None = None  # when it ends, and the images and time that it holds
+        self.on_disk = (0, self.now)
+        self.most_images, self.most_seconds, self.waits, self.saves = 0, 0.0, 0, 0
+
+    def look(self) -> None:
+        if self.writing is not None and self.now >= self.writing[0]:
+            self.on_disk, self.writing = self.writing[1:], None
+
+    def step(self, batch: int, step_seconds: float, save_seconds: float) -> None:
+        """One turn of the loop: a flag seen a step later, the wait, the step, a checkpoint."""
+        self.look()
+        if self.writing is None:
+            self.interval.saved()
+        late = self.interval.is_late
+        if self.interval.must_wait(self.images + batch) and self.writing is not None:
+            self.waits += 1
+            self.now = self.writing[0]
+            self.look()
+            self.interval.saved()
+        before, self.images = self.images, self.images + batch
+        self.now += step_seconds
+        self.look()
+        self.most_images = max(self.most_images, self.images - self.on_disk[0])
+        self.most_seconds = max(self.most_seconds, self.now - self.on_disk[1])
+        if self.interval.is_due(before, self.images) or late:
+            if self.writing is not None:
+                self.waits += 1
+                self.now = self.writing[0]
+                self.look()
+                self.interval.saved()
+            self.interval.begin(self.images)
+            self.writing = (self.now + save_seconds, self.images, self.now)
+            self.saves += 1
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 0.4, 3.0, 100.0])
+@pytest.mark.parametrize("every", [8, 16, 20, 100, 1000])
+def test_no_kill_loses_more_images_than_the_interval(every, save_seconds):
+    dice = random.Random(every)
+    training = Training(saving_every(every))
+    for _ in range(300):
+        training.step(dice.choice([batch for batch in (4, 8, 60, 300) if batch <= every]), 1.0, save_seconds)
+        assert training.most_images <= every
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 5.0, 100.0])
+def test_no_kill_loses_more_minutes_than_the_interval(save_seconds):
+    """Steps of 1.5 seconds and two minutes."""
+    training = Training(saving_every(10**9, 2.0))
+    for _ in range(600):
+        training.step(8, 1.5, save_seconds)
+    assert 60 < training.most_seconds <= 120
+
+
+def test_training_does_not_wait_while_the_disk_keeps_up():
+    """Half the interval, in images, is what writing may take."""
+    training = Training(saving_every(1000, 60))
+    for _ in range(1000):
+        training.step(10, 1.0, 49.0)
+    assert (training.waits, training.saves) == (0, 20)
+    for _ in range(1000):
+        training.step(10, 1.0, 60.0)
+    assert (training.waits, training.saves) == (19, 40)
+
+
+def test_an_interval_of_one_step_is_waited_for_every_time():
+    training = Training(saving_every(8))
+    for _ in range(10):
+        training.step(8, 1.0, 0.1)
+    assert training.waits == 9
+    assert images_between(saving_every(1)) == 1
+
+
+def test_after_a_rollback_everything_begins_anew():
+    training = Training(saving_every(100))
+    training.interval.begin(50)
+    assert training.interval.must_wait(101)
+    training.interval.restart(50)
+    assert not training.interval.must_wait(150)
+    assert training.interval.must_wait(151)
+
+
+def test_without_minutes_only_images_count():
+    training = Training(saving_every(100))
+    training.now = math.inf
+    assert not training.interval.is_late

@@ -1,0 +1,91 @@
+"""Checkpoints are written as a whole or not at all, and removed when they are no longer needed."""
+
+import pytest
+from safetensors import SafetensorError
+
+from pggan.checkpoints.header import PARTS
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
+from pggan.core.atomic_io import clean_partials
+from pggan.run.inspect import facts_of_run
+
+
+def test_leftovers_of_a_killed_process_are_removed(run_dir, newest):
+    half = run_dir / "checkpoints" / ".partial-000000064"
+    half.mkdir()
+    (half / "generator.safetensors").write_bytes(b"half")
+    (run_dir / ".partial-generator.safetensors").write_bytes(b"half")
+    (run_dir / "checkpoints" / ".partial-link").symlink_to(newest)
+    clean_partials(run_dir)
+    clean_partials(run_dir / "checkpoints")
+    assert not list(run_dir.rglob(".partial-*"))
+    checkpoint, _ = newest_checkpoint(run_dir)
+    assert checkpoint is not None
+    assert checkpoint.images == 160
+
+
+def test_looking_at_a_run_does_not_disturb_what_it_is_writing(run_dir):
+    (run_dir / "checkpoints" / ".partial-000000064").mkdir()
+    facts_of_run(run_dir)
+    assert (run_dir / "checkpoints" / ".partial-000000064").is_dir()
+
+
+def test_a_checkpoint_killed_while_its_successor_takes_its_name_is_put_back(run_dir, newest):
+    before = facts_of_run(run_dir)
+    newest.rename(run_dir / "checkpoints" / ".replaced-000000160")
+    clean_partials(run_dir / "checkpoints")
+    assert facts_of_run(run_dir) == before
+
+
+def test_a_failed_save_keeps_what_was_there(run_dir, snapshot_of, monkeypatch):
+    before, snapshot = facts_of_run(run_dir), snapshot_of(run_dir, 199)
+    generator = (run_dir / "generator.safetensors").read_bytes()
+
+    def full_disk(*arguments, **options):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("pggan.checkpoints.write.save_file", full_disk)
+    with pytest.raises(OSError, match="No space") as caught:
+        write_checkpoint(run_dir, snapshot)
+    assert caught.value.errno == 28
+    assert facts_of_run(run_dir) == before
+    assert (run_dir / "generator.safetensors").read_bytes() == generator
+    assert not list(run_dir.rglob(".partial-*"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("part", PARTS)
+def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, part, value):
+    snapshot = snapshot_of(run_dir, 199)
+    tensors = snapshot.parts[part]
+    name = max((name for name, tensor in tensors.items() if tensor.ndim), default=min(tensors))
+    tensors[name] = tensors[name].float()
+    tensors[name].view(-1)[0] = value
+    with pytest.raises(NonFiniteError, match=f"{part}/{name}"):
+        write_checkpoint(run_dir, snapshot)
+    assert [path.name for path in checkpoints_of(run_dir)] == ["000000128", "000000160"]
+    assert not list(run_dir.rglob(".partial-*"))
+
+
+def test_a_save_on_a_name_that_is_there_replaces_it(run_dir, snapshot_of):
+    before = facts_of_run(run_dir)["state_sha256"]
+    snapshot = snapshot_of(run_dir, 160)
+    next(iter(snapshot.parts["generator"].values())).add_(1)
+    write_checkpoint(run_dir, snapshot)
+    assert facts_of_run(run_dir)["state_sha256"] != before
+    assert not list(run_dir.rglob(".replaced-*"))
+
+
+def test_the_newest_and_the_milestones_are_kept_and_what_lies_ahead_is_removed(run_dir, snapshot_of):
+    for images, milestone in ((168, True), (176, False), (184, False), (192, True), (200, False)):
+        write_checkpoint(run_dir, snapshot_of(run_dir, images, milestone))
+    (run_dir / "checkpoints" / "000000999").mkdir()
+    prune(run_dir, newest=200, keep=2)
+    assert [path.name for path in checkpoints_of(run_dir)] == ["000000168", "000000184", "000000192", "000000200"]
+
+
+def test_a_snapshot_says_how_much_it_takes_on_disk(run_dir, newest, snapshot_of):
+    written = sum(path.stat().st_size for path in newest.glob("*.safetensors"))
+    written += (run_dir / "generator.safetensors").stat().st_size
+    headers = 200 * sum(len(tensors) + 5 for tensors in snapshot_of(run_dir, 160).parts.values()) * 2
+    assert 0 < written - snapshot_of(run_dir, 160).bytes < headers

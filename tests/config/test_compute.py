@@ -1,0 +1,44 @@
+"""Which ways of computing a step go together."""
+
+import pytest
+
+from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath
+from pggan.core.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("choices", "hint"),
+    [
+        ({"compile": True, "penalty": PenaltyPath.autograd}, r"compute\.penalty=autograd\).*\n.*jvp or auto"),
+        ({"compile": True, "convolution": ConvolutionMethod.winograd}, r"convolution=winograd.*\n.*convolution=auto"),
+        ({"compile": True, "convolution": ConvolutionMethod.im2col}, r"convolution=im2col"),
+        ({"compile": True, "convolution": ConvolutionMethod.direct}, r"convolution=direct"),
+        ({"activation_checkpointing": True, "compile": True}, r"activation_checkpointing=true needs"),
+        ({"activation_checkpointing": True, "penalty": PenaltyPath.jvp}, r"needs compute\.penalty=autograd"),
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(choices, hint):
+    with pytest.raises(UserError, match=hint):
+        ComputeConfig(**choices)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"compile": True},
+        {"compile": True, "penalty": PenaltyPath.jvp, "convolution": ConvolutionMethod.native},
+        {"activation_checkpointing": True},
+        {"activation_checkpointing": True, "penalty": PenaltyPath.autograd, "convolution": ConvolutionMethod.winograd},
+        {"penalty": PenaltyPath.jvp, "convolution": ConvolutionMethod.im2col, "micro_batch_size": 1},
+    ],
+)
+def test_other_choices_go_together(choices):
+    assert ComputeConfig(**choices)
+
+
+def test_micro_batches_hold_whole_groups():
+    ComputeConfig(micro_batch_size=None).require_whole_groups(4)
+    ComputeConfig(micro_batch_size=8).require_whole_groups(4)
+    for size, advice in {6: "Take 4", 3: "Take 4", 11: "Take 8"}.items():
+        with pytest.raises(UserError, match=advice):
+            ComputeConfig(micro_batch_size=size).require_whole_groups(4)

@@ -1,0 +1,56 @@
+"""Configurations as plain values, and what differs between two of them."""
+
+import json
+
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.config.describe import changes, code_in_use, describe, flatten, to_plain, versions
+from pggan.core.validation import validated
+
+
+def config(*overrides):
+    return validated(TrainConfig, compose("train", list(overrides)))
+
+
+def test_a_configuration_can_be_made_again_from_its_plain_values():
+    one = config("schedule=official_1gpu", "loss.target=750", "precision=bf16")
+    assert validated(TrainConfig, to_plain(one)) == one
+
+
+def test_a_description_comes_back_from_json_as_it_is():
+    description = describe(config("schedule.batch={4: 16, 8: 8}", "gradients=dgc"))
+    assert json.loads(json.dumps(description)) == description
+    assert description["schedule"]["batch"] == {"4": 16, "8": 8}
+    assert description["compute"]["convolution"] == "auto"
+    assert description["versions"] == versions()
+
+
+def test_an_infinity_becomes_text_that_strict_json_can_hold():
+    description = describe(config("+loss.target=.inf"))
+    assert json.loads(json.dumps(description, allow_nan=False)) == description
+    assert isinstance(description["loss"]["target"], str)
+
+
+def test_changes_name_the_keys_that_differ():
+    before, now = describe(config()), describe(config("seed=1", "loss=logistic", "schedule.batch={8: 4}"))
+    found = dict(changes(before, {**now, "versions": {}}))
+    assert found["seed"] == "seed: 0 -> 1"
+    assert found["loss.gamma"] == "loss.gamma: None -> 1.0"
+    assert found["loss.target"] == "loss.target: 1.0 -> None"
+    assert {key.split(".")[0] for key in found} == {"seed", "loss", "schedule"}
+    assert dict(changes(before, before)) == {}
+
+
+def test_tables_are_flattened_to_full_keys():
+    assert dict(flatten({"a": {"b": {"4": 1}, "c": [1, {"d": 2}]}, "e": None})) == {
+        "a.b.4": 1,
+        "a.c": [1, {"d": 2}],
+        "e": None,
+    }
+
+
+def test_versions_are_those_of_the_libraries_in_use():
+    import torch
+
+    assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
+    assert code_in_use() == code_in_use()

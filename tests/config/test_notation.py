@@ -1,0 +1,66 @@
+"""Grids, lists of seeds and tables per resolution, as users write them."""
+
+from math import inf, nan
+
+import pytest
+
+from pggan.config.notation import parse_grid, parse_seeds, table
+from pggan.core.errors import UserError
+
+
+def test_seeds_are_read_in_all_their_forms():
+    assert parse_seeds(5) == [5]
+    assert parse_seeds("0-3") == [0, 1, 2, 3]
+    assert parse_seeds("1,5,9-11") == [1, 5, 9, 10, 11]
+    assert parse_seeds([1, 5]) == [1, 5]
+    assert parse_seeds("7-7, 2") == [7, 2]
+
+
+@pytest.mark.parametrize("bad", ["", "a", "3-1", "-1", [1, "x"], "1-", []])
+def test_what_is_no_list_of_seeds_is_refused(bad):
+    with pytest.raises(UserError, match="seeds="):
+        parse_seeds(bad)
+
+
+def test_a_grid_is_columns_by_rows():
+    assert parse_grid("8x4", "grid") == (8, 4)
+    assert parse_grid("100x100", "grid") == (100, 100)
+
+
+@pytest.mark.parametrize("bad", ["8", "8x", "x4", "0x4", "8x-4", "axb", "2x3x4", "100x101"])
+def test_what_is_no_grid_is_refused_with_its_key(bad):
+    with pytest.raises(UserError, match=rf"monitor\.grid={bad}"):
+        parse_grid(bad, "monitor.grid")
+
+
+def test_a_number_is_a_table_for_all_resolutions():
+    assert table("batch", 16, 4, least=1, whole=True) == {4: 16}
+    assert table("rate", {4: 0.5, 8: 1}, 4, least=0) == {4: 0.5, 8: 1}
+
+
+@pytest.mark.parametrize("wrong", [True, "many", None, nan, inf, -inf, -1, [4]])
+def test_an_entry_that_is_no_finite_number_in_range_is_refused(wrong):
+    for value in (wrong, {4: 1, 8: wrong}):
+        with pytest.raises(UserError, match="rate=.*\n.*number of at least 0"):
+            table("rate", value, 4, least=0)
+
+
+def test_whole_numbers_are_asked_for_where_they_are_needed():
+    assert table("rate", 1.5, 4, least=0) == {4: 1.5}
+    with pytest.raises(UserError, match="whole number of at least 1"):
+        table("batch", 1.5, 4, least=1, whole=True)
+
+
+@pytest.mark.parametrize("entries", [{8: 1}, {}])
+def test_a_table_covers_the_first_resolution(entries):
+    with pytest.raises(UserError, match="no entry for 4x4"):
+        table("batch", entries, 4, least=1)
+    if entries:
+        assert table("batch", entries, 8, least=1) == entries
+        assert table("batch", entries, 16, least=1) == entries
+
+
+@pytest.mark.parametrize("key", ["8", 12, 0, -4, 4.0])
+def test_entries_are_for_powers_of_two(key):
+    with pytest.raises(UserError, match="not a resolution"):
+        table("batch", {4: 1, key: 1}, 4, least=1)

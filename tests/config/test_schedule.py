@@ -1,0 +1,95 @@
+"""Keys of the schedule: tables, their merging, the rule for larger batches."""
+
+import pytest
+
+from pggan.cli.compose import compose
+from pggan.config import ScheduleConfig, TrainConfig
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+
+
+def schedule_of(*overrides):
+    return validated(TrainConfig, compose("train", list(overrides))).schedule.build()
+
+
+def test_per_level_values_take_a_number_or_a_table_and_tables_merge():
+    assert schedule_of("schedule.batch=8").at(0).batch == 8
+    merged = schedule_of("schedule=official_1gpu", "schedule.batch={4: 64}")
+    assert (merged.phases[0].batch, merged.phases[-1].batch) == (64, 4)
+    extended = schedule_of("schedule=official_1gpu", "schedule.batch={16: 100}")
+    assert [extended.batch[side] for side in (4, 16, 32)] == [128, 100, 64]
+    replaced = schedule_of("schedule=official_1gpu", "schedule.batch=12")
+    assert {phase.batch for phase in replaced.phases} == {12}
+
+
+def test_d_learns_at_the_rate_of_g_unless_told():
+    both = schedule_of("schedule.learning_rate_g=0.002").at(0)
+    assert (both.learning_rate_g, both.learning_rate_d) == (0.002, 0.002)
+    split = schedule_of("schedule.learning_rate_d=0.004").at(0)
+    assert (split.learning_rate_g, split.learning_rate_d) == (0.001, 0.004)
+
+
+def test_every_key_of_the_schedule_reaches_it():
+    values = {
+        "first_resolution": 8,
+        "final_resolution": 16,
+        "stable_images": 30,
+        "fade_images": {16: 20},
+        "batch": 4,
+        "learning_rate_g": 0.5,
+        "learning_rate_d": 0.25,
+        "batch_factor": 1,
+        "learning_rate_rule": "constant",
+        "lr_warmup_images": 8,
+        "lr_decay_images": 10,
+        "total_images": 100,
+    }
+    schedule = validated(ScheduleConfig, values).build()
+    assert [(phase.name, phase.start, phase.end) for phase in schedule.phases] == [
+        ("8x8 stable", 0, 30),
+        ("16x16 fade", 30, 50),
+        ("16x16 stable", 50, 100),
+    ]
+    assert {phase.batch for phase in schedule.phases} == {4}
+    assert [schedule.at(images).learning_rate_g for images in (0, 4, 95)] == [0.25, 0.5, 0.25]  # warm-up 8, decay 10
+    assert [schedule.at(images).learning_rate_d for images in (0, 4, 95)] == [0.125, 0.25, 0.125]
+
+
+def test_a_schedule_without_images_is_refused():
+    with pytest.raises(UserError, match="images to show"):
+        schedule_of("schedule.stable_images=0", "schedule.fade_images=0")
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("constant", 1), ("sqrt", 2), ("linear", 4)])
+def test_larger_batches_take_larger_learning_rates_by_the_rule(rule, factor):
+    base = schedule_of()
+    larger = schedule_of("schedule.batch_factor=4", f"schedule.learning_rate_rule={rule}")
+    for before, now in zip(base.phases, larger.phases, strict=True):
+        assert now.batch == 4 * before.batch
+        assert now.learning_rate_g == pytest.approx(factor * before.learning_rate_g)
+        assert now.learning_rate_d == pytest.approx(factor * before.learning_rate_d)
+        assert (now.start, now.end) == (before.start, before.end)  # images are the clock
+
+
+def test_numbers_and_tables_in_the_configuration_cover_every_resolution():
+    overrides = ["schedule.batch={4: 16, 32: 4}", "schedule.learning_rate_g=0.5", "schedule.learning_rate_d={4: 0.25}"]
+    phases = schedule_of(*overrides).phases
+    assert phases[-1].resolution == 64
+    assert {phase.learning_rate_g for phase in phases} == {0.5}
+    assert {phase.learning_rate_d for phase in phases} == {0.25}
+    assert [phase.batch for phase in phases if not phase.fading] == [16, 16, 16, 4, 4]
+
+
+@pytest.mark.parametrize("key", ["stable_images", "batch", "learning_rate_g", "learning_rate_d"])
+def test_a_table_has_to_begin_at_the_first_resolution(key):
+    values = compose("train", [])["schedule"]
+    with pytest.raises(UserError, match=rf"schedule\.{key}.* 4x4"):
+        validated(ScheduleConfig, {**values, key: {8: 1}}, "schedule.")
+    validated(ScheduleConfig, {**values, "first_resolution": 8, key: {8: 1}}, "schedule.")
+
+
+@pytest.mark.parametrize("wrong", [{"4": 1}, {5: 1, 4: 1}, {4: -1}, {4: 1.5}, {4: True}, "many", -1])
+def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
+    values = compose("train", [])["schedule"]
+    with pytest.raises(UserError, match=r"schedule\.stable_images"):
+        validated(ScheduleConfig, {**values, "stable_images": wrong}, "schedule.")

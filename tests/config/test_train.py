@@ -1,0 +1,142 @@
+"""Training configurations: every choice is valid, every mistake is refused, defaults are those of the YAML."""
+
+from dataclasses import MISSING, fields
+
+import pytest
+
+from pggan.cli.commands import CONFIGS
+from pggan.cli.compose import compose
+from pggan.config import CheckpointConfig, TrainConfig, TrainerConfig
+from pggan.core.errors import UserError
+from pggan.core.schedule import Schedule
+from pggan.core.validation import validated
+
+GROUPS = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name != "commands"]
+CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONFIGS / group).glob("*.yaml"))]
+
+
+def train_config(*overrides: str) -> TrainConfig:
+    return validated(TrainConfig, compose("train", list(overrides)))
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_of_every_group_makes_a_valid_configuration(group, choice):
+    assert isinstance(train_config(f"{group}={choice}"), TrainConfig)
+
+
+def test_experiments_are_named_after_their_file():
+    for file in (CONFIGS / "experiment").glob("*.yaml"):
+        assert train_config(f"experiment={file.stem}").name == file.stem
+
+
+def test_the_defaults_of_a_trainer_are_those_of_the_yaml():
+    written = train_config()
+    assert {field.name for field in fields(TrainerConfig)} > {
+        "compute",
+        "optimizer",
+        "distributed",
+        "gradients",
+        "seed",
+    }
+    built = TrainerConfig(model=written.model, loss=written.loss)
+    for field in fields(TrainerConfig):
+        assert getattr(built, field.name) == getattr(written, field.name), field.name
+
+
+def test_defaults_of_a_trainer_are_not_shared_between_configurations():
+    for field in fields(TrainerConfig):
+        assert field.default is MISSING or field.default.__hash__ is not None
+    written = train_config()
+    one, other = (TrainerConfig(model=written.model, loss={"name": "wgan_gp"}) for _ in range(2))
+    assert one.gradients == other.gradients
+    assert one.gradients is not other.gradients
+
+
+MISTAKES = {
+    "schedule.final_resolution=48": "power of two",
+    "schedule.first_resolution=2": "power of two",
+    "schedule.first_resolution=128": "above",
+    "schedule.batch=0": "at least 1",
+    "schedule.batch=6": "groups",
+    "schedule.batch=2.5": "whole number",
+    "schedule.batch=many": "whole number",
+    "schedule.batch={8: 16}": "no entry for 4x4",
+    "schedule.batch={five: 16}": "not a resolution",
+    "schedule.learning_rate_g=-0.1": "at least 0",
+    "schedule.stable_images=-1": "at least 0",
+    "schedule.total_images=0": "at least 1",
+    "schedule.lr_decay_images=-1": "at least 0",
+    "schedule.lr_warmup_images=-1": "at least 0",
+    "schedule.batch_factor=0": "at least 1",
+    "schedule.learning_rate_rule=cubic": "linear",
+    "optimizer.beta1=1": "below 1",
+    "optimizer.beta2=-0.5": "below 1",
+    "optimizer.epsilon=0": "above 0",
+    "ema.half_life_images=null": "exactly one",
+    "ema.decay_per_update=0.9": "exactly one",
+    "ema.rampup=0": "above 0",
+    "monitor.grid=8": "8x4",
+    "monitor.tick_images=0": "at least 1",
+    "monitor.grid_images=0": "at least 1",
+    "checkpoint.every_images=0": "at least 1",
+    "checkpoint.every_minutes=0": "above 0, or null",
+    "checkpoint.keep=0": "at least 1",
+    "checkpoint.roll_back_after=0": "at least 1",
+    "checkpoint.milestones=[0]": "image counts",
+    "checkpoint.milestones=[true]": "image counts",
+    "checkpoint.milestones=often": "phases",
+    "model.fmap_max=0": "at least 1",
+    "model.fmap_base=0": "at least 1",
+    "model.latent_size=0": "at least 1",
+    "model.stddev_group=0": "at least 1",
+    "model.fmap_decay=-1": "at least 0",
+    "model.resampling=cubic": "fused",
+    "compute.micro_batch_size=0": "at least 1",
+    "compute.micro_batch_size=6": "Take 4",
+    "compute.convolution=columns": "im2col",
+    "compute.penalty=tangent": "jvp",
+    "distributed.heartbeat_timeout_seconds=4": "at least 5",
+    "distributed.elastic_chunks=0": "at least 1",
+    "distributed.max_restarts=-1": "at least 0",
+    "distributed.rdzv_timeout_seconds=0": "at least 1",
+    "data.count=0": "at least 1",
+    "data.device_budget_mib=-1": "at least 0",
+    "data.verify=perhaps": "bool",
+    "data.crop=middle": "center",
+    "data.mirror=perhaps": "bool",
+    "seed=one": "Integer",
+    "seed=null": "seed",
+}
+
+
+@pytest.mark.parametrize(("override", "hint"), MISTAKES.items())
+def test_a_value_that_cannot_work_is_refused_with_its_key_and_what_would_do(override, hint):
+    with pytest.raises(UserError) as caught:
+        train_config(override)
+    key = override.split("=")[0]
+    assert key.split(".")[-1] in str(caught.value) or key.split(".")[0] in str(caught.value)
+    assert hint in str(caught.value)
+
+
+def test_adam_betas_given_as_whole_numbers_become_floats():
+    assert isinstance(train_config("optimizer.beta1=0").optimizer.beta1, float)
+
+
+def test_a_new_run_from_weights_can_not_resume_another_one():
+    for resume in ("auto", "never"):
+        train_config("init_from=elsewhere", f"resume={resume}")
+    with pytest.raises(UserError, match="Leave out one of them"):
+        train_config("init_from=elsewhere", "resume=elsewhere")
+
+
+def test_milestones_are_listed_or_the_ends_of_all_phases():
+    tables = dict.fromkeys(("stable_images", "fade_images", "batch", "learning_rate_g", "learning_rate_d"), {4: 8})
+    schedule = Schedule(first_resolution=4, final_resolution=8, **tables)
+
+    def milestones(given):
+        config = CheckpointConfig(every_images=1, every_minutes=None, keep=1, milestones=given, roll_back_after=1)
+        return config.milestone_images(schedule)
+
+    assert milestones([]) == []
+    assert milestones([100, 5]) == [100, 5]
+    assert milestones("phases") == [8, 16, 24]  # 4x4 stable, 8x8 fade, 8x8 stable

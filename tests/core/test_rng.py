@@ -1,0 +1,116 @@
+"""Random numbers are a function of (seed, purpose, count) alone."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pggan.core.rng import StepRng, counter_seed, generator_for
+
+CPU = torch.device("cpu")
+NUMBERS = 4096
+
+
+def normal(seed=0, purpose="a", images=0):
+    return StepRng(seed, images, CPU).normal(purpose, NUMBERS)
+
+
+def test_equal_arguments_draw_equal_numbers():
+    assert torch.equal(normal(3, "latents", 128), normal(3, "latents", 128))
+    one, other = StepRng(3, 128, CPU), StepRng(3, 128, CPU)
+    assert torch.equal(one.uniform("mix", 5, 1), other.uniform("mix", 5, 1))
+    assert torch.equal(one.integers("labels", 9, 50), other.integers("labels", 9, 50))
+
+
+def test_what_was_drawn_before_does_not_matter():
+    fresh, used = StepRng(0, 0, CPU), StepRng(0, 0, CPU)
+    used.normal("other", 17)
+    used.uniform("mix", 3)
+    assert torch.equal(fresh.normal("latents", 10), used.normal("latents", 10))
+    torch.randn(3)  # the global generator has no part in it either
+    assert torch.equal(fresh.normal("latents", 10), used.normal("latents", 10))
+
+
+def test_drawing_leaves_the_global_generator_alone():
+    torch.manual_seed(1)
+    expected = torch.randn(3)
+    torch.manual_seed(1)
+    normal()
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_each_of_seed_purpose_and_count_changes_the_numbers():
+    base = normal(0, "a", 0)
+    for other in (normal(1, "a", 0), normal(0, "b", 0), normal(0, "a", 1)):
+        assert not torch.any(base == other).item() or (base == other).float().mean() < 0.01
+
+
+def test_streams_of_different_purposes_seeds_and_counts_are_uncorrelated():
+    streams = [normal(seed, purpose, images) for seed in (0, 1) for purpose in ("a", "b", "mix") for images in (0, 16)]
+    correlation = np.corrcoef(torch.stack(streams).double().numpy())
+    off = correlation[~np.eye(len(streams), dtype=bool)]
+    assert np.abs(off).max() < 5 / np.sqrt(NUMBERS)  # 5 standard errors
+
+
+def test_streams_of_neighbouring_counts_are_not_shifted_copies():
+    first, second = normal(images=0).double().numpy(), normal(images=1).double().numpy()
+    for lag in range(1, 20):
+        assert abs(np.corrcoef(first[lag:], second[:-lag])[0, 1]) < 5 / np.sqrt(NUMBERS)
+
+
+def test_normal_numbers_have_the_moments_of_the_normal_distribution():
+    numbers = StepRng(0, 0, CPU).normal("moments", 200_000).double()
+    assert abs(numbers.mean()) < 0.01
+    assert abs(numbers.var() - 1) < 0.02
+    assert abs((numbers**3).mean()) < 0.04
+    assert abs((numbers**4).mean() - 3) < 0.1
+
+
+def test_uniform_numbers_lie_in_the_half_open_unit_interval_evenly():
+    numbers = StepRng(0, 0, CPU).uniform("moments", 200_000).double()
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert abs(numbers.mean() - 1 / 2) < 0.005
+    assert abs(numbers.var() - 1 / 12) < 0.002
+    counts = np.histogram(numbers.numpy(), bins=10, range=(0, 1))[0]
+    assert np.abs(counts / 20_000 - 1).max() < 0.05
+
+
+def test_integers_reach_every_value_below_the_bound_evenly():
+    numbers = StepRng(0, 0, CPU).integers("classes", 7, 70_000)
+    assert numbers.dtype == torch.int64
+    counts = torch.bincount(numbers)
+    assert len(counts) == 7
+    assert (counts / 10_000 - 1).abs().max() < 0.05
+
+
+def test_numbers_have_the_shape_and_type_asked_for():
+    rng = StepRng(0, 0, CPU)
+    assert rng.normal("x", 2, 3).shape == (2, 3)
+    assert rng.normal("x", 2, 3).dtype == torch.float32
+    assert rng.uniform("x", 4, 1, 1, 1).shape == (4, 1, 1, 1)
+    assert rng.uniform("x", 4, 1, 1, 1).dtype == torch.float32
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.tuples(st.integers(0, 999), st.text("ab/1", max_size=4), st.integers(0, 10**9)),
+    st.tuples(st.integers(0, 999), st.text("ab/1", max_size=4), st.integers(0, 10**9)),
+)
+def test_counter_seeds_are_equal_only_for_equal_arguments(first, second):
+    assert (counter_seed(*first) == counter_seed(*second)) == (first == second)
+    assert 0 <= counter_seed(*first) < 2**63
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((1, "1a", 0), (11, "a", 0)), ((0, "a1", 2), (0, "a", 12)), ((1, "/2", 3), (1, "", 23))]
+)
+def test_arguments_that_run_together_are_told_apart(first, second):
+    assert counter_seed(*first) != counter_seed(*second)
+
+
+def test_a_generator_is_on_the_cpu_unless_told_and_starts_at_its_seed():
+    generator = generator_for(5, "latent", 0)
+    assert generator.device == CPU
+    assert generator.initial_seed() == counter_seed(5, "latent", 0)

@@ -1,0 +1,420 @@
+"""The schedule, against the official presets and the paper's appendix A.1."""
+
+import math
+from functools import cache
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.core.schedule import Schedule, table_at
+from pggan.core.validation import validated
+
+FIXED = settings(deadline=None, derandomize=True)
+RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+# Images per update at 4 … 1024, learning rates where they are not 0.001, updates in all (official code, simulated).
+PRESETS = {
+    "official_1gpu": ((128, 128, 128, 64, 32, 16, 8, 4, 4), {1024: 0.0015}, 600_000, 12_000_000, 1_354_672),
+    "official_2gpus": ((256, 256, 128, 64, 32, 16, 8, 8, 8), {512: 0.0015, 1024: 0.002}, 600_000, 12_000_000, 822_644),
+    "official_4gpus": (
+        (512, 256, 128, 64, 32, 16, 16, 16, 16),
+        {256: 0.0015, 512: 0.002, 1024: 0.003},
+        600_000,
+        12_000_000,
+        483_976,
+    ),
+    "official_8gpus": (
+        (512, 256, 128, 64, 32, 32, 32, 32, 32),
+        {128: 0.0015, 256: 0.002, 512: 0.003, 1024: 0.003},
+        600_000,
+        12_000_000,
+        277_728,
+    ),
+    "paper": ((16, 16, 16, 16, 16, 16, 14, 6, 3), {}, 800_000, 19_000_000, 3_264_280),
+}
+
+
+@cache
+def preset(name):
+    overrides = ["experiment=paper_1024"] if name == "paper" else [f"schedule={name}"]
+    return validated(TrainConfig, compose("train", overrides)).schedule.build()
+
+
+def make(**changes):
+    values = {
+        "first_resolution": 4,
+        "final_resolution": 16,
+        "stable_images": {4: 100},
+        "fade_images": {4: 50},
+        "batch": {4: 8},
+        "learning_rate_g": {4: 0.001},
+        "learning_rate_d": {4: 0.002},
+        "total_images": None,
+    }
+    return Schedule(**(values | changes))
+
+
+def official(images, stable, final=1024, first=4):
+    """Resolution and alpha by the level-of-detail arithmetic of the official code, all phases of one length."""
+    levels = int(math.log2(final // first))
+    position = images / (2 * stable)  # one training and one transition phase make one unit
+    finished = int(position)
+    into_fade = max(images - finished * 2 * stable - stable, 0) / stable
+    level_of_detail = max(levels - finished - into_fade, 0.0)
+    resolution = final // 2 ** math.floor(level_of_detail)
+    return resolution, 1 - (level_of_detail - math.floor(level_of_detail))
+
+
+def updates(schedule, repeats):
+    """How often D is updated, with the schedule looked at every `repeats` updates; whole phases at once.
+
+    With `repeats` of 4 this is the official loop, which also gives a look at the very first image of a fade the batch
+    of the lower resolution: its level of detail is still a whole number.
+    """
+    images = count = 0
+    while images < schedule.total:
+        phase = schedule.at(images)
+        if repeats > 1 and phase.fading and images == phase.start:
+            rounds, batch = 1, schedule.at(images - 1).batch
+        else:
+            rounds = -(-(min(phase.end, schedule.total) - images) // (phase.batch * repeats))
+            batch = phase.batch
+        count += rounds * repeats
+        images += rounds * repeats * batch
+    return count
+
+
+# ---- the presets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_growing_to_1024_takes_17_phases(name):
+    phases = preset(name).phases
+    assert len(phases) == 17
+    assert [phase.index for phase in phases] == list(range(17))
+    assert [phase.fading for phase in phases] == [False, *[True, False] * 8]
+    assert [phase.resolution for phase in phases] == [4, *(r for r in RESOLUTIONS[1:] for _ in range(2))]
+    assert [phase.missing_levels for phase in phases] == [8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_phases_of_a_preset_begin_where_the_official_ones_do(name):
+    _, _, length, total, _ = PRESETS[name]
+    phases = preset(name).phases
+    assert [phase.start for phase in phases] == [length * k for k in range(17)]
+    assert phases[-1].end == preset(name).total == total
+
+
+@pytest.mark.parametrize(
+    ("images", "resolution", "alpha", "fading"),
+    [
+        (0, 4, 1, False),
+        (599_999, 4, 1, False),
+        (600_000, 8, 0, True),
+        (900_000, 8, 0.5, True),
+        (1_200_000, 8, 1, False),
+        (1_800_000, 16, 0, True),
+        (8_999_999, 512, 1, False),
+        (9_000_000, 1024, 0, True),
+        (9_300_000, 1024, 0.5, True),
+        (9_450_000, 1024, 0.75, True),
+        (9_600_000, 1024, 1, False),
+        (11_999_999, 1024, 1, False),
+        (12_000_000, 1024, 1, False),
+    ],
+)
+def test_official_presets_have_the_official_resolution_alpha_batch_and_rates(images, resolution, alpha, fading):
+    for name in (name for name in PRESETS if name.startswith("official")):
+        batches, rates, _, _, _ = PRESETS[name]
+        phase = preset(name).at(images)
+        assert (phase.resolution, phase.fading) == (resolution, fading)
+        assert phase.alpha == pytest.approx(alpha, abs=1e-12)
+        assert phase.batch == batches[RESOLUTIONS.index(resolution)]
+        assert phase.learning_rate_g == phase.learning_rate_d == rates.get(resolution, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("images", "resolution", "alpha", "batch"),
+    [
+        (0, 4, 1, 16),
+        (800_000, 8, 0, 16),
+        (1_200_000, 8, 0.5, 16),
+        (1_600_000, 8, 1, 16),
+        (8_800_000, 256, 0.0, 14),
+        (10_400_000, 512, 0.0, 6),
+        (12_000_000, 1024, 0, 3),
+        (12_400_000, 1024, 0.5, 3),
+        (12_800_000, 1024, 1, 3),
+        (18_999_999, 1024, 1, 3),
+    ],
+)
+def test_the_papers_preset_is_that_of_appendix_a1(images, resolution, alpha, batch):
+    phase = preset("paper").at(images)
+    assert (phase.resolution, phase.batch) == (resolution, batch)
+    assert phase.alpha == pytest.approx(alpha, abs=1e-12)
+    assert phase.learning_rate_g == phase.learning_rate_d == 0.001
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_batch_and_rate_of_a_preset_is_that_of_the_official_table(name):
+    batches, rates, _, _, _ = PRESETS[name]
+    for phase in preset(name).phases:
+        assert phase.batch == batches[RESOLUTIONS.index(phase.resolution)]
+        assert phase.learning_rate_g == phase.learning_rate_d == rates.get(phase.resolution, 0.001)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_resolution_and_alpha_follow_the_official_level_of_detail(name):
+    _, _, length, total, _ = PRESETS[name]
+    for images in range(0, total, 12_347):
+        phase = preset(name).at(images)
+        resolution, alpha = official(images, length)
+        # A fade's first image is, in the official arithmetic, the last moment of the lower level: the same function.
+        if phase.fading and phase.alpha == 0:
+            continue
+        assert phase.resolution == resolution
+        assert phase.alpha == pytest.approx(alpha, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_takes_as_many_updates_as_the_official_run(name):
+    expected = PRESETS[name][-1]
+    assert updates(preset(name), repeats=4) == expected  # the official code looks at its schedule every 4 updates
+    assert updates(preset(name), repeats=1) == pytest.approx(expected, rel=0.005)
+
+
+# ---- properties ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def schedules(draw, least_images=0):
+    first = 2 ** draw(st.integers(2, 4))
+    final = first * 2 ** draw(st.integers(0, 4))
+    keys = [4, *draw(st.sets(st.sampled_from([8, 16, 32, 64, 128, 256])))]
+
+    def table(values):
+        return {key: draw(values) for key in keys}
+
+    lengths = st.integers(least_images, 500)
+    return Schedule(
+        first_resolution=first,
+        final_resolution=final,
+        stable_images=table(lengths),
+        fade_images=table(lengths),
+        batch=table(st.integers(1, 64)),
+        learning_rate_g=table(st.floats(0, 1)),
+        learning_rate_d=table(st.floats(0, 1)),
+        batch_factor=draw(st.integers(1, 4)),
+        lr_warmup_images=draw(st.just(0) | st.integers(1, 600)),
+        lr_decay_images=draw(st.just(0) | st.integers(1, 3000)),
+        total_images=draw(st.none() | st.integers(1, 8000)),
+    )
+
+
+def growth(phase):
+    """How far the networks have grown, in doublings: a fade to R counts from log2(R) - 1 to log2(R)."""
+    return math.log2(phase.resolution) - (1 - phase.alpha)
+
+
+@FIXED
+@given(schedules(), st.integers(0, 9000), st.integers(0, 9000))
+def test_the_phase_at_an_image_count_depends_on_nothing_else(schedule, images, other):
+    before = schedule.at(images)
+    schedule.at(other)
+    assert schedule.at(images) == before
+    fresh = Schedule(**{name: getattr(schedule, name) for name in schedule.__dataclass_fields__})
+    assert fresh.at(images) == before
+
+
+@FIXED
+@given(schedules(), st.integers(0, 9000), st.integers(0, 9000))
+def test_the_networks_only_ever_grow(schedule, one, other):
+    earlier, later = schedule.at(min(one, other)), schedule.at(max(one, other))
+    assert earlier.resolution <= later.resolution
+    assert earlier.index <= later.index
+    assert growth(earlier) <= growth(later)
+
+
+@FIXED
+@given(schedules(), st.integers(0, 9000))
+def test_alpha_lies_between_0_and_1_and_is_1_unless_fading(schedule, images):
+    phase = schedule.at(images)
+    assert 0 <= phase.alpha <= 1
+    assert phase.fading or phase.alpha == 1
+    assert schedule.first_resolution <= phase.resolution <= schedule.final_resolution
+    assert phase.resolution * 2**phase.missing_levels == schedule.final_resolution
+
+
+@FIXED
+@given(schedules())
+def test_alpha_rises_evenly_from_0_towards_1_within_each_fade(schedule):
+    for phase in schedule.phases:
+        if not phase.fading:
+            continue
+        length = phase.end - phase.start
+        for images in {phase.start, phase.start + length // 3, phase.end - 1}:
+            assert schedule.at(images).alpha == pytest.approx((images - phase.start) / length, abs=1e-12)
+
+
+@FIXED
+@given(schedules(least_images=1))
+def test_growth_does_not_jump_where_phases_meet(schedule):
+    for before, after in zip(schedule.phases, schedule.phases[1:], strict=False):
+        step = 1 / (before.end - before.start) if before.fading else 0
+        assert growth(schedule.at(after.start)) - growth(schedule.at(after.start - 1)) == pytest.approx(step, abs=1e-9)
+
+
+@FIXED
+@given(schedules())
+def test_phases_follow_one_another_without_gaps_and_cover_the_whole_run(schedule):
+    phases = schedule.phases
+    assert phases[0].start == 0
+    for index, phase in enumerate(phases):
+        assert phase.index == index
+        assert phase.start < phase.end or (phase is phases[-1] and phase.start == phase.end)  # no empty ones before it
+        assert index == 0 or phase.start == phases[index - 1].end
+    assert schedule.total <= phases[-1].end
+    assert phases[-1].resolution == schedule.final_resolution
+    assert not phases[-1].fading
+
+
+@FIXED
+@given(schedules(), st.integers(0, 9000))
+def test_an_image_count_lies_within_its_phase(schedule, images):
+    assume(images < schedule.phases[-1].end)
+    phase = schedule.at(images)
+    assert phase.start <= images < phase.end
+
+
+@FIXED
+@given(
+    st.dictionaries(st.sampled_from([4, 8, 16, 32, 64, 128]), st.integers(), min_size=1),
+    st.sampled_from([4, 8, 16, 32, 64, 128, 256]),
+)
+def test_an_entry_of_a_table_holds_up_to_the_next_one_listed(entries, resolution):
+    expected = None
+    for level in (4, 8, 16, 32, 64, 128, 256):  # walk upwards and remember the last entry seen
+        expected = entries.get(level, expected)
+        if level == resolution:
+            break
+    if expected is None:
+        with pytest.raises(KeyError):
+            table_at(entries, resolution)
+    else:
+        assert table_at(entries, resolution) == expected
+
+
+# ---- single cases ----------------------------------------------------------------------------------------
+
+
+def test_a_fade_is_run_with_the_batch_and_rates_of_the_higher_resolution():
+    schedule = make(batch={4: 8, 8: 4}, learning_rate_g={4: 0.1, 8: 0.2}, learning_rate_d={4: 0.3, 8: 0.4})
+    before, fading = schedule.at(99), schedule.at(100)
+    assert (before.batch, before.learning_rate_g, before.learning_rate_d) == (8, 0.1, 0.3)
+    assert (fading.fading, fading.batch, fading.learning_rate_g, fading.learning_rate_d) == (True, 4, 0.2, 0.4)
+
+
+def test_lengths_of_fade_and_stable_phase_are_those_of_their_resolution():
+    schedule = make(stable_images={4: 100, 16: 7}, fade_images={4: 0, 8: 50, 16: 20})
+    assert [(p.name, p.start, p.end) for p in schedule.phases] == [
+        ("4x4 stable", 0, 100),
+        ("8x8 fade", 100, 150),
+        ("8x8 stable", 150, 250),
+        ("16x16 fade", 250, 270),
+        ("16x16 stable", 270, 277),
+    ]
+
+
+def test_a_single_level_has_one_stable_phase():
+    schedule = make(first_resolution=8, final_resolution=8)
+    (phase,) = schedule.phases
+    assert (phase.resolution, phase.fading, phase.alpha, phase.start, phase.end) == (8, False, 1.0, 0, 100)
+    assert schedule.total == 100
+
+
+def test_fades_of_length_0_are_left_out():
+    schedule = make(fade_images={4: 0})
+    assert [phase.name for phase in schedule.phases] == ["4x4 stable", "8x8 stable", "16x16 stable"]
+    assert schedule.at(100).alpha == 1
+    assert [phase.index for phase in schedule.phases] == [0, 1, 2]
+
+
+def test_without_growing_all_images_go_to_the_final_resolution():
+    schedule = make(stable_images={4: 0}, fade_images={4: 0}, total_images=10_000)
+    assert [(p.resolution, p.fading, p.start, p.end) for p in schedule.phases] == [(16, False, 0, 10_000)]
+
+
+def test_the_total_is_the_sum_of_all_phases_unless_given():
+    assert make().total == 100 + 2 * 150
+
+
+def test_a_total_beyond_the_sum_prolongs_the_last_phase():
+    schedule = make(total_images=1000)
+    assert schedule.total == schedule.phases[-1].end == 1000
+    assert schedule.phases[-1].start == 300
+    assert schedule.at(999) == schedule.phases[-1]
+
+
+def test_a_total_below_the_sum_stops_early_and_changes_nothing_before():
+    short, whole = make(total_images=120), make()
+    assert short.total == 120
+    assert [short.at(images) for images in range(120)] == [whole.at(images) for images in range(120)]
+    assert short.at(119).alpha == pytest.approx(19 / 50)  # still fading
+
+
+def test_after_the_end_the_last_phase_stays_in_force():
+    schedule = make()
+    assert schedule.at(schedule.total) == schedule.at(10**9) == schedule.phases[-1]
+
+
+def test_learning_rates_fall_evenly_to_0_over_the_last_images():
+    schedule = make(lr_decay_images=100)  # of 400 in all
+    rates = {0: 1, 150: 1, 299: 1, 300: 1, 325: 0.75, 350: 0.5, 399: 0.01, 400: 0, 10_000: 0}
+    for images, share in rates.items():
+        phase = schedule.at(images)
+        assert phase.learning_rate_g == pytest.approx(0.001 * share, abs=1e-12)
+        assert phase.learning_rate_d == pytest.approx(0.002 * share, abs=1e-12)
+    assert schedule.at(350).alpha == make().at(350).alpha
+
+
+def test_learning_rates_rise_evenly_over_the_first_images_of_every_phase():
+    schedule = make(lr_warmup_images=40)
+    for phase in schedule.phases:
+        at = [schedule.at(phase.start + shown) for shown in (0, 40 - phase.batch, 40, phase.end - phase.start - 1)]
+        shares = [phase.batch / 40, 1, 1, 1]
+        assert [now.learning_rate_g / phase.learning_rate_g for now in at] == pytest.approx(shares)
+        assert [now.learning_rate_d / phase.learning_rate_d for now in at] == pytest.approx(shares)
+
+
+def test_learning_rates_fall_towards_the_end_that_is_given():
+    assert make(lr_decay_images=50, total_images=120).at(95).learning_rate_g == pytest.approx(0.0005)
+    assert make(lr_decay_images=50, total_images=1000).at(390).learning_rate_g == 0.001
+    assert make(lr_decay_images=50, total_images=1000).at(975).learning_rate_g == pytest.approx(0.0005)
+
+
+@FIXED
+@given(schedules(), st.integers(0, 9000))
+def test_learning_rates_never_leave_the_range_from_0_to_their_table(schedule, images):
+    phase = schedule.at(images)
+    assert 0 <= phase.learning_rate_g <= schedule.phases[phase.index].learning_rate_g
+    assert 0 <= phase.learning_rate_d <= schedule.phases[phase.index].learning_rate_d
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_updates_per_phase_add_up_to_those_of_the_whole_schedule(name):
+    assert sum(preset(name).updates()) == updates(preset(name), repeats=1)
+
+
+@FIXED
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
+def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
+    schedule = make(stable_images={4: stable}, fade_images={4: fade}, batch={4: first, 8: then}, total_images=total)
+    counts, images = [0] * len(schedule.phases), 0
+    while images < total:
+        phase = schedule.at(images)
+        counts[phase.index] += 1
+        images += phase.batch
+    assert list(schedule.updates()) == counts

@@ -1,0 +1,221 @@
+"""Zip and tar archives: what their folder would give, and nothing read or written outside."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources.folders import open_source
+from pggan.data.sources.image_file import Target, load_image
+
+
+def noise(seed, side=16, channels=3):
+    return np.random.default_rng(seed).integers(0, 256, (side, side, channels), np.uint8)
+
+
+def png(seed, **options):
+    content = io.BytesIO()
+    Image.fromarray(noise(seed, **options)).save(content, "PNG")
+    return content.getvalue()
+
+
+FILES = {"b/1.png": 0, "a.png": 1, "c/d/e.png": 2, "b/0.png": 3}
+TARS = ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"]
+
+
+def write_tar(path, files):
+    mode = {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
+    with tarfile.open(path, mode) as archive:
+        for name, content in files:
+            member = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def write_zip(path, files):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, seed in FILES.items():
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(seed))
+    return tmp_path / "photos"
+
+
+def everything(pyramid):
+    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
+
+
+EXPECTED = np.stack([noise(seed) for seed in (1, 3, 0, 2)])  # a, b/0, b/1, c/d/e
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+def test_an_archive_gives_what_its_folder_gives(tmp_path, kind, workers):
+    files = [(name, png(seed)) for name, seed in FILES.items()]
+    archive = (write_zip if kind == "zip" else write_tar)(tmp_path / f"photos.{kind}", files)
+    pyramid = prepare(archive, tmp_path / "set", Options(labels=False), workers=workers)
+    np.testing.assert_array_equal(everything(pyramid), EXPECTED)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [archive.name, "set"]
+
+
+@pytest.mark.parametrize("kind", TARS)
+def test_every_compression_of_tars_is_read_in_any_order(tmp_path, kind):
+    files = [(name, png(seed)) for name, seed in FILES.items()]
+    source = open_source(write_tar(tmp_path / f"photos.{kind}", files))
+    entries = source.entries()
+    assert [entry.name for entry in entries] == sorted(FILES)
+    loaded = {entry.name: entry for entry in source.loaded(entries[1:])}
+    assert sorted(loaded) == sorted(FILES)[1:]
+    for name, entry in loaded.items():
+        np.testing.assert_array_equal(load_image(entry.file, Target(16, 3, "center")), noise(FILES[name]))
+
+
+def test_first_folders_are_classes_in_archives_too(tmp_path):
+    files = [("dog/0.png", png(0)), ("cat/x/0.png", png(1))]
+    for archive in (write_zip(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files)):
+        pyramid = prepare(archive, tmp_path / f"set-{archive.suffix[1:]}", Options(labels=True))
+        assert (pyramid.class_names, pyramid.labels.tolist()) == (["cat", "dog"], [0, 1])
+
+
+OUTSIDE = ["../evil.png", "a/../../evil.png", "/tmp/evil.png"]
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+def test_names_that_lead_out_are_named_and_nothing_is_written_anywhere(tmp_path, kind):
+    write = write_zip if kind == "zip" else write_tar
+    inside = tmp_path / "deep" / "inside"
+    inside.mkdir(parents=True)
+    archive = write(inside / f"photos.{kind}", [(name, png(0)) for name in [*OUTSIDE, "good.png", "fine.png"]])
+    before = set(tmp_path.rglob("*"))
+    source = open_source(archive)
+    problems = {entry.name: entry.problem for entry in source.entries()}
+    assert problems == {
+        **{name: "a name that leads out of the archive" for name in OUTSIDE},
+        "good.png": None,
+        "fine.png": None,
+    }
+    prepare(archive, inside / "set", Options())
+    new = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(inside / "set") for path in new)
+
+
+@pytest.mark.fault(24)
+def test_links_and_devices_in_a_tar_are_not_followed(tmp_path):
+    members = []
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+        member = tarfile.TarInfo(f"{kind.decode()}.png")
+        member.type, member.linkname = kind, "/etc/passwd"
+        members.append((member, b""))
+    archive = write_tar(tmp_path / "a.tar", [*members, ("good.png", png(0))])
+    problems = [entry.problem for entry in open_source(archive).entries()]
+    assert problems == ["not a regular file"] * 4 + [None]
+
+
+def test_the_last_of_several_members_of_one_name_counts(tmp_path):
+    for archive in (
+        write_tar(tmp_path / "a.tar", [("x.png", png(0)), ("x.png", png(1))]),
+        write_tar(tmp_path / "a.tgz", [("x.png", png(0)), ("x.png", png(1))]),
+    ):
+        source = open_source(archive)
+        (entry,) = source.loaded(source.entries())
+        np.testing.assert_array_equal(load_image(entry.file, Target(16, 3, "center")), noise(1))
+
+
+@pytest.mark.fault(23)
+def test_a_member_of_gigabytes_is_refused_by_its_header(tmp_path):
+    archive = tmp_path / "a.tar.gz"
+    member = tarfile.TarInfo("huge.png")
+    member.size = 10**12
+    with gzip.open(archive, "wb") as file:
+        file.write(member.tobuf())
+    with pytest.raises(UserError, match="can't be read"):
+        open_source(archive).entries()  # it is cut off, too
+    huge = tarfile.TarInfo("huge.png")
+    write_tar(tmp_path / "b.tar.gz", [(huge, bytes(16_000_001)), ("good.png", png(0))])
+    assert [entry.problem for entry in open_source(tmp_path / "b.tar.gz").entries()] == [None, "larger than 16 MB"]
+
+
+def test_a_header_that_announces_a_name_of_gigabytes_is_refused(tmp_path):
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2**34
+    with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
+        file.write(name.tobuf(tarfile.GNU_FORMAT))
+        file.write(bytes(10_000))
+    with pytest.raises(UserError, match="17,179,869,184 bytes"):
+        open_source(tmp_path / "a.tar.gz").entries()
+
+
+def test_zeros_under_an_images_name_are_not_unpacked_into_memory(tmp_path):
+    write_tar(
+        tmp_path / "a.tar.gz", [("zeros.png", bytes(10_000_000)), ("text.jpg", b"<html>" * 1000), ("a.png", png(0))]
+    )
+    source = open_source(tmp_path / "a.tar.gz")
+    loaded = {entry.name: entry.file.content for entry in source.loaded(source.entries())}
+    assert {name: len(content) for name, content in loaded.items()} == {
+        "zeros.png": 6,
+        "text.jpg": 6,
+        "a.png": len(png(0)),
+    }
+    prepare(tmp_path / "a.tar.gz", tmp_path / "set", Options())
+    report = (tmp_path / "set" / "report.json").read_text()
+    assert "but a page of text" in report
+
+
+def test_an_encrypted_member_is_named(tmp_path):
+    archive = write_zip(tmp_path / "a.zip", [("x.png", png(0))])
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    archive.write_bytes(content)
+    assert [entry.problem for entry in open_source(archive).entries()] == ["encrypted"]
+
+
+def test_a_zip_member_with_a_wrong_checksum_is_a_bad_image(tmp_path):
+    archive = write_zip(tmp_path / "a.zip", [("x.png", png(0)), ("y.png", png(1)), ("z.png", png(2))])
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"IDAT") + 50] ^= 1
+    archive.write_bytes(content)
+    assert prepare(archive, tmp_path / "set", Options()).images == 2
+
+
+def test_damaged_members_of_the_same_size_are_bad_images_and_nothing_worse(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("x.png", "y.png", "z.png"):
+            archive.writestr(name, png(0))
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"y.png") + 200] ^= 255
+    (tmp_path / "a.zip").write_bytes(content)
+    pyramid = prepare(tmp_path / "a.zip", tmp_path / "set", Options())
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(0)]))
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.xz"])
+@pytest.mark.parametrize("content", [b"", b"junk" * 300])
+def test_what_is_no_archive_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=r"can't be read|no images"):
+        prepare(tmp_path / name, tmp_path / "set", Options())
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_truncated_archive_is_refused(tmp_path):
+    files = [(name, png(seed)) for name, seed in FILES.items()]
+    for archive in (write_tar(tmp_path / "a.tar.gz", files), write_zip(tmp_path / "a.zip", files)):
+        archive.write_bytes(archive.read_bytes()[:1500])
+        with pytest.raises(UserError, match="can't be read"):
+            open_source(archive).entries()

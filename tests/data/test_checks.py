@@ -1,0 +1,237 @@
+"""Every kind of bad file is named with its reason, and changes nothing about the good ones."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import check, prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.sources.folders import open_source
+
+
+def photo(seed=0, side=64):
+    random = np.random.default_rng(seed)
+    small = Image.fromarray(random.integers(0, 256, (5, 5, 3), np.uint8))
+    return small.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def encoded(image, kind, **options):
+    content = io.BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def png_header(width, height, body=b""):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def npy(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+def flipped_bit(content, place):
+    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
+
+
+def silently_broken(content):
+    """The JPEG with the first bit flipped that Pillow shows without a word and the strict decoder refuses."""
+    for place in range(content.index(b"\xff\xda") + 20, len(content)):
+        broken = flipped_bit(content, place)
+        try:
+            simplejpeg.decode_jpeg(broken)
+        except ValueError:
+            Image.open(io.BytesIO(broken)).load()
+            return broken
+    raise AssertionError
+
+
+def make_animation(kind):
+    return encoded(photo(1), kind, save_all=True, append_images=[photo(2)])
+
+
+JPEG, PNG = encoded(photo(), "JPEG", quality=90), encoded(photo(), "PNG")
+NAN = np.full((64, 64), 0.5, np.float32)
+NAN[3, 4] = np.nan
+EXIF = Image.Exif()
+EXIF[0x0112] = 6
+
+# What is left out: content and reason.  Where the content is a function, it makes the file at a path.
+LEFT_OUT = {
+    "empty.png": (b"", "empty file"),
+    "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Premature end of JPEG file"),
+    "half.png": (PNG[: len(PNG) // 2], "truncated"),
+    "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
+    "page.jpg": (b"<html>404</html>", "not a PNG, JPEG or WebP image, but a page of text"),
+    "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "damaged: broken data stream"),
+    "flipped.jpg": (silently_broken(JPEG), "damaged: "),
+    "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
+    "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
+    "pipe.png": (os.mkfifo, "not a regular file"),
+    "bomb100.png": (png_header(10_000, 10_000), "more than 64 megapixels: 10000x10000"),
+    "bomb200.png": (png_header(20_000, 10_000), "more than 64 megapixels"),
+    "bomb4000.png": (png_header(2**31 - 1, 2**31 - 1), "more than 64 megapixels"),
+    "bomb36.png": (png_header(6_000, 6_000, zlib.compress(bytes(36_006_000))), "a decompression bomb: 6000x6000"),
+    "animated.gif": (make_animation("GIF"), "not a PNG, JPEG or WebP image, but a GIF"),
+    "animated.webp": (make_animation("WEBP"), "animated"),
+    "animated.png": (make_animation("PNG"), "animated"),
+    "one.png": (encoded(photo(side=1), "PNG"), "smaller than 32x32"),
+    "nan.npy": (npy(NAN), "damaged: NaN or infinity among its numbers"),
+    "range.npy": (npy(np.full((64, 64), 255.0)), "damaged: floats outside 0 … 1"),
+    "objects.npy": (npy(np.zeros((64, 64), "datetime64[s]")), "not of bytes, 16-bit numbers or floats"),
+    "huge.npy": (npy(np.zeros((64, 64), np.uint8)).replace(b"(64, 64), }  ", b"(9999, 99), }"), "does not fit into"),
+    "tiff.png": (encoded(photo(), "TIFF"), "not a PNG, JPEG or WebP image, but a TIFF"),
+    "cut.tiff": (b"II*\0", "not a PNG, JPEG or WebP image, but a TIFF"),
+}
+
+# What is used, and noted.
+NOTED = {
+    "cmyk.jpg": (encoded(photo(3).convert("CMYK"), "JPEG"), "CMYK, converted to RGB"),
+    "grey16.png": (encoded(Image.fromarray(np.full((64, 64), 999, np.uint16)), "PNG"), "16 bits, scaled to 8"),
+    "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
+    "palette.png": (encoded(photo(5).convert("P"), "PNG"), "a palette, converted"),
+    "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
+    "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG behind another extension"),
+    "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
+    "strip.png": (encoded(photo(9, 256).crop((0, 0, 256, 40)), "PNG"), "one side 4 times the other or more"),
+    "twin.png": (encoded(photo(100), "PNG"), "the same bytes as another file"),
+    "floats.npy": (npy(np.full((64, 64, 3), 0.5, np.float32)), "floats, scaled to bytes"),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A hundred good photographs, one file of every kind that is noted, and one of every kind that is left out."""
+    folder = tmp_path_factory.mktemp("all") / "photos"
+    folder.mkdir()
+    for number in range(100, 200):
+        photo(number).save(folder / f"{number}.png")
+    for name, (content, _) in (LEFT_OUT | NOTED).items():
+        content(folder / name) if callable(content) else (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(photos):
+    destination = photos.parent / "set"
+    pyramid = prepare(photos, destination, Options(max_resolution=32))
+    return pyramid, json.loads((destination / "report.json").read_text())
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_each_kind_of_bad_file_is_left_out_with_its_reason(prepared, name):
+    listed = {Path(entry["file"]).name: entry["reason"] for entry in prepared[1]["left_out"]}
+    assert LEFT_OUT[name][1] in listed[name]
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_each_kind_of_odd_file_is_used_and_noted(prepared, name):
+    assert name in prepared[1]["noted"][NOTED[name][1]]["files"]
+
+
+def test_nothing_else_is_left_out_or_noted(prepared):
+    pyramid, report = prepared
+    assert len(report["left_out"]) == len(LEFT_OUT)
+    assert pyramid.images == 100 + len(NOTED)
+    assert {name for note in report["noted"].values() for name in note["files"]} == set(NOTED)
+
+
+@pytest.mark.fault(22)
+def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_path):
+    (tmp_path / "good").mkdir()
+    for number in range(100, 200):
+        (tmp_path / "good" / f"{number}.png").write_bytes((photos / f"{number}.png").read_bytes())
+    alone = prepare(tmp_path / "good", tmp_path / "set", Options(max_resolution=32))
+    known = {image.tobytes() for image in prepared[0].read(32, np.arange(prepared[0].images))}
+    assert all(image.tobytes() in known for image in alone.read(32, np.arange(100)))
+    np.testing.assert_array_equal(alone.read(32, np.arange(100)), prepared[0].read(32, np.arange(100)))
+
+
+def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
+    before = sorted(photos.parent.iterdir())
+    check(open_source(photos), Options(max_resolution=32), WorkerPool(1), str(tmp_path / "found.json"))
+    report = json.loads((tmp_path / "found.json").read_text())
+    left_out = {Path(entry["file"]).name for entry in report["left_out"]}
+    assert left_out == set(LEFT_OUT)
+    assert sorted(photos.parent.iterdir()) == before
+    shown = capsys.readouterr()
+    assert f"Left out {len(LEFT_OUT)} of" in shown.err
+    assert "CMYK, converted to RGB: 1 (cmyk.jpg)" in shown.err
+    assert f"{100 + len(NOTED)} of {100 + len(NOTED) + len(LEFT_OUT)} images can be used." in shown.out
+
+
+def test_check_with_stop_fails_and_the_command_needs_no_destination(photos, capsys):
+    assert main(["prepare", f"source={photos}", "check=true", "on_bad=stop", "num_workers=1"]) == 2
+    assert f"{len(LEFT_OUT)} of" in capsys.readouterr().err
+    assert main(["prepare", f"source={photos}"]) == 2
+    assert "dest" in capsys.readouterr().err
+
+
+def test_check_names_images_too_small_or_without_landmarks(tmp_path):
+    (tmp_path / "photos").mkdir()
+    photo().save(tmp_path / "photos" / "a.png")
+    with pytest.raises(UserError, match="smaller than 128x128"):
+        check(open_source(tmp_path / "photos"), Options(max_resolution=128), WorkerPool(1))
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from pggan.data.prepare.checks import examine
+from pggan.data.sources.image_file import Target, load_image
+from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.sources.folders import open_source
+
+def largest():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+source = open_source(Path(sys.argv[1]))
+entries = source.entries()
+load_image(next(entry.file for entry in entries if entry.name == "good.png"), Target(4, 3, "center"))
+before = largest()
+records = examine(source, entries, WorkerPool(1))
+for entry in entries:
+    if entry.name != "good.png":
+        try:
+            load_image(entry.file, Target(4, 3, "center"))
+        except Exception:
+            pass
+print(sum(record.header is None for record in records.values()), largest() - before)
+"""
+
+
+@pytest.mark.fault(23)
+def test_bombs_take_little_memory(tmp_path):
+    folder = tmp_path / "bombs"
+    folder.mkdir()
+    photo().save(folder / "good.png")
+    for name in ("bomb100.png", "bomb200.png", "bomb4000.png", "bomb36.png", "huge.npy"):
+        (folder / name).write_bytes(LEFT_OUT[name][0])
+    (folder / "flat.gif").write_bytes(b"GIF89a" + struct.pack("<HHBBB", 16_000, 16_000, 0, 0, 0) + bytes(100))
+    Image.new("L", (16_000, 4_100)).save(folder / "flat.webp", quality=0, method=0)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", MEMORY, str(folder)]
+    found, megabytes = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(found) == 7
+    assert int(megabytes) < 64

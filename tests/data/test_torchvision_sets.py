@@ -1,0 +1,207 @@
+"""Known sets in torchvision's own formats, on small local copies; nothing is downloaded."""
+
+import gc
+import hashlib
+import pickle
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.core.errors import UserError
+from pggan.data.prepare.command import open_sources, prepare
+from pggan.data.prepare.planning import Options
+from pggan.data.sources import torchvision_sets
+from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources.torchvision_sets import NamedSet, load_torchvision, named_set, open_named
+
+HERE = NamedSet(Path(), "train", download=False)
+
+
+@pytest.fixture
+def datasets():
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    return load_torchvision()
+
+
+def noise(seed, side=32, channels=3):
+    shape = (side, side, channels) if channels > 1 else (side, side)
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def md5(path):
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def everything(pyramid):
+    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
+
+
+def wanted(root, split="train"):
+    return NamedSet(root, split, download=False)
+
+
+def test_cifar10(datasets, tmp_path, monkeypatch):
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    pixels = np.stack([noise(seed) for seed in range(4)])
+    entry = {"data": pixels.transpose(0, 3, 1, 2).reshape(4, -1), "labels": [3, 0, 3, 9]}
+    names = {"label_names": [f"kind{number}" for number in range(10)]}
+    for name, content in (("data_batch_1", entry), ("batches.meta", names)):
+        (folder / name).write_bytes(pickle.dumps(content))
+    kind = datasets.CIFAR10
+    monkeypatch.setattr(kind, "train_list", [["data_batch_1", md5(folder / "data_batch_1")]])
+    monkeypatch.setattr(kind, "test_list", [])
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(folder / "batches.meta")})
+    pyramid = prepare(open_sources("torchvision:CIFAR10", wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    np.testing.assert_array_equal(everything(pyramid), pixels)
+    assert pyramid.class_names == ["kind0", "kind3", "kind9"]
+    assert pyramid.labels.tolist() == [1, 0, 1, 2]
+    assert pyramid.source["kind"] == "torchvision"
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "classes", "labels"),
+    [
+        ("mnist", "MNIST", ["1 - one", "7 - seven"], [1, 0, 1]),
+        ("fashion-mnist", "FashionMNIST", ["Sneaker", "Trouser"], [0, 1, 0]),
+    ],
+)
+def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes, labels):
+    raw = tmp_path / folder / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.stack([noise(seed, 28, 1) for seed in range(3)])
+    for part in ("train", "t10k"):
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 7]))
+    pyramid = prepare(open_sources(name, wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
+    assert (pyramid.class_names, pyramid.labels.tolist()) == (classes, labels)
+    lanczos = Image.fromarray(pixels[0]).resize((16, 16), Image.Resampling.LANCZOS)
+    np.testing.assert_array_equal(everything(pyramid)[0, :, :, 0], np.asarray(lanczos))
+
+
+def test_celeba(datasets, tmp_path, monkeypatch):
+    base = tmp_path / "celeba"
+    (base / "img_align_celeba").mkdir(parents=True)
+    names = [f"{number:06d}.png" for number in range(1, 4)]
+    for seed, name in enumerate(names[:2]):
+        Image.fromarray(noise(seed)).save(base / "img_align_celeba" / name)
+    tables = {
+        "list_eval_partition.txt": [f"{name} 0" for name in names],
+        "identity_CelebA.txt": [f"{name} {person}" for name, person in zip(names, (5, 12, 5), strict=True)],
+        "list_bbox_celeba.txt": ["3", "image_id x y w h", *(f"{name} 1 2 3 4" for name in names)],
+        "list_landmarks_align_celeba.txt": ["3", "lx ly", *(f"{name} " + "1 " * 9 + "1" for name in names)],
+        "list_attr_celeba.txt": ["3", "Bald Smiling", *(f"{name} -1 1" for name in names)],
+    }
+    for file, lines in tables.items():
+        (base / file).write_text("\n".join(lines) + "\n")
+    files = [("", md5(base / file), file) for file in tables]
+    monkeypatch.setattr(datasets.CelebA, "file_list", files)
+    pyramid = prepare(open_sources("celeba", wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(1)]))
+    assert pyramid.class_names == ["5", "12"]  # the third picture is missing
+
+
+def test_lfw(datasets, tmp_path, monkeypatch):
+    base = tmp_path / "lfw-py"
+    for seed, (person, number) in enumerate([("Ann_A", 1), ("Ann_A", 2), ("Bob_B", 1)]):
+        path = base / "lfw_funneled" / person / f"{person}_{number:04d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise(seed)).save(path, quality=95)
+    (base / "peopleDevTrain.txt").write_text("2\nAnn_A\t2\nBob_B\t1\n")
+    (base / "lfw-names.txt").write_text("Ann_A\t2\nBob_B\t1\n")
+    (base / "lfw-funneled.tgz").write_bytes(b"")
+    kind = datasets.LFWPeople
+    sums = {name: md5(base / name) for name in ("peopleDevTrain.txt", "lfw-names.txt")}
+    monkeypatch.setattr(kind, "checksums", sums)
+    monkeypatch.setattr(
+        kind, "file_dict", {"funneled": ("lfw_funneled", "lfw-funneled.tgz", md5(base / "lfw-funneled.tgz"))}
+    )
+    source = open_sources("lfw", wanted(tmp_path))
+    pyramid = prepare(source, tmp_path / "set", Options(labels=True))
+    assert pyramid.class_names == ["Ann_A", "Bob_B"]
+    assert pyramid.labels.tolist() == [0, 0, 1]
+    assert all(Path(entry.file.path).suffix == ".jpg" for entry in source.entries())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_lsun(datasets, tmp_path, monkeypatch):
+    lmdb = pytest.importorskip("lmdb")
+    path = tmp_path / "church_outdoor_train_lmdb"
+    path.mkdir()
+    with lmdb.open(str(path), map_size=2**20) as database, database.begin(write=True) as transaction:
+        for seed in range(3):
+            Image.fromarray(noise(seed, 64)).save(tmp_path / "image.webp", lossless=True)
+            transaction.put(f"{seed}".encode(), (tmp_path / "image.webp").read_bytes())
+    # What torchvision would unpickle from the working directory, were it allowed to.
+    letters = "".join(letter for letter in str(path) if letter.isascii() and letter.isalpha())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"_cache_{letters}").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+    before = {entry.name for entry in tmp_path.iterdir()}
+    source = open_sources("lsun", wanted(tmp_path, "church_outdoor_train"))
+    pyramid = prepare(source, tmp_path / "set", Options(labels=True))
+    assert (pyramid.images, pyramid.class_names) == (3, ["church_outdoor_train"])
+    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed, 64) for seed in range(3)]))
+    assert {entry.name for entry in tmp_path.iterdir()} - before == {"set"}
+    gc.collect()  # torchvision leaves a file open, which is told when it is forgotten
+
+
+def test_an_image_of_a_known_set_is_opened_in_another_process(datasets, tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.stack([noise(seed, 28, 1) for seed in range(3)])
+    for part in ("train", "t10k"):
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes(3))
+    entries = open_named("mnist", wanted(tmp_path)).entries()
+    sent = pickle.dumps(entries[2])
+    assert len(sent) < 1000  # where to find it, not the set itself
+    torchvision_sets._opened.cache_clear()
+    image = load_image(pickle.loads(sent).file, Target(28, 1, "center"))
+    np.testing.assert_array_equal(image[:, :, 0], pixels[2])
+
+
+def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
+    for name in ("cifar10", "mnist", "celeba", "lfw", "lsun"):
+        with pytest.raises(UserError, match=f"{name} can't be opened"):
+            open_named(name, wanted(tmp_path))
+
+
+def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert named_set("torchvision:Fashion-MNIST") == "fashion_mnist"
+    assert named_set("photos") is None
+    assert named_set("cifar10") == "cifar10"
+    (tmp_path / "cifar10").mkdir()
+    assert named_set("cifar10") is None  # a folder of that name
+    assert named_set("torchvision:cifar10") == "cifar10"
+    with pytest.raises(UserError, match="no known data set 'cifar11'") as raised:
+        named_set("torchvision:cifar11")
+    assert "'cifar10'" in raised.value.remedy
+
+
+def test_without_torchvision_the_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(UserError, match="not installed") as raised:
+        load_torchvision()
+    assert 'pip install "pggan[datasets]"' in raised.value.remedy
+
+
+def test_lsun_without_lmdb_names_the_extra(monkeypatch):
+    monkeypatch.setattr(torchvision_sets, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="lmdb"):
+        open_named("lsun", HERE)
+
+
+def test_nothing_imports_torchvision_unless_asked():
+    code = "import sys, pggan.data.stream.open, pggan.run.train; sys.exit('torchvision' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,108 @@
+"""Work in several processes: in order, bounded, and with no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pggan.core.errors import UserError
+from pggan.data.prepare.worker_pool import WorkerPool
+
+KILLED_PARENT = """
+import os, sys, time
+from pathlib import Path
+from pggan.data.prepare.worker_pool import WorkerPool
+
+def work(number):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with WorkerPool(2) as pool, pool.in_order("Working", work, range(99), 99) as results:
+        list(results)
+"""
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def meet(places):
+    mine, other = places
+    mine.touch()
+    wait_until(other.exists)
+    return mine.name
+
+
+def is_running(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_results_come_in_the_order_of_the_items(workers):
+    items = [str(number) for number in range(40)]
+    with WorkerPool(workers) as pool, pool.in_order("Counting", int, items, 40) as results:
+        assert list(results) == list(range(40))
+
+
+def test_only_a_few_items_are_worked_on_ahead():
+    handed_out = []
+
+    def items():
+        for number in range(1000):
+            handed_out.append(number)
+            yield number
+
+    with WorkerPool(2) as pool, pool.in_order("Counting", int, items(), 1000) as results:
+        assert next(results) == 0
+    assert len(handed_out) == 32
+
+
+def test_a_few_large_items_are_shared_among_the_workers(tmp_path):
+    """Two that can only end together: in one worker, the first would wait for the second in vain."""
+    items = [(tmp_path / "first", tmp_path / "second"), (tmp_path / "second", tmp_path / "first")]
+    with WorkerPool(2) as pool, pool.in_order("Meeting", meet, items, 2) as results:
+        assert list(results) == ["first", "second"]
+
+
+def test_nothing_to_do_is_done():
+    with WorkerPool(2) as pool, pool.in_order("Counting", int, [], 0) as results:
+        assert list(results) == []
+
+
+def test_a_killed_worker_is_a_user_error():
+    with (
+        WorkerPool(2) as pool,
+        pool.in_order("Dying", die, range(99), 99) as results,
+        pytest.raises(UserError, match="was killed"),
+    ):
+        next(results)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(KILLED_PARENT)
+    (tmp_path / "workers").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "workers")]
+    parent = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len(os.listdir(tmp_path / "workers")) == 2)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(map(is_running, os.listdir(tmp_path / "workers"))))

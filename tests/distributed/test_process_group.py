@@ -1,0 +1,226 @@
+"""What ranks send each other besides gradients, and how they fail together."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+import pggan.distributed.process_group
+from pggan.core.errors import UserError
+from pggan.distributed.process_group import (
+    PeerLost,
+    ProcessGroup,
+    RankInfo,
+    RemoteUserError,
+    rank_from_environment,
+)
+from pggan.run.metrics import MetricAccumulator
+from tests.processes import in_processes, values_of
+
+CPU = torch.device("cpu")
+
+
+def objects(group):
+    """Collectives of objects and errors; what each rank saw."""
+    found = {
+        "gathered": group.all_gather_object("ä" * (3 - group.rank)),
+        "broadcast": group.broadcast_object({"a": [1, None]} if group.is_main else None),
+        "smallest": (
+            group.all_reduce_min(5 - group.rank),
+            group.all_reduce_min(7 if group.is_main else None),
+            group.all_reduce_min(None),
+        ),
+    }
+    with group.collective_errors():
+        found["all well"] = True
+    try:
+        with group.collective_errors():
+            if group.rank == 2:
+                raise UserError("No such thing.", "Take another.")
+        found["one failed"] = "no error"
+    except (UserError, RemoteUserError) as error:
+        found["one failed"] = f"{type(error).__name__}: {error}"
+    try:
+        with group.collective_errors():
+            raise UserError(f"Rank {group.rank} too.", "Take another.")
+    except (UserError, RemoteUserError) as error:
+        found["all failed"] = f"{type(error).__name__}: {error}"
+    try:
+        group.require_same({"seed": 0, "torch": "2.13" if group.rank < 2 else "2.12"})
+    except (UserError, RemoteUserError) as error:
+        found["different"] = f"{type(error).__name__}: {error}"
+    try:  # tables with other keys
+        group.require_same({"batch.4": 8} if group.rank < 2 else {"batch.4": 8, "batch.8": 16})
+    except (UserError, RemoteUserError) as error:
+        found["more"] = f"{type(error).__name__}: {error}"
+    try:
+        group.require_same({"batch": 8} if group.is_main else {"batch.4": 8})
+    except (UserError, RemoteUserError) as error:
+        found["other"] = f"{type(error).__name__}: {error}"
+    group.require_same({"seed": 0})
+    return found
+
+
+def flags(group):
+    """The third of three ranks raises a flag in the second call."""
+    return [group.all_reduce_flags(4 if (group.rank, number) == (2, 1) else group.rank == 1) for number in range(4)]
+
+
+def means(group):
+    """Metrics of unequal parts of a batch: 1, 2 and 3 images."""
+    averages = MetricAccumulator()
+    for number in range(2):
+        values = torch.full((group.rank + 1,), float(group.rank))
+        norm = torch.tensor(10.0 * group.rank + number)
+        averages.add({"scores/reals": values, "D/gradient_norm": norm, "D/skipped": torch.tensor(number == 1)})
+    first = averages.reduce(group)
+    return first, averages.reduce(group)
+
+
+def weights(group):
+    """Equal weights, then some with a flipped bit on rank 1."""
+    generator = torch.Generator().manual_seed(0)
+    named = {"G": [torch.randn(3, generator=generator)], "D": [torch.randn(2, 2, generator=generator), torch.ones(2)]}
+    group.require_equal_weights(named)
+    if group.rank == 1:
+        named["D"][0].view(torch.int32)[1, 1] ^= 1
+    try:
+        group.require_equal_weights(named)
+    except (UserError, RemoteUserError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def swapped(group):
+    """The same numbers, in another order on rank 1."""
+    named = {"G": [torch.ones(2), torch.zeros(2)]}
+    if group.rank == 1:
+        named["G"].reverse()
+    try:
+        group.require_equal_weights(named)
+    except (UserError, RemoteUserError):
+        return "ended"
+    return "no error"
+
+
+def tensors(group):
+    mine = torch.full((2, 3, 4, 4), float(group.rank)).contiguous(memory_format=torch.channels_last)
+    gathered = [float(other.mean()) for other in group.all_gather(torch.tensor([float(group.rank)]))]
+    group.broadcast([mine])
+    return float(mine.mean()), gathered, group.all_reduce_sum(torch.tensor([1.0, group.rank])).tolist()
+
+
+def everything():
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [function(group) for function in (objects, flags, means, weights, swapped, tensors)]
+    group.shutdown()
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """What three ranks saw: by function, then by rank."""
+    return list(zip(*values_of(in_processes(3, everything)), strict=True))
+
+
+def test_objects_are_gathered_in_order_of_rank_and_broadcast_from_rank_0(seen):
+    for found in seen[0]:
+        assert found["gathered"] == ["äää", "ää", "ä"]
+        assert found["broadcast"] == {"a": [1, None]}
+        assert found["smallest"] == (3, 7, None)
+
+
+def test_an_error_of_one_rank_is_raised_there_and_ends_all(seen):
+    assert all(found["all well"] for found in seen[0])
+    assert [found["one failed"].split(":")[0] for found in seen[0]] == [
+        "RemoteUserError",
+        "RemoteUserError",
+        "UserError",
+    ]
+    assert "No such thing." in seen[0][2]["one failed"]
+    assert [found["all failed"].split(":")[0] for found in seen[0]] == [
+        "UserError",
+        "RemoteUserError",
+        "RemoteUserError",
+    ]
+
+
+def test_what_differs_between_ranks_is_named(seen):
+    assert "Rank 2 has another torch than rank 0: 2.12 instead of 2.13" in seen[0][0]["different"]
+    assert sum(found["different"].startswith("UserError") for found in seen[0]) == 1
+    assert "Rank 2 has another batch.8 than rank 0: 16 instead of nothing" in seen[0][0]["more"]
+    assert "Rank 1 has another batch than rank 0: nothing instead of 8" in seen[0][0]["other"]
+
+
+def test_a_flag_of_one_rank_reaches_all_in_the_same_call_one_later(seen):
+    assert seen[1] == ([0, 1, 4, 1],) * 3  # a flag that is still raised in the next call counts once
+
+
+def test_metrics_are_means_over_all_images_and_skipped_updates_are_counted_once(seen):
+    for first, second in seen[2]:
+        assert first["scores/reals"] == pytest.approx((0 + 1 * 2 + 2 * 3) / 6)
+        assert first["D/gradient_norm"] == pytest.approx(10.5)
+        assert first["D/gradient_norm_max"] == 21
+        assert first["D/skipped"] == 1
+        assert second == {}
+
+
+def test_one_flipped_bit_in_the_weights_of_a_rank_is_an_error_that_names_it(seen):
+    error, *others = seen[3]
+    assert "UserError: The weights of D on rank 1 differ from those on rank 0" in error
+    assert "resumes from the last checkpoint" in error
+    assert all(other.startswith("RemoteUserError") for other in others)
+
+
+def test_weights_in_another_order_are_other_weights(seen):
+    assert seen[4] == ("ended",) * 3
+
+
+def test_tensors_of_rank_0_reach_all_and_sums_are_over_all(seen):
+    assert seen[5] == ((0.0, [0.0, 1.0, 2.0], [3.0, 3.0]),) * 3
+
+
+def test_a_single_process_is_told_its_own_flags_at_once():
+    group = ProcessGroup.single_process(CPU)
+    assert [group.all_reduce_flags(flags) for flags in (0, 2, 3, 0)] == [0, 2, 3, 0]
+
+
+class Done:
+    def wait(self):
+        return True
+
+
+def test_a_flag_counts_one_call_later_and_once_though_it_is_still_raised(monkeypatch):
+    theirs = iter([0, 1, 0, 0, 4, 0])  # of the other rank
+
+    def all_reduce(flags, operation, *, group, async_op):
+        assert async_op
+        flags |= next(theirs)
+        return Done()
+
+    monkeypatch.setattr(pggan.distributed.process_group.dist, "all_reduce", all_reduce)
+    group = ProcessGroup(RankInfo(0, 2, 0, 2), CPU, object(), None)
+    assert [group.all_reduce_flags(flags) for flags in (0, 0, 2, 2, 0, 0)] == [0, 0, 1, 2, 0, 4]
+
+
+# ---- losing one ------------------------------------------------------------------------------------------
+
+
+def lose_one():
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.all_gather_object("there?")
+    except PeerLost as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.fault(15)
+def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
+    here, gone = in_processes(2, lose_one)
+    assert gone.code == -signal.SIGKILL
+    assert here.value.startswith("rank 0 on ")
+    assert "lost its connection to the others" in here.value

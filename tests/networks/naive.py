@@ -1,0 +1,128 @@
+"""The networks straight from their definition: NumPy, float64, one plain step after the other."""
+
+import math
+
+import numpy as np
+import torch
+
+from pggan.core.architecture import Resampling
+from pggan.networks.networks import initialize
+from tests.definitions import variant
+
+# A few maps per level, of different numbers at 4, 8 and 16 so that mixed-up widths show.
+TINY = variant(resolution=16, latent_size=7, fmap_base=24, fmap_max=9, stddev_group=2)
+TALL = variant(TINY, resolution=1024, fmap_base=1024, fmap_max=4)
+LEVELS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+HE = math.sqrt(2)  # gain for rectified activations
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def ready(network, architecture, seed=0):
+    """A network with initial weights and, so that they matter, biases that are not 0."""
+    made = network(architecture)
+    initialize(made, seed, network.__name__)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in made.named_parameters():
+        if name.endswith("bias"):
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+    return made
+
+
+def naive_conv(x, weight, bias):
+    """One output at a time is too slow; one kernel tap at a time is plain enough.  Zero padding by half a kernel."""
+    side = weight.shape[-1]
+    pad = side // 2
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    height, width = x.shape[2] - side + 1, x.shape[3] - side + 1
+    out = np.zeros((x.shape[0], weight.shape[0], height, width))
+    for row in range(side):
+        for column in range(side):
+            seen = x[:, :, row : row + height, column : column + width]
+            out += np.einsum("ncij,oc->noij", seen, weight[:, :, row, column], optimize=True)
+    return out + bias[:, None, None]
+
+
+def naive_up(x):
+    out = np.zeros((*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3]))
+    for row in (0, 1):
+        for column in (0, 1):
+            out[:, :, row::2, column::2] = x
+    return out
+
+
+def naive_down(x):
+    return (x[:, :, ::2, ::2] + x[:, :, 1::2, ::2] + x[:, :, ::2, 1::2] + x[:, :, 1::2, 1::2]) / 4
+
+
+def naive_activation(x):
+    return np.where(x < 0, 0.2 * x, x)
+
+
+def naive_pixel_norm(x):
+    return x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-8)
+
+
+def naive_stddev(x, group):
+    count = len(x)
+    size = min(group, count)
+    groups = count // size
+    values = np.zeros(count)
+    for m in range(groups):
+        members = [m + k * groups for k in range(size)]
+        deviations = np.sqrt(x[members].var(0) + 1e-8)
+        values[members] = deviations.mean()
+    maps = np.broadcast_to(values[:, None, None, None], (count, 1, *x.shape[2:]))
+    return np.concatenate([x, maps], 1)
+
+
+class Naive:
+    """Both networks straight from the definition, with the weights of `network`."""
+
+    def __init__(self, network):
+        self.values = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+        self.group = network.architecture.stddev_group
+        self.fused = network.architecture.resampling is Resampling.fused
+
+    def layer(self, name, gain=HE):
+        weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]
+        return weight * gain / math.sqrt(np.prod(weight.shape[1:])), bias
+
+    def conv(self, name, x, gain=HE):
+        return naive_conv(x, *self.layer(name, gain))
+
+    def generate(self, latents, labels, resolution, alpha=1.0):
+        x = latents if labels is None else np.concatenate([latents, labels], 1)
+        weight, bias = self.layer("stem.dense", math.sqrt(2) / 4)
+        x = (naive_pixel_norm(x) @ weight.T).reshape(len(x), -1, 4, 4) + bias[:, None, None]
+        x = naive_pixel_norm(naive_activation(x))
+        x = old = naive_pixel_norm(naive_activation(self.conv("stem.conv", x)))
+        level = 8
+        while level <= resolution:
+            old = x
+            for up, name in ((True, "up_conv"), (False, "conv")):
+                x = naive_up(x) if up else x
+                x = naive_pixel_norm(naive_activation(self.conv(f"blocks.{level}.{name}", x)))
+            level *= 2
+        images = self.conv(f"to_rgb.{resolution}", x, 1)
+        if resolution == 4 or alpha == 1:
+            return images
+        return alpha * images + (1 - alpha) * naive_up(self.conv(f"to_rgb.{resolution // 2}", old, 1))
+
+    def judge(self, images, resolution, alpha=1.0):
+        x, level = naive_activation(self.conv(f"from_rgb.{resolution}", images)), resolution
+        while level > 4:
+            x = naive_activation(self.conv(f"blocks.{level}.conv", x))
+            x = self.conv(f"blocks.{level}.down_conv", x)
+            x = naive_activation(naive_down(x)) if self.fused else naive_down(naive_activation(x))
+            if level == resolution and alpha < 1:
+                old = naive_activation(self.conv(f"from_rgb.{level // 2}", naive_down(images)))
+                x = alpha * x + (1 - alpha) * old
+            level //= 2
+        x = naive_activation(self.conv("head.conv", naive_stddev(x, self.group)))
+        weight, bias = self.layer("head.dense")
+        x = naive_activation(x.reshape(len(x), -1) @ weight.T + bias)
+        weight, bias = self.layer("head.score", 1)
+        return x @ weight.T + bias

@@ -1,0 +1,122 @@
+"""How a batch is divided among ranks."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pggan.core.errors import UserError
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training.inputs import micro_batches
+
+
+class Inputs:
+    """Stands for the inputs of a step: it remembers which images of the batch it is made of."""
+
+    def __init__(self, kept, size):
+        self.latents_d = self.kept = kept
+        self.spec = SimpleNamespace(options=SimpleNamespace(micro_batch_size=size))
+
+    def select(self, indices):
+        return Inputs(self.kept[indices], None)
+
+
+@st.composite
+def divisions(draw, elastic=None):
+    """All ranks' parts of one batch, and the batch."""
+    group, groups = draw(st.integers(1, 6)), draw(st.integers(1, 24))
+    batch = draw(st.sampled_from([group * groups, draw(st.integers(1, group))]))  # or smaller than a group
+    elastic = draw(st.booleans()) if elastic is None else elastic
+    micro_batch_size = draw(st.none() | st.integers(1, 30))
+    size = draw(st.integers(1, 8))
+    chunks = draw(st.integers(1, 8))
+    parts = [BatchPartition(rank, size, group, elastic, micro_batch_size, chunks) for rank in range(size)]
+    try:
+        parts[0].require_enough("schedule.batch", batch)
+    except UserError:
+        assume(False)
+    return parts, batch
+
+
+@given(divisions())
+def test_the_parts_make_the_whole_batch_each_image_once(case):
+    parts, batch = case
+    rows = np.concatenate([part.indices(batch) for part in parts])
+    assert sorted(rows) == list(range(batch))
+    assert all(len(part.indices(batch)) for part in parts)
+    assert parts[0].largest_part(batch) == max(len(part.indices(batch)) for part in parts)
+
+
+@given(divisions())
+def test_groups_of_minibatch_stddev_stay_whole_and_in_order(case):
+    """Of N images in groups of M, group g is g, g + N/M, g + 2 N/M …; a part is a batch of its own of such groups."""
+    parts, batch = case
+    group = min(parts[0].stddev_group, batch)
+    columns = batch // group
+    found = []
+    for part in parts:
+        members = part.indices(batch).reshape(group, -1)  # as the layer will group them
+        for column in members.T:
+            assert list(column) == [column[0] + number * columns for number in range(group)]
+            found.append(column[0])
+    assert found == list(range(columns))
+
+
+@given(divisions(elastic=False))
+def test_without_elastic_all_parts_are_equal(case):
+    parts, batch = case
+    assert {len(part.indices(batch)) for part in parts} == {batch // len(parts)}
+
+
+@given(divisions(elastic=True))
+def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
+    parts, batch = case
+
+    def passes(partition):
+        share = Inputs(torch.from_numpy(partition.indices(batch)), partition.micro_batch_size(batch))
+        return [tuple(part.kept.tolist()) for part in micro_batches(share, partition.stddev_group)]
+
+    alone = dataclasses.replace(parts[0], rank=0, world_size=1)
+    wanted = passes(alone)
+    assert len(wanted) == alone.chunks(batch)
+    assert [images for part in parts for images in passes(part)] == wanted
+    numbers = [number for part in parts for number in part.chunks_of(part.rank, batch)]
+    assert numbers == list(range(len(wanted)))
+    shares = [len(part.chunks_of(part.rank, batch)) for part in parts]
+    assert max(shares) - min(shares) <= 1
+    if parts[0].configured_size is not None:
+        assert max(map(len, wanted)) <= max(parts[0].configured_size, min(parts[0].stddev_group, batch))
+
+
+def test_three_ranks_share_four_chunks_unevenly():
+    parts = [BatchPartition(rank, 3, 4, True, None) for rank in range(3)]
+    assert [len(part.chunks_of(part.rank, 16)) for part in parts] == [1, 1, 2]
+    assert [part.indices(16).tolist() for part in parts] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
+    assert parts[0].largest_part(16) == 8
+
+
+@pytest.mark.fault(21)
+def test_a_number_of_ranks_that_does_not_divide_the_groups_is_refused_with_those_that_do():
+    with pytest.raises(UserError) as caught:
+        BatchPartition(0, 5, 4, False, None).require_enough("schedule.batch", 24)
+    assert "6 groups of 4 images" in caught.value.problem
+    assert "Take 1, 2, 3, 6 ranks" in caught.value.remedy
+    assert "multiple of 20" in caught.value.remedy
+    for size in (1, 2, 3, 6):
+        BatchPartition(0, size, 4, False, None).require_enough("schedule.batch", 24)
+
+
+@pytest.mark.fault(21)
+def test_elastic_training_refuses_more_ranks_than_chunks():
+    with pytest.raises(UserError, match="has 4 chunks in elastic training, too few for 5"):
+        BatchPartition(0, 5, 1, True, None).require_enough("schedule.batch", 64)
+    with pytest.raises(UserError, match="has 2 chunks"):
+        BatchPartition(0, 3, 4, True, None).require_enough("schedule.batch", 8)
+    with pytest.raises(UserError, match="has 2 chunks"):
+        BatchPartition(0, 3, 1, True, None, most_chunks=2).require_enough("schedule.batch", 64)
+    BatchPartition(0, 8, 1, True, None, most_chunks=8).require_enough("schedule.batch", 64)
+    BatchPartition(0, 8, 1, True, 8).require_enough("schedule.batch", 64)  # smaller passes make more chunks

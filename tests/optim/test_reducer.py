@@ -1,0 +1,272 @@
+"""Gradients of several ranks are those of one process, whatever the loss, the labels, the precision."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from pggan.config import ModelConfig, TrainerConfig
+from pggan.config.compute import Precision
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.optim.batch_partition import BatchPartition
+from pggan.optim.build_reducer import build_reducer, sends_sparse_updates
+from pggan.optim.dgc import DgcReducer
+from pggan.optim.elastic import ElasticReducer
+from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
+from pggan.optim.state import new_state
+from pggan.training.build import build_trainer
+from tests.definitions import ADAM, variant
+from tests.processes import in_processes, values_of
+
+CPU = torch.device("cpu")
+REDUCERS = {
+    "fp32": {"name": "fp32"},
+    "bf16": {"name": "bf16"},
+    "dgc": {"name": "dgc", "ratio": 0.01, "warmup_images": 0, "clip": None},
+}
+BATCH = 8
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
+PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
+LOSSES = {
+    "wgan_gp": {"penalty_weight": 10.0, "target": 1.0, "drift": 0.001, "gp_reference": "official", "reg_interval": 1},
+    "logistic": {"gamma": 1.0, "reg_interval": 1},
+    "relativistic": {"gamma": 1.0, "reg_interval": 1},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One step to take, on one rank or on several."""
+
+    loss: str
+    labels: int = 0
+    precision: Precision = Precision.fp32
+    gradients: str = "fp32"
+    elastic: bool = False
+    poison: str = ""  # the network whose gradient is not finite, on the last rank
+
+    def config(self):
+        a = ARCHITECTURE
+        sizes = {name: getattr(a, name) for name in ("latent_size", "fmap_base", "fmap_decay", "fmap_max")}
+        return TrainerConfig(
+            model=ModelConfig(**sizes, stddev_group=a.stddev_group, resampling=a.resampling),
+            loss={"name": self.loss, **LOSSES[self.loss]},
+            precision=self.precision,
+            elastic=self.elastic,
+            gradients=REDUCERS[self.gradients],
+        )
+
+    def reals(self):
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(BATCH, 3, PHASE.resolution, PHASE.resolution, generator=generator).clamp(-1, 1)
+        if not self.labels:
+            return Reals(images, None, None)
+        one_hot = torch.nn.functional.one_hot(torch.arange(2 * BATCH) % self.labels, self.labels).float()
+        return Reals(images, one_hot[:BATCH], one_hot[BATCH:])
+
+
+def both(state):
+    return (("D", state.d), ("G", state.g))
+
+
+def flat(trainable):
+    return torch.cat([weight.detach().flatten() for weight in trainable.network.weights])
+
+
+def step(case, group):
+    """Gradients of both networks (before the update), the metrics, and the weights before and afterwards."""
+    architecture = dataclasses.replace(ARCHITECTURE, labels=case.labels)
+    trainer, _ = build_trainer(case.config(), architecture, [PHASE], group, check_memory=False)
+    state, gradients = trainer.state, {}
+    for name, trainable in both(state):
+
+        def keep(*_, name=name, trainable=trainable):
+            found = [weight.grad for weight in trainable.network.weights if weight.grad is not None]
+            scale = 1 if trainable.scale is None else float(trainable.scale)
+            gradients[name] = torch.cat([gradient.flatten() for gradient in found]) / scale
+
+        if case.gradients != "dgc":  # where the optimizer gets none
+            trainable.optimizer.register_step_pre_hook(keep)
+        if name == case.poison and group.rank == group.world_size - 1:
+            trainable.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
+    before = {name: flat(trainable) for name, trainable in both(state)}
+    indices, reals = trainer.indices(BATCH), case.reals()
+    metrics = trainer.step(PHASE, reals if indices is None else reals.select(indices), StepRng(0, 0, CPU), 0.9)
+    return {
+        "gradients": gradients,
+        "before": before,
+        "weights": {name: flat(trainable) for name, trainable in both(state)},
+        "metrics": {name: float(value.float().mean()) for name, value in metrics.items()},
+        "skipped": {name: int(trainable.skipped) for name, trainable in both(state)},
+    }
+
+
+def steps(cases):
+    """On one rank of several, as plain arrays, which travel between processes."""
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = [step(case, group) for case in cases]
+    group.shutdown()
+    for one in found:
+        for part in ("gradients", "before", "weights"):
+            one[part] = {name: tensor.numpy() for name, tensor in one[part].items()}
+    return found
+
+
+SAME = [
+    *(Case(loss) for loss in LOSSES),
+    *(Case(loss, labels=3) for loss in LOSSES),
+    *(Case(loss, precision=Precision.fp16) for loss in LOSSES),
+    *(Case(loss, elastic=True) for loss in LOSSES),
+    Case("wgan_gp", labels=3, precision=Precision.fp16, elastic=True),
+]
+SHORT = [Case(loss, gradients="bf16") for loss in LOSSES]
+POISONED = [
+    *(Case("wgan_gp", poison=name, elastic=elastic) for name in "DG" for elastic in (False, True)),
+    *(Case("wgan_gp", poison=name, gradients="dgc") for name in "DG"),
+]
+
+
+@pytest.fixture(scope="module")
+def of_two():
+    """What two ranks found, by case: [of rank 0, of rank 1]."""
+    cases = [*SAME, *SHORT, *POISONED]
+    of_ranks = values_of(in_processes(2, steps, cases))
+    return dict(zip(cases, zip(*of_ranks, strict=True), strict=True))
+
+
+def alone(case):
+    return step(case, ProcessGroup.single_process(CPU))
+
+
+def off(gradients, wanted):
+    """The largest deviation, in units of the largest number."""
+    return float((torch.from_numpy(gradients) - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("case", SAME, ids=str)
+def test_two_ranks_have_the_gradients_of_one_process(of_two, case):
+    wanted = alone(dataclasses.replace(case, elastic=False))
+    # fp16 rounds what a batch adds up, and here that is half of it
+    tolerance = 1e-5 if case.precision is Precision.fp32 else 1e-2
+    for found in of_two[case]:
+        for name in "DG":
+            assert wanted["gradients"][name].abs().max() > 1e-4
+            assert off(found["gradients"][name], wanted["gradients"][name]) < tolerance
+            for metric in (f"{name}/loss", f"{name}/gradient_norm"):
+                assert found["metrics"][metric] == pytest.approx(wanted["metrics"][metric], rel=tolerance)
+
+
+@pytest.mark.parametrize("case", [*SAME, *SHORT], ids=str)
+def test_all_ranks_end_with_the_same_bits(of_two, case):
+    one, other = of_two[case]
+    for part in ("gradients", "weights"):
+        for name in "DG":
+            assert (one[part][name] == other[part][name]).all()
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("case", [case for case in SAME if case.elastic], ids=str)
+def test_elastic_gradients_are_those_of_one_process_bit_by_bit(of_two, case):
+    wanted = alone(case)
+    for found in of_two[case]:
+        for name in "DG":
+            assert torch.from_numpy(found["gradients"][name]).equal(wanted["gradients"][name])
+            assert torch.from_numpy(found["weights"][name]).equal(wanted["weights"][name])
+            assert found["metrics"][f"{name}/loss"] == wanted["metrics"][f"{name}/loss"]
+
+
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_a_reducer_in_bf16_is_off_by_its_precision_and_no_more(of_two, case):
+    """Each number is rounded to 8 bits, which it keeps whatever its size, before and after it is added up."""
+    wanted = alone(case)
+    for found in of_two[case]:
+        for name in "DG":
+            deviation = off(found["gradients"][name], wanted["gradients"][name])
+            assert 1e-5 < deviation < 3 * 2**-8
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("case", POISONED, ids=str)
+def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(of_two, case):
+    """The update of that network and no other; all ranks count it."""
+    for found in of_two[case]:
+        for name in "DG":
+            stayed = (found["weights"][name] == found["before"][name]).all()
+            assert stayed == (name == case.poison)
+            assert found["skipped"][name] == found["metrics"][f"{name}/skipped"] == (name == case.poison)
+
+
+# ---- flat buffers ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trainable():
+    """D with gradients for the levels in use."""
+    trainable = new_state(ARCHITECTURE, ADAM, 0, CPU).d
+    for number, weight in enumerate(trainable.network.weights[:-2]):
+        weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape) + number)
+    return trainable
+
+
+def test_a_flat_buffer_carries_the_gradients_in_use_and_the_loss(trainable):
+    buffer = FlatBuffer(trainable)
+    used = [weight for weight in trainable.network.weights if weight.grad is not None]
+    wanted = [weight.grad.clone() for weight in used]
+    numbers = buffer.fill(torch.tensor(3.5))
+    assert len(numbers) == sum(gradient.numel() for gradient in wanted) + 1
+    assert float(buffer.attach(numbers * 2)) == 7.0
+    for weight, gradient in zip(used, wanted, strict=True):
+        assert weight.grad.equal(gradient * 2)
+    assert all(weight.grad is None for weight in trainable.network.weights[-2:])
+
+
+def test_gradients_become_views_with_the_strides_of_their_weights(trainable):
+    """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
+    buffer = FlatBuffer(trainable)
+    numbers = buffer.fill(torch.tensor(0.0))
+    buffer.attach(numbers)
+    strided = 0
+    for weight in trainable.network.weights:
+        if weight.grad is not None:
+            assert weight.grad.stride() == weight.stride()
+            assert weight.grad.untyped_storage().data_ptr() == numbers.untyped_storage().data_ptr()
+            strided += weight.ndim == 4 and not weight.is_contiguous()
+    assert strided  # channels last
+    numbers.zero_()
+    assert all(float(weight.grad.abs().sum()) == 0 for weight in buffer.weights)
+
+
+def test_a_flat_buffer_does_not_fit_when_other_levels_come_into_use(trainable):
+    buffer = FlatBuffer(trainable)
+    assert buffer.fits(trainable)
+    trainable.network.weights[-1].grad = torch.zeros_like(trainable.network.weights[-1])
+    assert not buffer.fits(trainable)
+
+
+def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgotten(trainable):
+    reducer = GradientReducer()
+    reducer.accumulate(trainable, torch.tensor(5.0), 4)
+    reducer.abort_step()
+    for part in (1.0, 2.0):
+        reducer.accumulate(trainable, torch.tensor(part), 4)
+    assert float(reducer.all_reduce(trainable, 4)()) == 3.0
+
+
+# ---- the choice ------------------------------------------------------------------------------------------
+
+
+def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
+    one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None, None)
+    state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
+    for group in (one, two):
+        for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):
+            partition = BatchPartition.of(case.config(), [BATCH], group.world_size)
+            kinds[group.world_size, case] = type(build_reducer(case.config(), state, group, partition))
+            sparse = sends_sparse_updates(case.config(), group)
+            assert sparse == (kinds[group.world_size, case] is DgcReducer)
+    assert [kind for (size, _), kind in kinds.items() if size == 1] == [*[GradientReducer] * 3, ElasticReducer]
+    expected = [AllReduceFp32, AllReduceBf16, DgcReducer, ElasticReducer]
+    assert [kind for (size, _), kind in kinds.items() if size == 2] == expected

@@ -1,0 +1,374 @@
+"""What a state holds, and that nothing of it is lost on the way through its tensors."""
+
+import dataclasses
+from copy import deepcopy
+
+import pytest
+import torch
+
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import FIRST_SCALE, LARGEST_SCALE, SCALE_INTERVAL, new_state, state_sha256
+from pggan.training.step import Trainer
+from tests.definitions import ADAM, WGAN_GP, variant
+
+CPU = torch.device("cpu")
+ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
+MOMENTUM = dataclasses.replace(ADAM, beta1=0.5)  # both moments matter
+PARTS = {"generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler"}
+
+
+def state_of(seed=0, **changes):
+    return new_state(variant(ARCHITECTURE, **changes), MOMENTUM, seed, CPU)
+
+
+def train(state, steps, resolution=8, alpha=0.6):
+    phase = Phase(1, resolution, alpha < 1, alpha, 0, 1000, 4, 0.001, 0.002, 1)
+    trainer = Trainer(state, WGAN_GP, ComputeOptions(), reset_at_phase=False)
+    for _ in range(steps):
+        images = torch.randn(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(state.images))
+        trainer.step(phase, Reals(images, None, None), StepRng(0, state.images, CPU), 0.9)
+    return state
+
+
+def saved(state):
+    """A copy of everything that `tensors` gives, as a file would hold it: without memory layout."""
+    return {
+        part: {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        for part, tensors in state.tensors().items()
+    }
+
+
+def restored(parts, state, seed=9):
+    other = state_of(seed)
+    other.load_tensors(parts)
+    other.images, other.phase_index = state.images, state.phase_index
+    return other
+
+
+def digest(state):
+    return state_sha256(state.tensors(), state.images, state.phase_index)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(
+        one[part].keys() == other[part].keys() and all(torch.equal(one[part][n], other[part][n]) for n in one[part])
+        for part in one
+    )
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(state_of(), 3)
+
+
+# ---- a new state -----------------------------------------------------------------------------------------
+
+
+def test_a_new_state_has_shown_no_images_and_has_no_moments():
+    state = state_of()
+    assert (state.images, state.phase_index) == (0, -1)
+    parts = state.tensors()
+    assert set(parts) == PARTS
+    assert parts["optimizer_g"] == parts["optimizer_d"] == {}
+
+
+def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
+    assert digest(state_of(0)) == digest(state_of(0))
+    assert digest(state_of(0)) != digest(state_of(1))
+
+
+def test_the_average_starts_as_the_generator():
+    parts = state_of().tensors()
+    assert parts["generator_ema"].keys() == parts["generator"].keys()
+    assert all(torch.equal(parts["generator_ema"][name], tensor) for name, tensor in parts["generator"].items())
+
+
+def test_generator_and_discriminator_start_with_unrelated_weights():
+    state = state_of()
+    g, d = state.g.network.blocks["8"].conv.weight, state.d.network.blocks["8"].conv.weight
+    assert g.shape == d.shape
+    assert not torch.equal(g, d)
+
+
+# ---- optimizers ------------------------------------------------------------------------------------------
+
+
+def test_optimizers_are_given_gradients_in_the_order_of_memory():
+    """PyTorch's fused ones copy others."""
+    state, seen = state_of(), []
+    for trainable in (state.g, state.d):
+        trainable.optimizer.register_step_pre_hook(
+            lambda *_, trainable=trainable: seen.extend(
+                param.grad for param in trainable.optimizer_params if param.grad is not None
+            )
+        )
+    train(state, 1)
+    assert any(gradient.ndim == 4 and gradient.shape[1:3] == (3, 3) for gradient in seen)
+    assert all(gradient.is_contiguous() for gradient in seen)
+
+
+def test_weights_that_have_moved_in_memory_are_updated_all_the_same():
+    state, moved = state_of(), state_of()
+    for trainable in (moved.g, moved.d):
+        for weight in trainable.network.weights:
+            weight.data = weight.data.clone()
+    assert digest(train(moved, 2)) == digest(train(state, 2))
+    assert digest(moved) != digest(state_of())
+
+
+def test_adam_has_the_configured_settings():
+    """The largest epsilon that could be asked for, so that no update is what the default would make of it."""
+    config = dataclasses.replace(ADAM, beta1=0.3, beta2=0.8, epsilon=0.25)
+    state = new_state(ARCHITECTURE, config, 0, CPU)
+    for trainable in (state.g, state.d):
+        (group,) = trainable.optimizer.param_groups
+        assert (group["betas"], group["eps"]) == ((0.3, 0.8), 0.25)
+        assert (group["weight_decay"], group["amsgrad"]) == (0, False)
+    # Adam's first step by hand: means are corrected to the gradient and its square, so w - lr * g / (|g| + epsilon).
+    weight = state.d.network.weights[0]
+    before, weight.grad = weight.detach().clone(), torch.full_like(weight, 0.5)
+    update(state.d, finite=True, learning_rate=0.3)
+    torch.testing.assert_close(before - weight.detach(), torch.full_like(weight, 0.3 * 0.5 / 0.75))
+
+
+# ---- skipped updates and the loss scale ------------------------------------------------------------------
+
+
+def update(trainable, *, finite, learning_rate=0.001):
+    """One update as a step takes it, of the gradients that are there."""
+    trainable.prepare_update(learning_rate, torch.tensor(finite))
+    trainable.optimizer.step()
+    trainable.finish_update(torch.tensor(finite))
+
+
+@pytest.fixture
+def scaled():
+    """A discriminator whose loss is scaled, with a gradient for its first weight."""
+    trainable = new_state(ARCHITECTURE, ADAM, 0, CPU, half=True).d
+    weight = trainable.network.weights[0]
+    weight.grad = torch.ones_like(weight)
+    return trainable
+
+
+def test_losses_are_scaled_in_half_precision_only(scaled):
+    assert float(scaled.scale) == FIRST_SCALE
+    assert state_of().d.scale is None
+
+
+def test_a_skipped_update_changes_no_weight_halves_the_loss_scale_and_is_counted(scaled):
+    before = [weight.detach().clone() for weight in scaled.network.weights]
+    for skipped in (1, 2, 3):
+        scaled.network.weights[0].grad = torch.full_like(before[0], torch.inf)
+        update(scaled, finite=False)
+        assert int(scaled.skipped) == skipped
+        assert float(scaled.scale) == FIRST_SCALE / 2**skipped
+    assert all(torch.equal(weight, was) for weight, was in zip(scaled.network.weights, before, strict=True))
+    update(scaled, finite=True)
+    assert int(scaled.skipped) == 0  # in a row
+
+
+def test_the_loss_scale_doubles_after_as_many_taken_updates_and_a_skipped_one_starts_the_count_again(scaled):
+    scaled.since_scaling.fill_(SCALE_INTERVAL - 2)
+    update(scaled, finite=True)
+    assert float(scaled.scale) == FIRST_SCALE
+    update(scaled, finite=False)
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE / 2, 0)
+    scaled.since_scaling.fill_(SCALE_INTERVAL - 1)
+    update(scaled, finite=True)
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE, 0)
+
+
+def test_the_loss_scale_stays_between_one_and_its_largest_value(scaled):
+    scaled.scale.fill_(LARGEST_SCALE)
+    scaled.since_scaling.fill_(SCALE_INTERVAL - 1)
+    update(scaled, finite=True)
+    assert float(scaled.scale) == LARGEST_SCALE
+    scaled.scale.fill_(1.0)
+    update(scaled, finite=False)
+    assert float(scaled.scale) == 1.0
+
+
+def test_the_norm_and_the_update_are_those_of_the_gradient_before_the_loss_was_scaled(scaled):
+    weight = scaled.network.weights[0]
+    weight.grad = torch.full_like(weight, FIRST_SCALE * 0.5)
+    assert float(scaled.gradient_norm()) == pytest.approx(0.5 * weight.numel() ** 0.5)
+    update(scaled, finite=True)
+    (square,) = (value for name, value in scaled.optimizer.state[scaled.optimizer_params[0]].items() if "sq" in name)
+    torch.testing.assert_close(square, torch.full_like(square, 0.01 * 0.25))  # (1 - beta2) g^2
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_run_may_resume_in_another_precision(half):
+    saved_state = new_state(ARCHITECTURE, MOMENTUM, 0, CPU, half=not half)
+    saved_state.g.skipped.fill_(3)
+    other = new_state(ARCHITECTURE, MOMENTUM, 1, CPU, half=half)
+    other.load_tensors(saved_state.tensors())
+    assert int(other.g.skipped) == 3
+    assert (other.g.scale is not None) == half
+    assert not half or float(other.g.scale) == FIRST_SCALE
+
+
+# ---- tensors and back ------------------------------------------------------------------------------------
+
+
+def test_tensors_hold_every_weight_and_every_moment(trained):
+    parts = trained.tensors()
+    assert set(parts) == PARTS
+    for part, network in (
+        ("generator", trained.g.network),
+        ("discriminator", trained.d.network),
+        ("generator_ema", trained.g_ema),
+    ):
+        assert parts[part].keys() == {name for name, _ in network.named_parameters()}
+    for part, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
+        named = zip(trainable.network.named_parameters(), trainable.optimizer_params, strict=True)
+        used = {name for (name, _), param in named if param in trainable.optimizer.state}
+        kinds = ("step", "exp_avg", "exp_avg_sq")
+        assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
+        for name in used:
+            assert parts[part][f"{name}/step"].item() == 3
+            assert parts[part][f"{name}/exp_avg"].shape == trainable.network.get_parameter(name).shape
+
+
+def test_loading_gives_back_what_was_saved(trained):
+    parts = saved(trained)
+    other = restored(parts, trained)
+    assert same(other.tensors(), parts)
+    assert digest(other) == digest(trained)
+
+
+@pytest.mark.parametrize(("resolution", "alpha"), [(8, 0.6), (8, 1.0), (16, 0.0), (16, 0.5)])
+def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
+    straight = train(state_of(), 2)
+    through = restored(saved(straight), straight)
+    for state in (straight, through):
+        train(state, 3, resolution, alpha)
+    assert same(straight.tensors(), through.tensors())
+    assert digest(straight) == digest(through)
+
+
+def test_going_on_after_loading_uses_the_moments():
+    straight = train(state_of(), 2)
+    parts = saved(straight)
+    without = restored({**parts, "optimizer_g": {}, "optimizer_d": {}}, straight)
+    for state in (straight, without):
+        train(state, 1)
+    assert not same({"g": straight.tensors()["generator"]}, {"g": without.tensors()["generator"]})
+
+
+def test_loading_forgets_the_moments_that_were_there(trained):
+    other = train(state_of(3), 2, resolution=16, alpha=0.5)  # has moments at 16, which `trained` has not
+    other.load_tensors(saved(trained))
+    other.images, other.phase_index = trained.images, trained.phase_index
+    assert digest(other) == digest(trained)
+
+
+def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
+    source = train(state_of(), 2)
+    other = restored(source.tensors(), source)
+    before = deepcopy(saved(source))
+    train(other, 2)
+    assert same(saved(source), before)
+
+
+def test_loading_does_not_change_what_was_given(trained):
+    parts = saved(trained)
+    before = deepcopy(parts)
+    train(restored(parts, trained), 2)
+    assert same(parts, before)
+
+
+@pytest.mark.parametrize("part", ["generator", "discriminator", "generator_ema"])
+def test_weights_of_other_networks_are_refused(trained, part):
+    parts = saved(trained)
+    name = next(iter(parts[part]))
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {n: t for n, t in parts[part].items() if n != name}})
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], "more": torch.zeros(1)}})
+    with pytest.raises(RuntimeError):
+        state_of(fmap_max=5).load_tensors(parts)
+
+
+@pytest.mark.parametrize("part", ["optimizer_g", "optimizer_d"])
+def test_moments_of_other_networks_are_refused(trained, part):
+    # Fused Adam would read a moment that is too small beyond its end.
+    parts = saved(trained)
+    name = next(name for name in parts[part] if name.endswith("exp_avg"))
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], name: torch.zeros(2, 2)}})
+    with pytest.raises(RuntimeError):
+        state_of().load_tensors({**parts, part: {**parts[part], "more/exp_avg": torch.zeros(1)}})
+
+
+# ---- the digest ------------------------------------------------------------------------------------------
+
+
+def test_the_digest_does_not_depend_on_order_or_memory_layout(trained):
+    parts = saved(trained)
+    expected = state_sha256(parts, 5, 1)
+    backwards = {part: dict(reversed(parts[part].items())) for part in reversed(parts)}
+    assert state_sha256(backwards, 5, 1) == expected
+    strided = {
+        part: {
+            name: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+            for name, tensor in tensors.items()
+        }
+        for part, tensors in parts.items()
+    }
+    assert state_sha256(strided, 5, 1) == expected
+    assert len(expected) == 64
+
+
+def test_the_digest_changes_with_the_clock(trained):
+    parts = trained.tensors()
+    digests = {state_sha256(parts, images, phase) for images in (0, 1, 11, 12) for phase in (-1, 0, 1, 11)}
+    assert len(digests) == 16
+
+
+def test_the_digest_changes_with_the_smallest_change_of_any_tensor(trained):
+    parts = saved(trained)
+    digests = [state_sha256(parts, 0, 0)]
+    for part, tensors in parts.items():
+        for name, tensor in list(tensors.items())[::7]:
+            for position in {0, tensor.numel() // 2, tensor.numel() - 1}:
+                changed = tensor.clone()
+                flat = changed.view(-1)
+                whole = not flat.is_floating_point()
+                flat[position] = (
+                    flat[position] + 1 if whole else torch.nextafter(flat[position], torch.tensor(torch.inf))
+                )
+                digests.append(state_sha256({**parts, part: {**tensors, name: changed}}, 0, 0))
+    assert len(digests) > 50
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_changes_with_names_shapes_and_types():
+    plain = {"a": {"x": torch.zeros(2, 3)}}
+    others = [
+        {"b": {"x": torch.zeros(2, 3)}},
+        {"a": {"y": torch.zeros(2, 3)}},
+        {"a": {"x": torch.zeros(3, 2)}},
+        {"a": {"x": torch.zeros(6)}},
+        {"a": {"x": torch.zeros(2, 3, dtype=torch.int32)}},
+        {"a": {"x": torch.zeros(2, 3), "y": torch.zeros(0)}},
+        {"a": {}},
+    ]
+    digests = {state_sha256(parts, 0, 0) for parts in [plain, *others]}
+    assert len(digests) == len(others) + 1
+
+
+def test_the_digest_changes_when_two_tensors_change_places():
+    one, two = torch.zeros(4), torch.ones(4)
+    assert state_sha256({"a": {"x": one, "y": two}}, 0, 0) != state_sha256({"a": {"x": two, "y": one}}, 0, 0)
+
+
+def test_the_digest_changes_with_training(trained):
+    before = digest(trained)
+    assert digest(trained) == before
+    other = restored(saved(trained), trained)
+    train(other, 1)
+    assert digest(other) != before

@@ -1,0 +1,80 @@
+"""Many devices, worked out by hand."""
+
+import dataclasses
+
+import pytest
+
+from pggan.plan.links import Link, Network, Reduction
+from pggan.plan.scaling import Load, Scaling, dominated_from, scaled, split
+
+# 100 updates of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
+LOAD = Load(updates=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
+FREE = Network(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
+SLOW = Network(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
+
+
+def test_a_part_of_a_batch_takes_its_part_of_the_time_and_the_fixed_part():
+    assert [LOAD.compute_seconds(n) for n in (1, 2, 4)] == pytest.approx([1.0, 0.6, 0.4])
+
+
+def test_whole_groups_stay_together():
+    assert LOAD.compute_seconds(3) == LOAD.compute_seconds(2)  # 2, 1 and 1 groups: as slow as the first
+    assert LOAD.compute_seconds(16) == LOAD.compute_seconds(4)
+    assert [LOAD.users(n) for n in (1, 3, 4, 16)] == [1, 3, 4, 4]
+    odd = dataclasses.replace(LOAD, batch=3, group=3)
+    assert [odd.users(8), odd.compute_seconds(8)] == pytest.approx([1, 1.0])
+
+
+def test_strong_scaling_shares_every_update():
+    run = scaled([LOAD], FREE, 4, Scaling.strong, rest_seconds=10)
+    assert run.hours == pytest.approx((100 * 0.4 + 10) / 3600)
+    assert run.device_hours == pytest.approx(4 * run.hours)
+    assert run.efficiency == pytest.approx(110 / (4 * 50))
+    assert run.communication == pytest.approx(0, abs=1e-9)
+
+
+def test_weak_scaling_takes_fewer_updates():
+    run = scaled([LOAD], FREE, 4, Scaling.weak, rest_seconds=0)
+    assert run.hours == pytest.approx(100 / 4 * 1.0 / 3600)
+    assert run.efficiency == pytest.approx(1)
+
+
+def test_every_update_adds_up_the_gradients_of_both_networks():
+    # 4 MB between two devices: each sends half, twice: 0.4 s at 10 MB/s.
+    assert split(LOAD, SLOW, 2, Scaling.strong) == pytest.approx((60, 40))
+    assert split(LOAD, SLOW, 2, Scaling.weak) == pytest.approx((50, 20))
+    assert scaled([LOAD], SLOW, 2, Scaling.strong, 0).communication == pytest.approx(0.4)
+
+
+def test_idle_devices_take_no_part_in_the_reduction():
+    """Four groups: the fifth device and all after it have no images, and the others do not wait for them."""
+    slow_messages = dataclasses.replace(SLOW, link=Link(10e6, 0.01, "slow, and late"))
+    compute, communication = split(LOAD, slow_messages, 4, Scaling.strong)
+    # 2 * 3 messages of 1 MB (0.1 s and 0.01 s each) per update; in two gradients, so twice the latency.
+    assert communication == pytest.approx(100 * (6 * 0.1 + 2 * 6 * 0.01))
+    for devices in (5, 16, 1000):
+        assert split(LOAD, slow_messages, devices, Scaling.strong) == (compute, communication)
+        run = scaled([LOAD], slow_messages, devices, Scaling.strong, rest_seconds=0)
+        assert run.device_hours == pytest.approx(devices * run.hours)  # they are paid for all the same
+
+
+def test_one_device_is_the_run_itself():
+    for scaling in Scaling:
+        run = scaled([LOAD, LOAD], SLOW, 1, scaling, rest_seconds=30)
+        assert (run.hours, run.efficiency, run.communication) == pytest.approx((230 / 3600, 1, 0))
+
+
+def test_communication_dominates_where_it_takes_more_than_half():
+    # Strong: 0.4 of 0.6 s with two devices; 2 * 2/3 * 0.4 = 0.53 of 0.6 with three; 0.6 of 0.4 with four.
+    assert dominated_from([LOAD], SLOW, Scaling.strong) == 4
+    assert dominated_from([LOAD], FREE, Scaling.strong) is None
+    assert dominated_from([LOAD], SLOW, Scaling.weak) is None  # at most 0.8 s of communication to 1 s of compute
+    slower = dataclasses.replace(SLOW, link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
+    assert dominated_from([LOAD], slower, Scaling.weak) == 5
+
+
+def test_a_run_is_the_sum_of_its_phases():
+    quick = dataclasses.replace(LOAD, updates=10, seconds=0.1, fixed_seconds=0.0)
+    parts = [split(load, SLOW, 4, Scaling.strong) for load in (LOAD, quick)]
+    run = scaled([LOAD, quick], SLOW, 4, Scaling.strong, 0)
+    assert run.hours * 3600 == pytest.approx(sum(map(sum, parts)))

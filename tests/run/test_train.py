@@ -1,0 +1,221 @@
+"""The main job, small: grow, stop, resume, and leave a run directory that keeps its promises."""
+
+import inspect as source
+import json
+import os
+import shutil
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.cli import main as command_line
+from pggan.core.devices import choose_device
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.optim.ema import update_ema
+from pggan.run import train
+from pggan.run.inspect import facts_of_run
+from pggan.training import build, step
+from pggan.training.memory_fit import MemoryFit
+
+PARTS = ("generator_ema", "discriminator", "generator", "grad_scaler", "optimizer_d", "optimizer_g")
+
+
+def metrics_of(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- what a run leaves -----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_everything_the_design_promises(finished_run):
+    names = {path.name for path in finished_run.iterdir()}
+    assert {"config.yaml", "train.log", "metrics.jsonl", "samples", "checkpoints", "generator.safetensors"} <= names
+    assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
+    pictures = sorted(path.name for path in (finished_run / "samples").iterdir())
+    assert pictures == ["fakes-000000000.png", "fakes-000000080.png", "fakes-000000160.png", "reals.png"]
+    checkpoint = {path.name for path in (finished_run / "checkpoints" / "000000160").iterdir()}
+    assert checkpoint == {*(f"{part}.safetensors" for part in PARTS), "state.json"}
+    facts = facts_of_run(finished_run)
+    assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")
+
+
+def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_run):
+    metrics = metrics_of(finished_run)
+    assert [line["images"] for line in metrics] == [32, 64, 96, 128, 160]
+    assert [line["resolution"] for line in metrics] == [4, 8, 8, 16, 16]
+    assert [line["alpha"] for line in metrics] == [1.0, 0.75, 1.0, 0.75, 1.0]
+    wanted = {"D/loss", "D/critic", "D/drift", "D/gradient_penalty", "D/gradient_norm", "G/loss", "G/gradient_norm"}
+    wanted |= {"scores/reals", "scores/fakes", "images_per_second", "memory_bytes", "eta_seconds", "batch"}
+    wanted |= {"learning_rate_g", "learning_rate_d"}
+    assert all(wanted <= set(line) for line in metrics)
+    for line in metrics:
+        parts = line["D/critic"] + line["D/drift"] + line["D/gradient_penalty"]
+        assert line["D/loss"] == pytest.approx(parts, rel=1e-5)
+
+
+def test_tensorboard_shows_the_scalars_and_both_grids(finished_run):
+    board = EventAccumulator(str(finished_run)).Reload()
+    wanted = {"D/loss", "G/loss", "schedule/alpha", "schedule/resolution", "speed/images_per_second"}
+    assert wanted <= set(board.Tags()["scalars"])
+    assert set(board.Tags()["images"]) == {"reals", "fakes"}
+    assert [event.step for event in board.Scalars("G/loss")] == [32, 64, 96, 128, 160]
+
+
+def test_the_reals_grid_shows_the_data(finished_run, toy_data):
+    picture = np.asarray(Image.open(finished_run / "samples" / "reals.png"))
+    assert picture.shape == (2 * 16, 3 * 16, 3)
+    top_level = np.fromfile(toy_data / "r0016-00000.bin", np.uint8).reshape(-1, 16, 16, 3)
+    assert np.array_equal(picture[:16, :16], top_level[0])
+    assert np.array_equal(picture[16:, 16:32], top_level[4])
+
+
+def test_the_saved_generator_is_the_averaged_one(finished_run):
+    loaded = load_generator(str(finished_run), choose_device("cpu")).network.state_dict()
+    checkpoint, _ = newest_checkpoint(finished_run)
+    averaged, trained = checkpoint.load("generator_ema"), checkpoint.load("generator")
+    from_checkpoint = load_generator(str(checkpoint.directory), choose_device("cpu")).network.state_dict()
+    assert all(value.equal(averaged[name]) and value.equal(from_checkpoint[name]) for name, value in loaded.items())
+    assert not all(value.equal(trained[name]) for name, value in loaded.items())
+
+
+def test_checkpoints_beyond_keep_are_dropped_oldest_first(tiny_config, tmp_path):
+    short = ("schedule.final_resolution=4", "schedule.total_images=40")
+    train.run(tiny_config(f"run_dir={tmp_path}", *short, "checkpoint.every_images=16", "checkpoint.keep=2"))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000000032", "000000040"]
+
+
+# ---- the same command again ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_dir(finished_run, tmp_path) -> Path:
+    """A finished run to write to."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def test_a_finished_run_is_left_as_it_is(run_dir, tiny_config):
+    before = facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
+    assert (facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()) == before
+
+
+def test_a_finished_run_resumes_when_more_images_are_asked_for_here_or_in_another_directory(
+    run_dir, tiny_config, tmp_path
+):
+    more = "schedule.total_images=200"
+    train.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={run_dir}", more))
+    train.run(tiny_config(f"run_dir={run_dir}", more))
+    train.run(tiny_config(f"run_dir={tmp_path / 'whole'}", more))
+    wanted = facts_of_run(tmp_path / "whole")["state_sha256"]
+    assert facts_of_run(run_dir)["state_sha256"] == facts_of_run(tmp_path / "new")["state_sha256"] == wanted
+    assert "schedule.total_images: None -> 200" in (run_dir / "train.log").read_text()
+
+
+def test_seeds_differ_and_runs_repeat(finished_run, tiny_config, tmp_path):
+    hashes = [facts_of_run(finished_run)["state_sha256"]]
+    for seed in (0, 1):
+        train.run(tiny_config(f"run_dir={tmp_path / str(seed)}", f"seed={seed}"))
+        hashes.append(facts_of_run(tmp_path / str(seed))["state_sha256"])
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_other_networks_are_refused_by_name_before_anything_changes(finished_run, tiny_config):
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="fmap_max: 8 -> 4"):
+        train.run(tiny_config(f"run_dir={finished_run}", "model.fmap_max=4"))
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_whose_data_stops_below_the_final_resolution_is_refused(tiny_config, tmp_path):
+    with pytest.raises(UserError, match="goes up to 16x16"):
+        train.run(tiny_config(f"run_dir={tmp_path / 'run'}", "schedule.final_resolution=32"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_stops_with_everything_saved_and_the_same_command_resumes(tiny_config, tmp_path, after_step, capsys):
+    after_step(lambda state: state.images == 40 and os.kill(os.getpid(), signal.SIGINT))
+    config = tiny_config(f"run_dir={tmp_path}", "schedule.total_images=56")
+    assert train.run(config) == EXIT_INTERRUPTED
+    assert "Interrupted at 40 images; everything is saved" in (tmp_path / "train.log").read_text()
+    assert facts_of_run(tmp_path)["images"] == 40
+    assert train.run(config) == 0
+    assert "Resuming from 40 images" in capsys.readouterr().err
+
+
+# ---- kinds of images -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_grey_and_transparent_images_train(tiny_config, make_pyramid, tmp_path, channels):
+    make_pyramid(tmp_path / "data", channels=channels, resolution=8)
+    small = ("schedule.final_resolution=8", "schedule.total_images=40")
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'data'}", *small)) == 0
+    assert facts_of_run(tmp_path / "run")["architecture"]["channels"] == channels
+
+
+def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, labelled_data):
+    config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
+    assert train.run(config) == 0
+    assert {"D/labels_reals", "D/labels_fakes", "G/labels_fakes"} <= set(metrics_of(tmp_path)[-1])
+    assert facts_of_run(tmp_path)["architecture"]["labels"] == 3
+
+
+@pytest.mark.slow
+def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path, monkeypatch):
+    """All but the prediction of its memory, which takes a minute and has tests of its own."""
+    monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
+    make_pyramid(tmp_path / "data", resolution=1024, images=2)
+    config = tiny_config(
+        f"run_dir={tmp_path / 'run'}",
+        f"data.path={tmp_path / 'data'}",
+        "schedule.final_resolution=1024",
+        "schedule.stable_images=1",
+        "schedule.fade_images=1",
+        "schedule.batch=1",
+        "model.fmap_max=2",
+        "model.fmap_base=2048",
+        "model.stddev_group=1",
+        "monitor.tick_images=1",
+        "monitor.grid_images=1000",
+        "monitor.grid=1x1",
+    )
+    assert train.run(config) == 0
+    phases = [line["phase"] for line in metrics_of(tmp_path / "run")]
+    sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
+    assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in metrics_of(tmp_path / "run"))
+
+
+# ---- the code that does it -------------------------------------------------------------------------------
+
+
+def test_from_the_command_line_to_the_optimizer_it_is_four_files_and_150_lines():
+    """What somebody reads who wants to know how a weight changes, from train.py down."""
+    path = [
+        command_line.main,
+        command_line.run_arguments,
+        command_line.run_command,
+        train.run,
+        train.train,
+        step.Trainer.step,
+        step.Trainer._eager_step,
+        step.Trainer._train_step,
+        step.train_step,
+        step.update,
+    ]
+    for caller, called in pairwise(path):
+        name = "run" if called in (train.run, step.Trainer.step) else called.__name__
+        assert name.removeprefix("_") in source.getsource(caller), f"{caller.__qualname__} no longer calls {name}"
+    assert "optimizer.step()" in source.getsource(step.update)
+    assert update_ema.__name__ in source.getsource(step.train_step)
+    files = {source.getsourcefile(function) for function in path}
+    entry = (Path(train.__file__).parents[2] / "train.py").read_text().splitlines()
+    lines = len(entry) + sum(len(source.getsourcelines(function)[0]) for function in path)
+    assert (len(files) + 1, lines) <= (4, 150)

@@ -1,0 +1,346 @@
+"""Replayed steps are the steps; a capture that fails leaves nothing behind; captured steps don't live too long.
+
+A stand-in for CUDA graphs captures on the CPU: on replay it does what the function did, on the same tensors.
+"""
+
+import dataclasses
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pggan.training.step
+from pggan.config import ModelConfig, TrainerConfig
+from pggan.core.batch import Reals
+from pggan.core.errors import UserError
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.losses.logistic import Logistic
+from pggan.networks.convolution import DIRECT
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state
+from pggan.training import build, cuda_graphs
+from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, static_inputs
+from pggan.training.inputs import draw_inputs
+from pggan.training.step import Trainer
+from tests.definitions import ADAM, WGAN_GP
+from tests.processes import in_processes, values_of
+from tests.training.short_run import ARCHITECTURE, CPU, assert_alike, digest, short_run
+
+
+def stand_in(function):
+    """Does on replay what a captured function did."""
+    metrics = {}
+
+    def replay():
+        metrics.update(function())
+
+    return replay, metrics
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """The replays that were made, in order; weak references, so that none is kept alive."""
+    made = []
+
+    def capture(function):
+        replay, metrics = stand_in(function)
+        made.append(weakref.ref(replay))
+        return replay, metrics
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    return made
+
+
+FEW = 8 * (WARMUP_STEPS + 2)  # images until after a capture
+
+
+@pytest.fixture(scope="module")
+def eager():
+    return digest(short_run(images=FEW)[0])
+
+
+def phase_of(index, images, resolution=4, **changes):
+    phase = Phase(index, resolution, False, 1.0, images, images + 1000, 8, 0.001, 0.001, 2)
+    return dataclasses.replace(phase, **changes)
+
+
+def take(trainer, phase, count=1):
+    for _ in range(count):
+        reals = Reals(torch.zeros(8, 3, phase.resolution, phase.resolution), None, None)
+        trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
+
+
+@pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, reg_interval=2)])
+def test_replayed_steps_are_the_steps(captures, loss):
+    plain, _ = short_run(loss)
+    replayed, lines = short_run(loss, capture=True)
+    # Settings are tensors in a graph, and a product with one may round differently: by an ulp of a step of 0.001 or of
+    # the average.  Adam may make a whole step of that where a gradient is rounding only, hence a few exceptions.
+    assert_alike(replayed, plain, 1e-4, share=0.02)
+    assert not lines
+    assert len(captures) == 3 * loss.reg_interval  # per phase, with and without the lazy penalty
+    assert replayed.images == plain.images
+
+
+def test_nothing_is_captured_before_the_step_has_run_a_few_times(captures):
+    short_run(capture=True, images=8 * WARMUP_STEPS)
+    assert not captures
+    short_run(capture=True, images=8 * WARMUP_STEPS + 8)
+    assert len(captures) == 1
+
+
+# ---- captures that fail ----------------------------------------------------------------------------------
+
+
+def test_without_captures_training_goes_on_and_says_so_once(monkeypatch, eager):
+    def fails(function):
+        raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
+
+    monkeypatch.setattr(cuda_graphs, "capture", fails)
+    state, lines = short_run(capture=True, images=FEW)
+    assert digest(state) == eager
+    assert lines == ["Training goes on without CUDA graphs: operation not permitted when stream is capturing"]
+
+
+def test_a_capture_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch, eager):
+    """What was captured has not been done, so the gradients that it seems to have made are garbage."""
+    update, told = pggan.training.step.update, []
+
+    def breaks(function):
+        def broken(trainable, *_):
+            for weight in trainable.network.weights:
+                if weight.grad is not None:
+                    weight.grad.fill_(7.0)
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr(pggan.training.step, "update", broken)
+        try:
+            function()
+        finally:
+            monkeypatch.setattr(pggan.training.step, "update", update)
+
+    monkeypatch.setattr(cuda_graphs, "capture", breaks)
+    state, lines = short_run(capture=True, images=FEW, any_rank=lambda here: told.append(here) or here)
+    assert digest(state) == eager
+    assert len(lines) == 1
+    assert told == [True]
+
+
+def test_all_ranks_do_without_captures_when_one_can_not_capture(captures, eager):
+    state, lines = short_run(capture=True, images=FEW, any_rank=lambda _: True)
+    assert digest(state) == eager
+    assert lines == ["Training goes on without CUDA graphs: another rank could not capture its step"]
+    assert len(captures) == 1
+
+
+def agreed():
+    """Whether a trainer of `build_trainer` still captures when rank 1 can't, what it has logged, and its state."""
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+
+    def capture(function):
+        if group.rank == 1:
+            raise RuntimeError("no graphs here")
+        return stand_in(function)
+
+    cuda_graphs.capture, build.captures_graphs = capture, lambda *_: True
+    sizes = {name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__}
+    config = TrainerConfig(model=ModelConfig(**sizes), loss={"name": "logistic", "gamma": 1.0, "reg_interval": 1})
+    phase, lines = phase_of(0, 0), []
+    trainer, _ = build.build_trainer(config, ARCHITECTURE, [phase], group, log=lines.append)
+    for _ in range(WARMUP_STEPS + 2):
+        reals = Reals(torch.zeros(4, 3, 4, 4), None, None)
+        trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
+    found = trainer.graphs.enabled, lines, digest(trainer.state)
+    group.shutdown()
+    return found
+
+
+def test_ranks_agree_about_captures_through_the_trainer_that_all_commands_build():
+    one, other = values_of(in_processes(2, agreed))
+    assert not one[0]
+    assert not other[0]
+    assert one[1] == ["Training goes on without CUDA graphs: another rank could not capture its step"]
+    assert other[1] == ["Training goes on without CUDA graphs: no graphs here"]
+    assert one[2] == other[2]
+
+
+class NoGraph:
+    """Stands in for torch.cuda.graph: what is done inside fails; so may leaving, and the stream is not put back."""
+
+    streams = ("before", "capturing")
+
+    def __init__(self, *_, **__):
+        NoGraph.now = self.streams[1]
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        NoGraph.now = "before" if self.leaves else "capturing"
+
+
+@pytest.mark.parametrize(("leaves", "error"), [(True, RuntimeError), (False, UserError)])
+def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
+    NoGraph.now, NoGraph.leaves = "before", leaves
+    for name, replacement in {
+        "synchronize": lambda: None,
+        "CUDAGraph": object,
+        "graph": NoGraph,
+        "current_stream": lambda: NoGraph.now,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, replacement)
+
+    def fails():
+        raise RuntimeError("capture invalidated")
+
+    with pytest.raises(error, match="capture invalidated"):
+        cuda_graphs.capture(fails)
+
+
+# ---- how long captured steps live ------------------------------------------------------------------------
+
+
+def addresses(state):
+    tensors = state.tensors()
+    return {f"{part}/{name}": tensor.data_ptr() for part in tensors for name, tensor in tensors[part].items()}
+
+
+def test_no_captured_step_outlives_the_memory_it_works_on(monkeypatch):
+    """A probe of the memory loads the state anew: moments move, and what was captured would go on with the old ones."""
+    state, checked = new_state(ARCHITECTURE, ADAM, 0, CPU), []
+
+    def capture(function):
+        captured, metrics = addresses(state), {}
+
+        def replay():
+            assert addresses(state) == captured
+            checked.append(state.images)
+            metrics.update(function())
+
+        return replay, metrics
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    state.images = 8  # so that steps without the penalty are captured before the first one with it is probed
+    trainer = Trainer(state, Logistic(gamma=1.0, reg_interval=6), ComputeOptions(), capture=True, probe_memory=True)
+    take(trainer, phase_of(0, 0), 8)
+    assert checked == [4 * 8, 5 * 8, 7 * 8, 8 * 8]
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_captured_steps_are_released_when_a_phase_begins_and_the_same_step_warms_up_again(captures, reset):
+    """They hold memory; and where Adam's moments are new ones, they would go on with the old ones."""
+    trainer = Trainer(
+        new_state(ARCHITECTURE, ADAM, 0, CPU), WGAN_GP, ComputeOptions(), capture=True, reset_at_phase=reset
+    )
+    first, second = phase_of(0, 0), phase_of(1, 1000)
+    take(trainer, first, WARMUP_STEPS + 2)
+    assert len(captures) == 1
+    take(trainer, second)
+    gc.collect()
+    assert captures[0]() is None
+    take(trainer, second, WARMUP_STEPS - 1)
+    assert len(captures) == 1
+    take(trainer, second)
+    assert len(captures) == 2
+    # Adam's steps are counted since the phase began, or since the beginning.
+    count = {int(step) for name, step in trainer.state.tensors()["optimizer_d"].items() if name.endswith("/step")}
+    assert count == {WARMUP_STEPS + 1 if reset else 2 * WARMUP_STEPS + 3}
+
+
+def test_releasing_the_memory_of_captured_steps_costs_no_second_warm_up(captures):
+    graphs = CudaGraphs(lambda inputs: {"x": inputs.latents_d}, lambda: None, bool, print)
+    inputs = inputs_of(phase_of(0, 0))
+    found = [graphs.replay(inputs) for _ in range(WARMUP_STEPS + 1)]
+    assert [metrics is None for metrics in found] == [True] * WARMUP_STEPS + [False]
+    graphs.release_memory()
+    assert graphs.replay(inputs) is not None
+    graphs.clear()
+    assert graphs.replay(inputs) is None
+
+
+# ---- what a captured step does and reads -----------------------------------------------------------------
+
+
+class Operations(TorchDispatchMode):
+    """Notes what a device would have to be waited for, and the largest kernel that anything is convolved with."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "lift_fresh")
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.largest_kernel = [], 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name = function._schema.name.removeprefix("aten::")
+        if name in self.WAITS:
+            self.waits.append(name)
+        if name == "convolution":
+            self.largest_kernel = max(self.largest_kernel, *arguments[1].shape[2:])
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (WGAN_GP, ComputeOptions()),
+        (WGAN_GP, ComputeOptions(dtype=torch.bfloat16, micro_batch_size=4)),
+        (WGAN_GP, ComputeOptions(jvp=True)),
+        (Logistic(gamma=1.0, reg_interval=1), ComputeOptions(activation_checkpointing=True)),
+    ],
+)
+def test_a_captured_step_reads_nothing_back_and_convolves_with_no_feature_maps(monkeypatch, loss, options):
+    seen = []
+
+    def capture(function):
+        with Operations() as operations:
+            metrics = function()
+        seen.append(operations)
+        return (lambda: None), metrics
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    options = dataclasses.replace(options, method=DIRECT)  # as on a GPU
+    trainer = Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), loss, options, capture=True)
+    take(trainer, phase_of(0, 0, resolution=16, fading=True, alpha=0.5, missing_levels=0), WARMUP_STEPS + 1)
+    (operations,) = seen
+    assert operations.waits == []
+    assert operations.largest_kernel == 4  # joined with resampling
+
+
+def inputs_of(phase, ema_decay=0.9, fill=0.0, labels=None):
+    images = torch.full((8, 3, phase.resolution, phase.resolution), fill)
+    reals, rng = Reals(images, labels, labels), StepRng(0, int(100 * fill), CPU)
+    return draw_inputs(
+        phase, reals, WGAN_GP, rng, latent_size=2, ema_decay=ema_decay, options=ComputeOptions(), indices=None
+    )
+
+
+def test_a_captured_step_reads_its_own_copies_of_inputs_and_settings(captures):
+    """All of them, set before every replay."""
+    seen = []
+    fading = phase_of(0, 0, fading=True, alpha=0.25)
+    given = inputs_of(fading, labels=torch.zeros(8, 2))
+    captured = CapturedStep(lambda inputs: seen.append(inputs) or {}, given)
+    changed = dataclasses.replace(fading, alpha=0.5, learning_rate_d=0.3, learning_rate_g=0.4)
+    other = inputs_of(changed, ema_decay=0.75, fill=1.0, labels=torch.ones(8, 2))
+    captured.replay(other)
+    (read,) = seen
+    for name in ("latents_d", "latents_g", "mix"):
+        assert torch.equal(getattr(read, name), getattr(other, name))
+        assert not torch.equal(getattr(given, name), getattr(other, name))  # which stay as they were
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(read.reals, other.reals, strict=True))
+    assert not given.reals.images.any()
+    settings = [float(setting) for setting in (read.alpha, read.learning_rate_d, read.learning_rate_g, read.ema_decay)]
+    assert settings == pytest.approx([0.5, 0.3, 0.4, 0.75])
+
+
+def test_alpha_is_set_where_layers_are_fading_in_and_a_constant_elsewhere():
+    """Elsewhere it is 1, and a tensor of 1 would compute layers that are not in use."""
+    assert static_inputs(inputs_of(phase_of(0, 0))).alpha == 1.0
+    assert not isinstance(static_inputs(inputs_of(phase_of(0, 0))).alpha, torch.Tensor)
+    fading = static_inputs(inputs_of(phase_of(0, 0, fading=True, alpha=0.25)))
+    assert fading.alpha.dtype is torch.float32
+    assert fading.alpha.item() == 0.25

@@ -1,0 +1,111 @@
+"""Whether a schedule fits into the memory, and micro-batches that do."""
+
+import dataclasses
+
+import pytest
+
+from pggan.core.errors import UserError
+from pggan.core.schedule import Phase
+from pggan.losses.logistic import Logistic
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training.fake_step import FakeStep
+from pggan.training.memory_fit import fit_memory
+from tests.definitions import ADAM, WGAN_GP
+from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
+
+PHASES = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16}).phases
+LARGEST = Phase(0, 16, False, 1.0, 0, 1, 16, 0.001, 0.001, 0)
+GIB = 2**30
+
+
+def fitted(free, options=ComputeOptions(), loss=WGAN_GP, **more):  # noqa: B008
+    return fit_memory(ARCHITECTURE, PHASES, loss, optimizer=ADAM, options=options, device=CPU, free=free, **more)
+
+
+def need_of(loss, **changes):
+    fake = FakeStep(ARCHITECTURE, ADAM, CPU, half=False)
+    return fake.peak_bytes(dataclasses.replace(LARGEST, **changes), loss, ComputeOptions())
+
+
+@pytest.fixture
+def per_image(monkeypatch):
+    """Here everything needs 1 GiB per image of a pass, whatever the level; the passes that were looked at."""
+    looked_at = []
+
+    def peak_bytes(self, phase, loss, options):
+        looked_at.append((phase.name, options.micro_batch_size))
+        return (options.micro_batch_size or phase.batch) * GIB
+
+    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
+    return looked_at
+
+
+def test_a_schedule_that_fits_keeps_its_batches(monkeypatch):
+    assert fitted(2**34) == ("less than 512 MiB", {})
+    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    summary, sizes = fitted(2**34)
+    assert not sizes
+    assert summary.endswith("at 16x16 of 16.0 GiB free")
+
+
+def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
+    looked_at = []
+
+    def peak_bytes(self, phase, loss, options):
+        looked_at.append(phase.name)
+        return phase.resolution * GIB
+
+    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
+    summary, sizes = fitted(2**36, every_phase=True)
+    assert summary == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
+    assert not sizes
+    assert set(looked_at) == {"4x4 stable", "8x8 fade", "8x8 stable", "16x16 fade", "16x16 stable"}
+    looked_at.clear()
+    fitted(2**36)
+    assert set(looked_at) == {"16x16 fade", "16x16 stable"}
+
+
+@pytest.mark.fault(28)
+def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
+    summary, sizes = fitted(int(0.8 * need_of(WGAN_GP)))
+    assert sizes[16, 16] in (8, 4)
+    assert f"16x16 in micro-batches of {sizes[16, 16]}" in summary
+
+
+@pytest.mark.fault(28)
+def test_steps_that_are_captured_by_turns_get_half_of_the_memory():
+    every, lazy = Logistic(gamma=1.0, reg_interval=1), Logistic(gamma=1.0, reg_interval=4)
+    free = int(need_of(every) / 0.6)
+    assert not fitted(free, loss=every, captured=True).micro_batch_sizes
+    assert not fitted(free, loss=lazy, captured=False).micro_batch_sizes
+    assert (16, 16) in fitted(free, loss=lazy, captured=True).micro_batch_sizes
+
+
+@pytest.mark.fault(28)
+def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(per_image):
+    """Nine tenths of the memory are usable: of 9 GiB, 8 images and not 9."""
+    assert fitted(9 * GIB).micro_batch_sizes == {(4, 16): 8, (8, 16): 8, (16, 16): 8}
+
+
+def test_what_the_gradient_reducer_keeps_is_not_free(per_image):
+    weights = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).weight_bytes
+    free = int(16 * GIB / 0.9) + 3 * weights
+    assert not fitted(free + 1, flat_tensors=3).micro_batch_sizes
+    assert fitted(free - 10, flat_tensors=4).micro_batch_sizes
+
+
+def test_each_rank_needs_memory_for_its_part_of_a_batch(per_image):
+    halves = BatchPartition(0, 2, ARCHITECTURE.stddev_group, elastic=False, configured_size=None)
+    assert not fitted(9 * GIB, partition=halves).micro_batch_sizes
+    assert {size for _, size in per_image} == {8}
+
+
+@pytest.mark.fault(28)
+def test_what_can_not_fit_is_refused_with_the_figures():
+    with pytest.raises(UserError, match=r"needs 0\.0 GiB with 4 images per pass"):
+        fitted(1000)
+    with pytest.raises(UserError, match="with 8 images per pass"):
+        fitted(1000, ComputeOptions(micro_batch_size=8))
