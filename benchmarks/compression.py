@@ -1,10 +1,10 @@
 """What compressed gradients do to training: `python -m benchmarks.compression METHOD --data PYRAMID`.
 
-Trains the demo's networks as two processes would, in one: each half of every batch (whole groups of minibatch stddev)
-gives a gradient of its own, and what becomes of the two is the METHOD:
+Trains the demo's networks as two ranks would, in one process: each half of every batch (whole groups of minibatch
+stddev) gives a gradient of its own, and what becomes of the two is the METHOD:
 
-dense      Adam of their mean
-dgc        the messages of two `pggan.training.gradients.compression.Compressor`s
+fp32       Adam of their mean
+dgc        the messages of two `pggan.optim.compression.Compressor`s
 gradients  top-k of gradients with error feedback, then Adam of what was received: the obvious way, for comparison
 sign       all signs of Adam's updates and their mean size, with error feedback: one bit per parameter
 
@@ -28,9 +28,9 @@ from torch import Tensor
 
 from benchmarks.efficientnet_lite0 import load_extractor
 from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
-from pggan.checkpoints.read import LoadedGenerator
+from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config import OptimizerConfig, TrainConfig
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
@@ -38,40 +38,41 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
 from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
-from pggan.networks.networks import cached_weights
+from pggan.networks.networks import cached_weights, frozen
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.compression import Compressor, WarmUp, layout, mean_of
-from pggan.optim.state import State, Trainable, new_state, update_ema
-from pggan.run.events import ema_decay
-from pggan.sampling.generate import choose_stage, render
+from pggan.optim.compression import Compressor, Warmup, layout, mean_of
+from pggan.optim.ema import ema_decay, update_ema
+from pggan.optim.state import State, Trainable, new_state
+from pggan.sampling.generate import render, render_settings
 from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.latents import seed_latents
-from pggan.training.step import d_forward, frozen, g_forward, make_fakes, micro_batches, set_up
+from pggan.training.inputs import draw_inputs, micro_batches
+from pggan.training.passes import d_forward, g_forward, make_fakes
 
-PROCESSES = 2
+RANKS = 2
 CPU = torch.device("cpu")
 SCHEDULE = {"stable_images": (1500, 2500, 5000, 43500), "fade_images": (0, 1500, 3000, 5000)}  # of the demo
 
 
-class GradientReducer(ABC):
-    """How one player learns from the gradients of all processes."""
+class Method(ABC):
+    """How one network is updated from the gradients of all ranks."""
 
-    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
-        """Args: weights: those of `player` that have gradients in this phase."""
-        self.player = player
+    def __init__(self, trainable: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
+        """Args: weights: those of `trainable` that have gradients in this phase."""
+        self.trainable = trainable
         self.config = config
         self.weights = weights
         self.size = sum(weight.numel() for weight in weights)
 
     @abstractmethod
     def update(self, gradients: list[Tensor], count: int) -> Tensor | None:
-        """What to descend in units of the learning rate; or None, after setting `player`'s gradient for its Adam."""
+        """What to descend in units of the learning rate; or None, after setting the gradient for Adam."""
 
     def apply(self, gradients: list[Tensor], count: int, learning_rate: float) -> None:
         """Change the weights."""
         update = self.update(gradients, count)
         if update is None:
-            self.player.step(learning_rate, torch.tensor(True))
+            step(self.trainable, learning_rate)
             return
         with torch.no_grad():
             for weight, change in zip(self.weights, pieces(update, self.weights), strict=True):
@@ -82,19 +83,15 @@ class GradientReducer(ABC):
             weight.grad = torch.empty_like(weight).copy_(piece)
 
 
-class AllReduceFp32(GradientReducer):
+class Fp32(Method):
     def update(self, gradients: list[Tensor], count: int) -> None:
         self.let_adam(torch.stack(gradients).mean(0))
 
 
-class Dgc(GradientReducer):
-    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
-        super().__init__(player, config, weights)
-        adam = config.optimizer
-        self.compressors = [
-            Compressor(self.size, beta1=adam.beta1, beta2=adam.beta2, epsilon=adam.epsilon, clip=None, device=CPU)
-            for _ in range(PROCESSES)
-        ]
+class Dgc(Method):
+    def __init__(self, trainable: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
+        super().__init__(trainable, config, weights)
+        self.compressors = [Compressor(self.size, config.optimizer, None, CPU) for _ in range(RANKS)]
 
     def update(self, gradients: list[Tensor], count: int) -> Tensor:
         messages = [
@@ -104,25 +101,25 @@ class Dgc(GradientReducer):
         return torch.zeros(self.size).index_add_(0, *mean_of(torch.stack(messages), count, torch.zeros(self.size)))
 
 
-class Gradients(GradientReducer):
-    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
-        super().__init__(player, config, weights)
-        self.residuals = torch.zeros(PROCESSES, self.size)
+class Gradients(Method):
+    def __init__(self, trainable: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
+        super().__init__(trainable, config, weights)
+        self.residuals = torch.zeros(RANKS, self.size)
 
     def update(self, gradients: list[Tensor], count: int) -> None:
         received = torch.zeros(self.size)
         for residual, gradient in zip(self.residuals, gradients, strict=True):
             residual.add_(gradient)
             indices = residual.abs().topk(count, sorted=False).indices
-            received[indices] += residual[indices] / PROCESSES
+            received[indices] += residual[indices] / RANKS
             residual[indices] = 0
         self.let_adam(received)
 
 
-class Sign(GradientReducer):
-    def __init__(self, player: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
-        super().__init__(player, config, weights)
-        self.residuals, self.squares = torch.zeros(2, PROCESSES, self.size)
+class Sign(Method):
+    def __init__(self, trainable: Trainable, config: TrainConfig, weights: list[Tensor]) -> None:
+        super().__init__(trainable, config, weights)
+        self.residuals, self.squares = torch.zeros(2, RANKS, self.size)
         self.steps = 0
 
     def update(self, gradients: list[Tensor], count: int) -> Tensor:
@@ -134,11 +131,11 @@ class Sign(GradientReducer):
             residual.addcdiv_(gradient, square.sqrt() + epsilon)
             sent = residual.sign() * residual.abs().mean()
             residual.sub_(sent)
-            received += sent / PROCESSES
+            received += sent / RANKS
         return received
 
 
-METHODS: dict[str, type[GradientReducer]] = {"dense": AllReduceFp32, "dgc": Dgc, "gradients": Gradients, "sign": Sign}
+METHODS: dict[str, type[Method]] = {"fp32": Fp32, "dgc": Dgc, "gradients": Gradients, "sign": Sign}
 
 
 def pieces(flat: Tensor, weights: list[Tensor]) -> Iterator[Tensor]:
@@ -147,84 +144,104 @@ def pieces(flat: Tensor, weights: list[Tensor]) -> Iterator[Tensor]:
         yield part.view(weight.shape)
 
 
-def gradient_of(player: Trainable, terms: LossTerms) -> tuple[Tensor, list[Tensor]]:
+def gradient_of(trainable: Trainable, terms: LossTerms) -> tuple[Tensor, list[Tensor]]:
     """The flat gradient [P] of the terms' means, and the weights that it belongs to."""
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total.backward()  # type: ignore[no-untyped-call]
-    weights: list[Tensor] = [weight for weight in player.network.weights if weight.grad is not None]
+    weights: list[Tensor] = [weight for weight in trainable.network.weights if weight.grad is not None]
     flat = torch.cat([weight.grad.reshape(-1) for weight in weights if weight.grad is not None])
-    player.forget_gradient()
+    trainable.zero_grad()
     return flat, weights
+
+
+def step(trainable: Trainable, learning_rate: float) -> None:
+    """One step of the optimizer, with the gradient that is set."""
+    finite = torch.tensor(True)
+    trainable.prepare_update(learning_rate, finite)
+    trainable.optimizer.step()
+    trainable.finish_update(finite)
 
 
 class Training:
     """The demo, by two processes in one."""
 
-    def __init__(self, config: TrainConfig, data: Path, method: type[GradientReducer], warm_up: WarmUp) -> None:
-        self.config, self.method, self.warm_up = config, method, warm_up
+    def __init__(self, config: TrainConfig, data: Path, method: type[Method], warmup: Warmup) -> None:
+        self.config, self.method, self.warmup = config, method, warmup
         self.schedule, self.loss = config.schedule.build(), build_loss(config.loss)
         self.pyramid = ImagePyramid(data)
         self.architecture = config.model.architecture(self.schedule.final_resolution, self.pyramid.channels, 0)
         self.state: State = new_state(self.architecture, config.optimizer, config.seed, CPU)
         self.stream = RealStream(self.pyramid, config.seed, CPU, config.data.mirror, labels=False, budget=2**32)
-        self.exchanges: dict[str, GradientReducer] = {}
+        self.methods: dict[str, Method] = {}
 
     def run(self) -> None:
         while self.state.images < self.schedule.total:
             phase = self.schedule.at(self.state.images)
             if phase.index != self.state.phase_index:
                 self.state.reset_optimizers()
-                self.exchanges.clear()
+                self.methods.clear()
             self.step(phase)
             self.state.images += phase.batch
             self.state.phase_index = phase.index
 
     def step(self, phase: Phase) -> None:
-        """`pggan.training.step.learn`, with the gradients of the parts kept apart."""
-        state, compute = self.state, ComputeOptions()
+        """`pggan.training.step.train_step`, with the gradients of the parts kept apart."""
+        state = self.state
         rng = StepRng(self.config.seed, state.images, CPU)
-        decay = ema_decay(self.config.average, state.images, phase.batch)
-        reals = self.stream.batch(phase, rng)
-        stage, inputs, dials = set_up(state, phase, reals, self.loss, rng, decay=decay, compute=compute)
-        parts = micro_batches(inputs, self.architecture.stddev_group, phase.batch // PROCESSES)
+        inputs = draw_inputs(
+            phase,
+            self.stream.batch(phase, rng),
+            self.loss,
+            rng,
+            latent_size=self.architecture.latent_size,
+            ema_decay=ema_decay(self.config.ema, state.images, phase.batch),
+            options=ComputeOptions(micro_batch_size=phase.batch // RANKS),
+        )
+        spec, alpha = inputs.spec, inputs.alpha
+        parts = micro_batches(inputs, self.architecture.stddev_group)
         found = []
         for part in parts:
-            with torch.no_grad(), cached_weights(state.g.network, compute):
-                fakes = make_fakes(state, stage, part.latents_d, part.reals.labels, dials.alpha)
-            with cached_weights(state.d.network, compute):
-                found.append(gradient_of(state.d, d_forward(state, stage, part, dials.alpha, fakes)))
-        self.train_step("D", state.d, found, phase, phase.learning_rate_d)
+            with torch.no_grad(), cached_weights(state.g.network, spec.options):
+                fakes = make_fakes(state, spec, part.latents_d, part.reals.labels, alpha)
+            with cached_weights(state.d.network, spec.options):
+                found.append(gradient_of(state.d, d_forward(state, spec, part.reals, fakes, alpha, mix=part.mix)))
+        self.update("D", state.d, found, phase, phase.learning_rate_d)
         found = []
         for part in parts:
             with (
-                cached_weights(state.g.network, compute),
-                cached_weights(state.d.network, compute),
+                cached_weights(state.g.network, spec.options),
+                cached_weights(state.d.network, spec.options),
                 frozen(state.d.network),
             ):
-                fakes = make_fakes(state, stage, part.latents_g, part.reals.fake_labels, dials.alpha)
-                found.append(gradient_of(state.g, g_forward(state, stage, part, dials.alpha, fakes)))
-        self.train_step("G", state.g, found, phase, phase.learning_rate_g)
-        update_ema(state.g_ema, state.g.network, decay)
+                fakes = make_fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)
+                found.append(gradient_of(state.g, g_forward(state, spec, part.reals, fakes, alpha)))
+        self.update("G", state.g, found, phase, phase.learning_rate_g)
+        update_ema(state.g_ema, state.g.network, inputs.ema_decay)
 
-    def train_step(
-        self, name: str, player: Trainable, found: list[tuple[Tensor, list[Tensor]]], phase: Phase, learning_rate: float
+    def update(
+        self,
+        name: str,
+        trainable: Trainable,
+        found: list[tuple[Tensor, list[Tensor]]],
+        phase: Phase,
+        learning_rate: float,
     ) -> None:
         gradients, weights = [gradient for gradient, _ in found], found[0][1]
-        if name not in self.exchanges:
-            self.exchanges[name] = self.method(player, self.config, weights)
-        count = math.ceil(len(gradients[0]) * self.warm_up.ratio_at(self.state.images - phase.start))
-        self.exchanges[name].apply(gradients, count, learning_rate)
+        if name not in self.methods:
+            self.methods[name] = self.method(trainable, self.config, weights)
+        count = math.ceil(len(gradients[0]) * self.warmup.ratio_at(self.state.images - phase.start))
+        self.methods[name].apply(gradients, count, learning_rate)
 
     def kid(self, count: int = 512, out: str | None = None) -> float:
         """KID of `count` faces; a grid of others goes to `out`."""
         resolution = self.schedule.final_resolution
         generator = LoadedGenerator(self.state.g_ema, resolution, 1.0, self.state.images)
-        stage = choose_stage(generator, resolution=None, alpha=None, truncation=1.0, label=None)
+        settings = render_settings(generator)
         size, extractor = self.architecture.latent_size, load_extractor()
-        fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), stage)
+        fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), settings)
         shown = np.random.default_rng(0).permutation(self.pyramid.images)[:count]
         if out is not None:
-            faces = render(generator, seed_latents(list(range(64)), size), stage)
+            faces = render(generator, seed_latents(list(range(64)), size), settings)
             save_png(contact_sheet(faces, 8, 2 * resolution), Path(out))
         reals = features_of(self.pyramid.read(resolution, shown), extractor)
         return kernel_distance(features_of(fakes, extractor), reals)
@@ -243,9 +260,9 @@ def demo_config(seed: int, share: float) -> TrainConfig:
 
 def train(arguments: argparse.Namespace) -> dict[str, object]:
     """Train and measure."""
-    warm_up = WarmUp(ratio=arguments.ratio, images=arguments.warm_up_images)
+    warmup = Warmup(ratio=arguments.ratio, images=arguments.warmup_images)
     config = demo_config(arguments.seed, arguments.share)
-    training = Training(config, Path(arguments.data), METHODS[arguments.method], warm_up)
+    training = Training(config, Path(arguments.data), METHODS[arguments.method], warmup)
     began = time.perf_counter()
     training.run()
     seconds = time.perf_counter() - began
@@ -267,7 +284,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, object]:
     adam = torch.optim.Adam([weight], betas=(0.0, 0.99), fused=True)
     for ratio in (0.001, 0.01, 0.025):
         count = math.ceil(size * ratio)
-        compressor = Compressor(size, beta1=0.0, beta2=0.99, epsilon=1e-8, clip=None, device=CPU)
+        compressor = Compressor(size, OptimizerConfig(), None, CPU)
         times: dict[str, list[float]] = {name: [] for name in ("select", "mean_of_2", "torch_topk", "fused_adam")}
         for _ in range(arguments.rounds):
             gradient.normal_(generator=generator).mul_(scales)
@@ -286,7 +303,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, object]:
         milliseconds = {name: round(statistics.median(taken), 1) for name, taken in times.items()}
         found[f"ratio {ratio}"] = {
             "message_bytes": layout(size, count)[-1],
-            "dense_bytes": 4 * size,
+            "fp32_bytes": 4 * size,
             "ms": milliseconds,
         }
     return found
@@ -298,7 +315,7 @@ def main() -> None:
     parser.add_argument("method", choices=[*METHODS, "speed"])
     parser.add_argument("--data", help="the pyramid to train on and to compare with, up to 32x32 or more")
     parser.add_argument("--ratio", type=float, default=0.01)
-    parser.add_argument("--warm-up-images", type=int, default=1000)
+    parser.add_argument("--warmup-images", type=int, default=1000)
     parser.add_argument("--share", type=float, default=0.5, help="of the demo's images (default: 0.5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="a PNG for a grid of faces")

@@ -25,7 +25,7 @@ BATCH_NORM_EPSILON = 1e-3
 
 
 class SameConv(nn.Conv2d):
-    """Convolution whose output has ceil(side / stride) pixels, padded more at the end where it is uneven."""
+    """Convolution whose output has ceil(side / stride) pixels, with more padding at the end where it is uneven."""
 
     def forward(self, x: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
@@ -37,7 +37,7 @@ class SameConv(nn.Conv2d):
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution without bias, and its batch normalisation."""
+    """A convolution without bias, and its batch normalization."""
     return [
         SameConv(inputs, outputs, kernel, stride, groups=groups, bias=False),
         nn.BatchNorm2d(outputs, BATCH_NORM_EPSILON),
@@ -45,7 +45,7 @@ def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: i
 
 
 class Block(nn.Module):
-    """Expand, convolve depth-wise, project; with a shortcut where shapes allow."""
+    """An inverted residual block: expansion, depthwise convolution, projection; a shortcut where shapes allow."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()

@@ -143,8 +143,8 @@ def main() -> None:
     arguments = parser.parse_args()
     info = rank_from_environment()
     if info is None and arguments.ranks > 1:
-        program = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        subprocess.run([*program, f"--nproc-per-node={arguments.ranks}", *sys.argv], check=True)  # noqa: S603 - itself
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
+        subprocess.run([*program, "-m", "benchmarks.elastic", *sys.argv[1:]], check=True)  # noqa: S603 - itself
         return
     configure_process(CPU, Precision.fp32)
     group = ProcessGroup.single_process(CPU) if info is None else ProcessGroup.connect(info, CPU, 120)

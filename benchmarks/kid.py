@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.efficientnet_lite0 import EfficientNetLite0, load_extractor
-from pggan.checkpoints.read import load_generator
+from pggan.checkpoints.generator_file import load_generator
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.sampling.generate import choose_stage, render
+from pggan.sampling.generate import render, render_settings
 from pggan.sampling.images import Pixels
 from pggan.sampling.latents import seed_latents
 
@@ -49,17 +49,17 @@ def measure(run: str, data: str, count: int) -> dict[str, object]:
     """KID of `count` generated against `count` real images, and of real against other real ones."""
     extractor = load_extractor()
     generator = load_generator(run, torch.device("cpu"))
-    stage = choose_stage(generator, resolution=None, alpha=None, truncation=1.0, label=None)
+    settings = render_settings(generator)
     size = generator.network.architecture.latent_size
-    fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), stage)
+    fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), settings)
     pyramid = ImagePyramid(Path(data))
     shuffled = np.random.default_rng(0).permutation(pyramid.images)
-    reals = features_of(pyramid.read(stage.resolution, shuffled[:count]), extractor)
-    others = features_of(pyramid.read(stage.resolution, shuffled[count : 2 * count]), extractor)
+    reals = features_of(pyramid.read(settings.resolution, shuffled[:count]), extractor)
+    others = features_of(pyramid.read(settings.resolution, shuffled[count : 2 * count]), extractor)
     return {
         "run": run,
         "images_shown": generator.images,
-        "resolution": stage.resolution,
+        "resolution": settings.resolution,
         "images_compared": count,
         "kid@efficientnet-lite0": kernel_distance(features_of(fakes, extractor), reals),
         "kid@efficientnet-lite0 real against real": kernel_distance(others, reals),

@@ -28,19 +28,19 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import report
-from pggan.bench.command import hardware
+from pggan.bench.steps import hardware
 from pggan.bench.variants import TrainerVariant
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
+from pggan.config.describe import versions
 from pggan.core.batch import Reals
-from pggan.core.devices import choose_compute, choose_device, records, set_up
+from pggan.core.devices import choose_device
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
-from pggan.losses import build_loss
-from pggan.run.run_dir import versions
 from pggan.run.train import run
+from pggan.training.compute_options import configure_process
 
 NEVER = 10**9  # images
 IMAGES = 64
@@ -76,23 +76,15 @@ class Measurement:
             *overrides,
         ]
         self.usual = self.config()
-        device, loss = choose_device(devices), build_loss(self.usual.loss)
-        set_up(device, self.usual.precision)
-        self.device = device
-        self.bare = TrainerVariant(
-            self.usual.model.architecture(resolution, channels=3, labels=0),
-            loss,
-            device,
-            precision=self.usual.precision,
-            compute=choose_compute(self.usual.precision, self.usual.compute, device),
-            record=records(self.usual.compute, device),
-            log=print,
-        )
+        self.device = device = choose_device(devices)
+        configure_process(device, self.usual.precision)
+        architecture = self.usual.model.architecture(resolution, channels=3, labels=0)
+        self.bare = TrainerVariant(self.usual, architecture, device, log=print)
         self.images = torch.rand(batch, 3, resolution, resolution, device=device) * 2 - 1
         self.taken = self.runs = 0
 
     def config(self, *overrides: str) -> TrainConfig:
-        """Of a run at this one resolution."""
+        """The configuration of a run at this one resolution."""
         return validated(TrainConfig, compose("train", [*self.overrides, *overrides]))
 
     def bare_seconds(self, ticks: int) -> list[float]:
@@ -129,7 +121,7 @@ class Measurement:
         return [self.batch / json.loads(line)["images_per_second"] for line in lines[1:]]
 
     def compare(self, rounds: int, ticks: int) -> dict[str, Any]:
-        """Take turns, and spread the events over the usual intervals."""
+        """A row of results: turns of all three ways, with the events spread over the usual intervals."""
         self.bare_seconds(1)
         bare, plain, saving = [], [], []
         for _ in range(rounds):

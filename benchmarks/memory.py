@@ -1,7 +1,7 @@
 """What a process holds at most while it takes steps: `python -m benchmarks.memory --resolution 8 --batch 16`.
 
-The trainer's steps and the textbook's, in processes of their own, in turn: largest resident memory in MiB, with that of
-Python and PyTorch.  The networks are the paper's up to the resolution of `--top`.
+The trainer's steps and the reference steps, in processes of their own, in turn: largest resident memory in MiB, with
+that of Python and PyTorch.  The networks are the paper's up to the resolution of `--top`.
 """
 
 import argparse
@@ -16,37 +16,34 @@ import torch
 
 from benchmarks.reporting import report
 from pggan.bench.steps import phase_of
-from pggan.bench.variants import ReferenceVariant, TrainerVariant, Variant
+from pggan.bench.variants import REFERENCE, ReferenceVariant, TrainerVariant, Variant
 from pggan.cli.compose import compose
-from pggan.config import BenchConfig, Precision
+from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.batch import Reals
-from pggan.core.devices import set_up
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.losses import build_loss
-from pggan.networks.numerics import ComputeOptions
+from pggan.training.compute_options import configure_process
 
 CPU = torch.device("cpu")
 STEPS = 3  # the first makes the moments
 
 
 def held(arguments: argparse.Namespace) -> float:
-    """MiB that this process held at most, after steps of one way."""
-    set_up(CPU, Precision.fp32)
-    config = validated(BenchConfig, compose("bench", []))
-    architecture, loss = config.model.architecture(arguments.top, 3, labels=0), build_loss(config.loss)
-    way: Variant
-    if arguments.way == "textbook":
-        way = ReferenceVariant(architecture, loss, CPU)
+    """MiB that this process held at most, after steps of one variant."""
+    configure_process(CPU, Precision.fp32)
+    bench = validated(BenchConfig, compose("bench", []))
+    config = TrainerConfig(model=bench.model, loss=bench.loss, precision=Precision.fp32)
+    architecture = config.model.architecture(arguments.top, 3, labels=0)
+    variant: Variant
+    if arguments.variant == REFERENCE:
+        variant = ReferenceVariant(config, architecture, CPU)
     else:
-        way = TrainerVariant(
-            architecture, loss, CPU, precision=Precision.fp32, compute=ComputeOptions(), record=False, log=print
-        )
-    way.begin()
+        variant = TrainerVariant(config, architecture, CPU, log=print)
+    variant.begin()
     phase = phase_of(arguments.resolution, arguments.batch)
     images = torch.rand(phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1
     for number in range(STEPS):
-        way.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, CPU))
+        variant.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, CPU))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -56,15 +53,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--top", type=int, default=128, help="final resolution of the networks (default: 128)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each (default: 3)")
-    parser.add_argument("--way", choices=("trainer", "textbook"), help="only this one, in this process")
+    parser.add_argument("--variant", choices=("trainer", REFERENCE), help="only this one, in this process")
     arguments = parser.parse_args()
-    if arguments.way:
+    if arguments.variant:
         print(held(arguments))
         return
-    found: dict[str, list[int]] = {"trainer": [], "textbook": []}
+    found: dict[str, list[int]] = {"trainer": [], REFERENCE: []}
     for _ in range(arguments.rounds):
-        for way, figures in found.items():
-            command = [sys.executable, *sys.orig_argv[1:], "--way", way]
+        for variant, figures in found.items():
+            command = [sys.executable, *sys.orig_argv[1:], "--variant", variant]
             done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - itself
             figures.append(round(float(done.stdout)))
     report({"resolution": arguments.resolution, "batch": arguments.batch, "held_mib": found}, None)

@@ -5,9 +5,9 @@
 
 Three variants of the same updates: `alone`, as `pggan train devices=cpu`; `launched`, as the only rank of torchrun,
 which still takes part in an all-reduce of flags at every step; and `fp32`, where gradients are also copied into the
-flat buffer and all-reduced over gloo, as on each of several ranks, though a run of one rank never does that.  A round
-is a step of each, in an order that changes.  Prints JSON: per stage the medians of seconds and of processor seconds of a
-step, and how much more than `alone` a variant takes: median and quartiles of the rounds' ratios.
+flat buffer and all-reduced over gloo, as on each of several ranks, though a run of one rank never does that.
+A round is a step of each, in an order that changes.  Prints JSON: per stage the medians of seconds and of processor
+seconds of a step, and how much more than `alone` a variant takes: median and quartiles of the rounds' ratios.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def main() -> None:
     info = rank_from_environment()
     if info is None:
         program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-        subprocess.run([*program, *sys.argv], check=True)  # noqa: S603 - itself
+        subprocess.run([*program, "-m", "benchmarks.overhead", *sys.argv[1:]], check=True)  # noqa: S603 - itself
         return
     configure_process(CPU, Precision.fp32)
     group = ProcessGroup.connect(info, CPU, 120)

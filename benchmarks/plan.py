@@ -2,9 +2,9 @@
 
     python -m benchmarks.plan --rounds 2 experiment=demo "schedule.stable_images={32: 6000}"
 
-A machine that does other things besides changes its pace within minutes, so a run is held against the mean of the plans
-before and after it; --cpu-time counts what the processor works for each of them instead of the time that passes.  What
-is trained on is noise, in as many images as the demo has.  The seconds are those of the whole command.
+The pace of a busy machine changes within minutes, so a run is compared with the mean of the plans before and after it;
+--cpu-time counts the time of the processor instead of the time that passes.  The runs train on noise, on as many images
+as the demo has.  The seconds are those of the whole command.
 """
 
 import argparse
@@ -19,33 +19,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format.writer import write_pyramid
+from pggan.plan.calibration import write_noise
 
 IMAGES = 4096
 
 
-def write_noise(path: Path, resolution: int) -> None:
-    """A pyramid of noise."""
-    source = np.random.default_rng(0)
-    pixels = [source.integers(0, 256, (resolution, resolution, 3), np.uint8) for _ in range(IMAGES)]
-    write_pyramid(path, pixels, {"kind": "noise"})
-
-
 class Commands:
-    """Runs commands, and takes their time by the clock or by the processor's."""
+    """Runs commands, and measures them by the clock or by the processor's time."""
 
     def __init__(self, cpu_time: bool) -> None:
+        """Args: cpu_time: the processor's time."""
         self.cpu_time = cpu_time
 
     def run(self, *arguments: str) -> tuple[str, float]:
-        """What a command prints, and the seconds that it takes."""
+        """The output of a command, and the seconds that it takes."""
         code = "import sys, time\n"
-        if self.cpu_time:  # the plan takes time by the same clock, in the run that it starts too
+        if self.cpu_time:  # the plan measures by the same clock, in the run that it starts too
             code += "import os\ntime.perf_counter = lambda: sum(os.times()[:4])\n"
         code += "from pggan.cli.main import main\nsys.exit(main(sys.argv[1:]))"
         start = self._now()
@@ -54,7 +47,7 @@ class Commands:
         return printed, self._now() - start
 
     def _now(self) -> float:
-        """Seconds, of all commands that have ended if it is the processor's."""
+        """Seconds on the clock, or of the processor's time of all commands that have ended."""
         if not self.cpu_time:
             return time.perf_counter()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -68,7 +61,7 @@ def planned(commands: Commands, overrides: list[str]) -> float:
 
 
 def compare(commands: Commands, overrides: list[str], folder: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    """Runs, each held against the mean of the plans made before and after it."""
+    """Runs, each compared with the mean of the plans made before and after it."""
     before = planned(commands, overrides)
     for number in range(rounds):
         _, measured = commands.run("train", *overrides, f"run_dir={folder / f'run-{number}'}")
@@ -83,25 +76,19 @@ def compare(commands: Commands, overrides: list[str], folder: Path, rounds: int)
 
 
 def main() -> int:
+    """Compare plans and runs, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2, help="runs")
-    parser.add_argument("--cpu-time", action="store_true", help="of the processor, for one thread on a busy machine")
+    parser.add_argument("--cpu-time", action="store_true", help="the processor's time, on a busy machine")
     parser.add_argument("overrides", nargs="*", default=["experiment=demo"], help="of the run, as for pggan train")
     arguments = parser.parse_args()
     config = validated(TrainConfig, compose("train", arguments.overrides))
     with tempfile.TemporaryDirectory(prefix="pggan-plan-") as name:
         folder = Path(name)
-        write_noise(folder / "noise", config.schedule.final_resolution)
-        rounds = list(
-            compare(
-                Commands(arguments.cpu_time),
-                [*arguments.overrides, f"data.path={folder / 'noise'}"],
-                folder,
-                arguments.rounds,
-            )
-        )
-    cores = len(os.sched_getaffinity(0))
-    print(json.dumps({"overrides": arguments.overrides, "cores": cores, "rounds": rounds}, indent=1))
+        write_noise(folder / "noise", config.model.architecture(config.schedule.final_resolution, 3, 0), IMAGES)
+        overrides = [*arguments.overrides, f"data.path={folder / 'noise'}"]
+        rounds = list(compare(Commands(arguments.cpu_time), overrides, folder, arguments.rounds))
+    report({"overrides": arguments.overrides, "cores": len(os.sched_getaffinity(0)), "rounds": rounds}, None)
     return 0
 
 

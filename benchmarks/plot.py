@@ -1,6 +1,6 @@
-"""Draw a stage table: `python -m benchmarks.plot RESULT.json PICTURE.svg`.
+"""Draw the result of `pggan bench against=true`: `python -m benchmarks.plot RESULT.json PICTURE.svg`.
 
-Bars of images per second relative to the textbook's step, one per resolution.
+A bar per resolution: images per second of the training step, relative to the reference step.
 """
 
 import json
@@ -19,7 +19,7 @@ def picture(result: dict) -> str:  # type: ignore[type-arg]
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
         'font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="22">Training step against the textbook step, images per second, '
+        f'<text x="{LEFT}" y="22">Training step relative to the reference step, images per second, '
         f"{result['hardware']['threads']} CPU threads</text>",
     ]
     for level in range(int(top) + 1):

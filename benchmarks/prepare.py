@@ -5,8 +5,7 @@
 Both sides take turns; every figure is the median of the rounds.  The bare side decodes each file with Pillow, in as
 many processes, and makes the top level with the filter that `prepare` uses for such sizes (the mean of each block), or
 all levels where it says so; it checks nothing and writes nothing.
-`--dest` is where datasets are written; on a disk that
-takes fewer bytes per second than there are, it is the disk that is measured.
+`--dest` is where datasets are written; on a slow disk, it is the disk that is measured.
 """
 
 import argparse
@@ -28,14 +27,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from benchmarks.reporting import report
-from pggan.run.run_dir import versions
+from pggan.config.describe import versions
 
 SIDE = 1024
 LOWEST = 4
 
 
 def draw(folder: Path, kind: str, side: int, number: int) -> None:
-    """A smooth picture with shapes and grain: about as hard to decode as a photograph."""
+    """Save a smooth image with shapes and grain, about as hard to decode as a photograph."""
     random = np.random.default_rng(number)
     colours = Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8))
     image = colours.resize((side, side), Image.Resampling.BICUBIC)
@@ -50,7 +49,7 @@ def draw(folder: Path, kind: str, side: int, number: int) -> None:
 
 
 def bare(resolution: int, all_levels: bool, path: Path) -> int:
-    """What nobody can do without: decode, and reduce."""
+    """Decode a file and reduce it, the least that anybody has to do."""
     with Image.open(path) as image:
         decoded = image.convert("RGB")
     pixels = np.asarray(decoded.reduce(decoded.width // resolution) if decoded.width > resolution else decoded)
@@ -62,7 +61,7 @@ def bare(resolution: int, all_levels: bool, path: Path) -> int:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long `work` takes."""
+    """The seconds that `work` takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -81,11 +80,12 @@ def pggan(*arguments: str) -> None:
 
 def run_prepare(source: Path, destination: Path, workers: int, resolution: int) -> None:
     """Prepare a folder, from nothing."""
-    pggan("prepare", f"source={source}", f"dest={destination}", f"max_resolution={resolution}", f"workers={workers}")
+    keys = {"source": source, "dest": destination, "max_resolution": resolution, "num_workers": workers}
+    pggan("prepare", *(f"{key}={value}" for key, value in keys.items()))
 
 
 def compare(source: Path, destination: Path, options: argparse.Namespace, task: tuple[int, bool]) -> dict[str, Any]:
-    """Both sides in turn on one folder, for one (resolution, bare makes all levels); images per second of each."""
+    """Images per second of both sides, run in turn on one folder; `task`: (resolution, bare makes all levels)."""
     (resolution, all_levels), workers = task, options.workers
     files, size = sorted(source.iterdir()), 0
     ours, theirs = [], []
@@ -110,8 +110,8 @@ def compare(source: Path, destination: Path, options: argparse.Namespace, task: 
 def check_rate(source: Path, rounds: int) -> dict[str, Any]:
     """Files per second that the check opens and decodes on one core, start of the program included."""
     files = len(list(source.iterdir()))
-    seconds = median([seconds_of(partial(pggan, "prepare", f"source={source}", "check=true", "workers=1"))] * rounds)
-    return {"files": files, "files_per_second_per_core": files / seconds}
+    check = partial(pggan, "prepare", f"source={source}", "check=true", "num_workers=1")
+    return {"files": files, "files_per_second_per_core": files / median(seconds_of(check) for _ in range(rounds))}
 
 
 def largest_memory(work: Callable[[], object]) -> int:

@@ -1,4 +1,4 @@
-"""What a benchmark found, for people and for `benchmarks/results`."""
+"""The result of a benchmark, printed and written to `benchmarks/results`."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def report(found: dict[str, Any], out: Path | None) -> None:
-    """Print `found` as JSON, and write it to `out`, if given, whose folder is made."""
+    """Print `found` as JSON; if `out` is given, make its folder and write it there too."""
     text = json.dumps(found, indent=1)
     print(text)
     if out is not None:

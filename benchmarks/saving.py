@@ -25,10 +25,12 @@ def full_state(config: TrainConfig, device: torch.device) -> State:
     """A state as at the end of training: every weight has its moments."""
     architecture = config.model.architecture(config.schedule.final_resolution, channels=3, labels=0)
     state = new_state(architecture, config.optimizer, config.seed, device)
-    for player in (state.g, state.d):
-        for parameter in player.network.parameters():
+    for trainable in (state.g, state.d):
+        for parameter in trainable.network.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        player.step(0.0, torch.tensor(True))
+        trainable.prepare_update(0.0, torch.tensor(True, device=device))
+        trainable.optimizer.step()
+        trainable.finish_update(torch.tensor(True, device=device))
     return state
 
 

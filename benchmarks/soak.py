@@ -41,7 +41,7 @@ from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
 from pggan.run import train
-from pggan.training.step import Stepper
+from pggan.training.step import Trainer
 
 BATCH = 8
 TOTAL = 96
@@ -62,11 +62,11 @@ SETTINGS = [
 
 
 @dataclass
-class ValidationReport:
+class Findings:
     """What came out of a series of kills."""
 
     kills: int = 0
-    recovered: int = 0  # the command went on by itself, to the end in the last attempt
+    recovered: int = 0  # the command resumed by itself, to the end in the last attempt
     equal: int = 0  # final states that are those of the uninterrupted run
     most_images_lost: int = 0
     problems: list[str] = field(default_factory=list)
@@ -126,9 +126,9 @@ class Soak:
         assert code == 0, (self.folder / "stderr.log").read_text()
         return remains(run_dir), time.perf_counter() - began
 
-    def kill_runs(self, kills: int) -> ValidationReport:
+    def kill_runs(self, kills: int) -> Findings:
         """Kill each run once, at any instant from its start to its end, then let the same command finish."""
-        findings, began, interval = ValidationReport(), time.perf_counter(), 4 * BATCH
+        findings, began, interval = Findings(), time.perf_counter(), 4 * BATCH
         wanted, seconds = self.whole_run(interval)
         while findings.kills < kills:
             run_dir = self.folder / f"run-{findings.kills}"
@@ -141,9 +141,9 @@ class Soak:
         findings.seconds = time.perf_counter() - began
         return findings
 
-    def kill_saves(self, kills: int) -> ValidationReport:
+    def kill_saves(self, kills: int) -> Findings:
         """Kill runs that save after every step, each several times, always while a checkpoint is being written."""
-        findings, began = ValidationReport(), time.perf_counter()
+        findings, began = Findings(), time.perf_counter()
         wanted, _ = self.whole_run(BATCH)
         number = 0
         while findings.kills < kills:
@@ -164,7 +164,7 @@ class Soak:
         findings.seconds = time.perf_counter() - began
         return findings
 
-    def kill(self, child: int, findings: ValidationReport) -> None:
+    def kill(self, child: int, findings: Findings) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         findings.kills += 1
@@ -176,8 +176,8 @@ class Soak:
             time.sleep(0.1)
         findings.problems.append(f"processes of run {child} outlived it")
 
-    def check_loss(self, run_dir: Path, interval: int, findings: ValidationReport) -> None:
-        """All checkpoints that are there under their names are whole, the newest at most `interval` images behind."""
+    def check_loss(self, run_dir: Path, interval: int, findings: Findings) -> None:
+        """All checkpoints that are there under their names are valid, the newest at most `interval` images behind."""
         for directory in checkpoints_of(run_dir):
             open_checkpoint(directory)
         checkpoint, _ = newest_checkpoint(run_dir)
@@ -186,11 +186,11 @@ class Soak:
         if lost > interval:
             findings.problems.append(f"{run_dir.name}: {lost} images lost, more than the interval of {interval}")
 
-    def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: ValidationReport) -> None:
+    def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: Findings) -> None:
         """Let the same command finish, and compare what it leaves with `wanted`."""
         code = self.finish(config)
         if code != 0:
-            findings.problems.append(f"{run_dir.name}: exit code {code} instead of going on")
+            findings.problems.append(f"{run_dir.name}: exit code {code} instead of resuming")
             return
         findings.recovered += 1
         found = remains(run_dir)
@@ -204,14 +204,14 @@ class Soak:
 
 def count_images(shown: mmap.mmap) -> None:
     """Note the image count after every step where the parent can read it."""
-    step = Stepper.step
+    step = Trainer.step
 
-    def counting_step(self: Stepper, *arguments: Any) -> Any:
-        watched = step(self, *arguments)
+    def counting_step(self: Trainer, *arguments: Any) -> Any:
+        metrics = step(self, *arguments)
         shown[:8] = struct.pack("q", self.state.images)
-        return watched
+        return metrics
 
-    Stepper.step = counting_step  # type: ignore[assignment, method-assign]
+    Trainer.step = counting_step  # type: ignore[assignment, method-assign]
 
 
 def kill_while_saving(instant: float) -> None:
@@ -229,8 +229,8 @@ def kill_while_saving(instant: float) -> None:
 
 def remains(run_dir: Path) -> dict[str, Any]:
     """What a finished run has left, in terms that are the same for every run; each file is opened."""
-    checkpoint, broken = newest_checkpoint(run_dir)
-    assert checkpoint is not None, broken
+    checkpoint, corrupt = newest_checkpoint(run_dir)
+    assert checkpoint is not None, corrupt
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     for path in (run_dir / "samples").glob("*.png"):
         with Image.open(path) as picture:
@@ -243,7 +243,7 @@ def remains(run_dir: Path) -> dict[str, Any]:
         "ticks": [line["images"] for line in metrics],
         "points": [event.step for event in board.Scalars("G/loss")],
         "pictures": [event.step for event in board.Images("fakes")],
-        "broken": broken,
+        "corrupt": corrupt,
     }
 
 
@@ -260,7 +260,7 @@ def main() -> int:
     parser.add_argument("--saves", type=int, default=200, help="kills at random instants inside saving")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every resume that it has noticed
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it reports every resume that it has noticed
     with tempfile.TemporaryDirectory(prefix="pggan-soak-") as folder:
         soak = Soak(Path(folder), arguments.seed)
         found = {"runs": soak.kill_runs(arguments.runs), "saves": soak.kill_saves(arguments.saves)}

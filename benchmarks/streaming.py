@@ -25,7 +25,7 @@ from PIL import Image
 
 from benchmarks.prepare import children, own_memory
 from benchmarks.reporting import report
-from pggan.run.run_dir import versions
+from pggan.config.describe import versions
 
 POINTS = 50  # of the course of memory that are kept
 FILES_PER_FOLDER = 1000
@@ -33,7 +33,7 @@ COMMENT = b"\xff\xfe"
 
 
 def jpeg(side: int) -> bytes:
-    """A smooth picture."""
+    """A smooth image as a JPEG."""
     pixels = np.random.default_rng(0).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     content = BytesIO()
     Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC).save(content, "JPEG", quality=30)
@@ -41,7 +41,7 @@ def jpeg(side: int) -> bytes:
 
 
 def write_files(folder: Path, files: int, side: int) -> int:
-    """So many files that differ in a comment after the first marker; the bytes of one."""
+    """Write JPEGs that differ in a comment after the first marker; the bytes of one."""
     body = jpeg(side)
     for number in range(files):
         if number % FILES_PER_FOLDER == 0:
@@ -54,7 +54,7 @@ def write_files(folder: Path, files: int, side: int) -> int:
 
 
 def proportional_memory(process: int) -> int:
-    """Bytes of memory, those that are shared divided by how many share them."""
+    """Bytes of memory of a process, shared ones divided by the number of processes that share them."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -84,7 +84,7 @@ def watched(every: float) -> Iterator[list[tuple[float, int, int]]]:
 
 
 def main() -> None:
-    """Make files, prepare them, say what it took."""
+    """Make files, prepare them, report memory and time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--side", type=int, default=1024)
@@ -100,7 +100,7 @@ def main() -> None:
             f"source={source}",
             f"dest={destination}",
             f"max_resolution={options.resolution}",
-            f"workers={options.workers}",
+            f"num_workers={options.workers}",
         ]
         with watched(0.5) as course:
             subprocess.run([sys.executable, "-m", "pggan", "prepare", *arguments], check=True, capture_output=True)  # noqa: S603

@@ -49,17 +49,17 @@ class ReferenceStep:
         """Update D, then G, then the averaged G."""
         count, size, resolution = len(reals.images), self.architecture.latent_size, phase.resolution
         with torch.no_grad():
-            fakes = self.generate(rng.normal("d_latents", count, size), resolution)
+            fakes = self.forward_g(rng.normal("d_latents", count, size), resolution)
         real_images = reals.images.clone().requires_grad_()
         fake_images = fakes.clone().requires_grad_()
         mix = rng.uniform("mix", count, 1, 1, 1)
         interpolated = torch.lerp(reals.images, fakes, mix).requires_grad_()
-        real_scores, fake_scores = self.judge(real_images, resolution), self.judge(fake_images, resolution)
+        real_scores, fake_scores = self.forward_d(real_images, resolution), self.forward_d(fake_images, resolution)
         terms = loss.d_terms(real_scores, fake_scores)
         for penalty in loss.penalties():
             if is_nth_update(penalty.reg_interval, rng.images, phase.batch):
                 if penalty.at is PenaltyAt.interpolated:
-                    points, scores = interpolated, self.judge(interpolated, resolution)
+                    points, scores = interpolated, self.forward_d(interpolated, resolution)
                 elif penalty.at is PenaltyAt.reals:
                     points, scores = real_images, real_scores
                 else:
@@ -70,9 +70,9 @@ class ReferenceStep:
 
         for weight in self.d.values():
             weight.requires_grad_(False)
-        fakes = self.generate(rng.normal("g_latents", count, size), resolution)
-        also = self.judge(reals.images, resolution) if loss.needs_reals_for_g else None
-        self.update(self.adam_g, loss.g_terms(also, self.judge(fakes, resolution)), phase.learning_rate_g)
+        fakes = self.forward_g(rng.normal("g_latents", count, size), resolution)
+        also = self.forward_d(reals.images, resolution) if loss.needs_reals_for_g else None
+        self.update(self.adam_g, loss.g_terms(also, self.forward_d(fakes, resolution)), phase.learning_rate_g)
         for weight in self.d.values():
             weight.requires_grad_(True)
 
@@ -98,7 +98,7 @@ class ReferenceStep:
             group["lr"] = learning_rate
         adam.step()
 
-    def generate(self, latents: Tensor, resolution: int) -> Tensor:
+    def forward_g(self, latents: Tensor, resolution: int) -> Tensor:
         """Latents [N, Z] to images [N, C, R, R]."""
         w = self.g
         x = normalized(latents) @ scaled(w["stem.dense.weight"], gain=sqrt(2) / 4).t()
@@ -111,7 +111,7 @@ class ReferenceStep:
             x = normalized(F.leaky_relu(convolved(x, w, f"blocks.{level}.conv"), 0.2))
         return convolved(x, w, f"to_rgb.{resolution}", gain=1.0)
 
-    def judge(self, images: Tensor, resolution: int) -> Tensor:
+    def forward_d(self, images: Tensor, resolution: int) -> Tensor:
         """Images [N, C, R, R] to scores [N]."""
         w = self.d
         x = F.leaky_relu(convolved(images, w, f"from_rgb.{resolution}"), 0.2)

@@ -20,6 +20,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
@@ -43,7 +44,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
                     break
                 except (HydraException, OmegaConfBaseException, ValueError):
                     continue  # what is chosen can't be composed either
-            raise explanation(overrides, {*all_keys(composed), *groups}, error) from error
+            raise explanation(overrides, OmegaConf.to_container(composed, resolve=False), set(groups), error) from error
 
 
 def allow_new_keys(overrides: list[str]) -> list[str]:
@@ -70,20 +71,14 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def all_keys(composed: "DictConfig") -> set[str]:
-    """The full names of all keys of a configuration, those of tables included."""
-    from omegaconf import OmegaConf
+def explanation(overrides: list[str], values: Any, groups: set[str], error: Exception) -> UserError:
+    """Why composing failed, in terms of the override at fault; `values` are those of the chosen `groups`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from pggan.config.describe import flatten
 
-    leaves = flatten(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
-    return {part for key, _ in leaves for part in accumulate(key.split("."), "{}.{}".format)}
-
-
-def explanation(overrides: list[str], known: set[str], error: Exception) -> UserError:
-    """Why composing failed, in terms of the override at fault; `known` are the keys that the chosen groups have."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
+    # All keys, those of tables included: a.b.c gives a, a.b and a.b.c.
+    known = groups | {part for key, _ in flatten(values) for part in accumulate(key.split("."), "{}.{}".format)}
     for override in OverridesParser.create().parse_overrides(overrides):
         key, given = override.key_or_group, override.input_line
         if isinstance(error, ValueError) and choices_of(key) and not isinstance(override.value(), str):

@@ -30,9 +30,7 @@ FLAGS = ("--config-dir", "--config-path", "--config-name", "--cfg", "--package")
 QUEUED = "hydra/launcher=submitit_"
 
 
-def run_with_flags(
-    command: Command, arguments: list[str], run_command: Callable[[Command, Mapping[str, Any]], int]
-) -> int:
+def run_with_flags(command: Command, arguments: list[str], run: Callable[[Command, Mapping[str, Any]], int]) -> int:
     """Run a command whose `arguments` contain flags; returns the exit code."""
     import hydra
     from hydra.errors import HydraException
@@ -44,10 +42,10 @@ def run_with_flags(
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
         compose(command.name, overrides, _config_folder(flags))  # a typo gets our own answer
-    job_settings = _job_settings(command, overrides)
+    job_settings, file = _job_settings(command, overrides), command.config_file
 
     def task(composed: "DictConfig") -> None:
-        code = run_command(command, to_plain(composed))
+        code = run(command, to_plain(composed))
         if code:
             sys.exit(code)
 
@@ -56,9 +54,7 @@ def run_with_flags(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
     sys.argv = [f"pggan {command.name}", *job_settings, *allow_new_keys(overrides), *QUIET, *flags]
     try:
-        hydra.main(
-            version_base="1.3", config_path=str(command.config_file.parent), config_name=command.config_file.stem
-        )(task)()
+        hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(task)()
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0

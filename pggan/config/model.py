@@ -26,10 +26,9 @@ class ModelConfig:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
         group = self.stddev_group
         if batch % min(group, batch):
-            raise UserError(
-                f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}.",
-                f"Take a batch of {batch // group * group} or {-(-batch // group) * group}, or another stddev_group.",
-            )
+            problem = f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}."
+            below, above = batch // group * group, -(-batch // group) * group
+            raise UserError(problem, f"Take a batch of {below} or {above}, or another stddev_group.")
 
     def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
         """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none)."""
@@ -60,8 +59,7 @@ class EmaConfig:
 
     def __post_init__(self) -> None:
         if (self.half_life_images is None) == (self.decay_per_update is None):
-            raise UserError(
-                "The averaged generator needs exactly one of ema.half_life_images and ema.decay_per_update.",
-                "Set one to null: 'ema.half_life_images=null ema.decay_per_update=0.999' is the paper's.",
-            )
+            problem = "The averaged generator needs exactly one of ema.half_life_images and ema.decay_per_update."
+            remedy = "Set one to null: 'ema.half_life_images=null ema.decay_per_update=0.999' is the paper's."
+            raise UserError(problem, remedy)
         require_bounds(self, "ema.", half_life_images=">0", rampup=">0", decay_per_update=">=0 <1")

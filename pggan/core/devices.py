@@ -36,9 +36,8 @@ def count_devices(devices: str) -> tuple[str, int]:
         chosen = choose_device(devices).type
         return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
     if not (number.isdecimal() and int(number) > 0 and devices in (number, f"cpu:{number}")):
-        raise UserError(
-            f"devices={devices} is not a choice of devices.", "Take auto, cpu, cuda, mps, N (CUDA devices) or cpu:N."
-        )
+        problem = f"devices={devices} is not a choice of devices."
+        raise UserError(problem, "Take auto, cpu, cuda, mps, N (CUDA devices) or cpu:N.")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not kind and int(number) > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."

@@ -1,1 +1,1 @@
-"""Where real images come from: the pyramid on disk, and what turns image files or drawn avatars into one."""
+"""Where real images come from: datasets on disk, what makes them of image files or drawn avatars, and batches."""

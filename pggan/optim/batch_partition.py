@@ -95,6 +95,3 @@ class BatchPartition:
                 f"(model.stddev_group), which {self.world_size} ranks can't share evenly.",
                 f"Take {good} ranks, or a {key} that is a multiple of {group * self.world_size}{uneven}.",
             )
-
-
-WHOLE_BATCH = BatchPartition(rank=0, world_size=1, stddev_group=1, elastic=False, configured_size=None)

@@ -12,7 +12,7 @@ from pggan.config import OptimizerConfig
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.compression import Compressor, Warmup, mean_of
-from pggan.optim.reducer import GradientReducer, Handle, Parts, same_tensors, waiter
+from pggan.optim.reducer import GradientReducer, Handle, Parts, waiter
 from pggan.optim.sparse_optimizer import SparseOptimizer
 from pggan.optim.state import State, Trainable, in_memory_order
 
@@ -72,7 +72,7 @@ class DgcReducer(GradientReducer):
         loss, name, optimizer = super().all_reduce(trainable, batch)(), self._names[id(trainable)], trainable.optimizer
         assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
         vector = self._vectors.get(name)
-        if vector is None or not same_tensors(vector.weights, trainable.weights_in_use):
+        if vector is None or not trainable.uses(vector.weights):
             vector = self._vectors[name] = ParameterVector(trainable, optimizer)
         gradients = vector.gradients()
         # All have to know of one that is not finite before any of them takes its gradient in.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
@@ -60,10 +60,6 @@ class FlatBuffer:
         self.size = sum(weight.numel() for weight in self.weights) + 1
         self.numbers = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
 
-    def fits(self, trainable: Trainable) -> bool:
-        """Whether the same weights have gradients as when this was made."""
-        return same_tensors(trainable.weights_in_use, self.weights)
-
     def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
         """Copy the gradients and `loss` into `numbers`, by default the buffer's own; returns them.  [P + 1]"""
         numbers = self.numbers if numbers is None else numbers
@@ -102,7 +98,7 @@ class AllReduceFp32(GradientReducer):
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = self._buffers.get(id(trainable))
-        if buffer is None or not buffer.fits(trainable):
+        if buffer is None or not trainable.uses(buffer.weights):
             buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)
         numbers = buffer.fill(super().all_reduce(trainable, batch)())
         sent = numbers.to(self.dtype)
@@ -121,11 +117,6 @@ class AllReduceBf16(AllReduceFp32):
 
     flat_tensors = 2
     dtype = torch.bfloat16
-
-
-def same_tensors(some: list[nn.Parameter], others: list[nn.Parameter]) -> bool:
-    """Whether these lists hold the very same tensors."""
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def waiter(work: dist.Work | None) -> Callable[[], None]:

@@ -39,7 +39,7 @@ class SharedMemoryReducer(GradientReducer):
             with self.group.collective():
                 self._read[key]()
         buffer = self._buffers.get(key)
-        if buffer is None or not buffer.fits(trainable):
+        if buffer is None or not trainable.uses(buffer.weights):
             buffer = self._buffers[key] = FlatBuffer(trainable)
             self._rows[key] = shared_rows(self.group, buffer.size)
         rows, total = self._rows[key][:, : buffer.size], buffer.numbers

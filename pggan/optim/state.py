@@ -41,6 +41,10 @@ class Trainable:
         """The weights that have gradients: those of the levels in use."""
         return [weight for weight in self.network.weights if weight.grad is not None]
 
+    def uses(self, weights: list[nn.Parameter]) -> bool:
+        """Whether these are the weights in use, and all of them."""
+        return list(map(id, weights)) == list(map(id, self.weights_in_use))
+
     def gradient_norm(self) -> Tensor:
         """The norm of the whole gradient or, where the reducer makes sparse updates, of the update."""
         if isinstance(self.optimizer, SparseOptimizer) and self.optimizer.updates is not None:

@@ -122,7 +122,7 @@ class Unit:
 
     def __init__(self, values: Iterable[float], base: int = 1000) -> None:
         power = max(int(log(max(*values, 1.0), base)), 0)
-        self.prefix, self.factor = ["", "k", "M", "G", "T", "P", "E"][power], base**power
+        self.prefix, self.factor = ["", "k", "M", "G", "T", "P", "E", "Z"][power], base**power
 
     def of(self, value: float) -> str:
         """`value` in this unit."""

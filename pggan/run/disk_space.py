@@ -128,10 +128,10 @@ def require_disk(run_dir: Path, need: DiskNeed) -> str:
             f"{run_dir} will need {rest / 1e6:,.1f} MB more; the disk is {(rest - free) / 1e6:,.1f} MB short.",
             "Free some space, choose another run_dir=, lower checkpoint.keep, or raise monitor.grid_images.",
         )
-    inodes = os.statvfs(run_dir)
-    if inodes.f_files and inodes.f_favail < need.files:  # f_files is 0 where files are not counted
+    inodes, more = os.statvfs(run_dir), need.files - len(list(run_dir.rglob("*")))
+    if inodes.f_files and inodes.f_favail < more:  # f_files is 0 where files are not counted
         raise UserError(
-            f"{run_dir} will have about {need.files:,} files; the disk has room for {inodes.f_favail:,} more.",
+            f"{run_dir} will need about {more:,} more files; the disk has room for {inodes.f_favail:,}.",
             "Remove files there, choose another run_dir=, or raise monitor.grid_images.",
         )
     return f"{need.final / 1e6:,.1f} MB in the end, {need.peak / 1e6:,.1f} MB at most; {free / 1e6:,.0f} MB are free"

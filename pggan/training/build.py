@@ -1,10 +1,8 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from pggan.config import TrainerConfig
 from pggan.core.architecture import Architecture
@@ -31,18 +29,17 @@ def build_trainer(
     image_bytes: int = 0,
     log: Callable[[str], None] = print,
 ) -> tuple[Trainer, MemoryFit]:
-    """A trainer with a new state, for steps of `phases` on this rank, and what its memory was found to be.
+    """A trainer with a new state, for steps of `phases` on this rank, and how they fit into its memory.
 
     Args: check_memory: fit micro-batches to the free memory; every_phase: find out the memory of each phase, not of the
-    largest alone; image_bytes: device memory that images take besides; log: is told what does not work here.
+    largest alone; image_bytes: device memory that images take besides; log: called with what does not work here.
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
     device, loss = group.device, build_loss(config.loss)
     options = compute_options(config.precision, config.compute, device)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    sparse = sends_sparse_updates(config, group)
+    sparse, half = sends_sparse_updates(config, group), options.dtype is torch.float16
     capture = captures_graphs(config.compute, device) and not sparse
-    half = options.dtype is torch.float16
     state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
@@ -61,21 +58,17 @@ def build_trainer(
             captured=capture,
             every_phase=every_phase,
         )
-
-    @lru_cache
-    def indices(batch: int) -> Tensor | None:
-        return torch.from_numpy(partition.indices(batch)).to(device) if group.world_size > 1 else None
-
-    sizes = memory.micro_batch_sizes
+    sizes: Mapping[tuple[int, int], int | None] = memory.micro_batch_sizes
     if config.elastic:  # a pass is a chunk
-        batches = {(phase.resolution, phase.batch) for phase in phases}
-        sizes = {key: partition.micro_batch_size(key[1]) or key[1] for key in batches}
+        sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
+    batches = {phase.batch for phase in phases} if group.world_size > 1 else set()
+    indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
     trainer = Trainer(
         state,
         loss,
         options,
         reducer=reducer,
-        indices=indices,
+        indices=indices.get,
         micro_batch_sizes=sizes,
         reset_at_phase=config.optimizer.reset_at_phase,
         capture=capture,

@@ -12,7 +12,7 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.losses.base import Loss
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.batch_partition import WHOLE_BATCH, BatchPartition
+from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import FakeStep
 
 USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
@@ -43,7 +43,7 @@ def fit_memory(
     options: ComputeOptions,
     device: torch.device,
     free: int | None,
-    partition: BatchPartition = WHOLE_BATCH,
+    partition: BatchPartition,
     flat_tensors: int = 0,
     captured: bool = False,
     every_phase: bool = False,
@@ -69,9 +69,9 @@ def fit_memory(
     for size_of_maps, (phase, part) in sorted(zip(sizes, parts, strict=True), key=lambda pair: -pair[0]):
         if size_of_maps < LIKELY * max(sizes) and not found and not every_phase:
             break  # larger ones fit as they are
-        group = min(architecture.stddev_group, part.batch)
+        kind, group = (part.resolution, phase.batch), min(architecture.stddev_group, part.batch)
         fixed = partition.micro_batch_size(phase.batch) or options.micro_batch_size
-        size = min(fixed or part.batch, part.batch)
+        size = min(found.get(kind, part.batch), fixed or part.batch)
         need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
         while free is not None and need > usable * free:
             if size <= group or fixed is not None:
@@ -82,7 +82,7 @@ def fit_memory(
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
             size = max(size // 2 // group, 1) * group
-            found[part.resolution, phase.batch] = size
+            found[kind] = size
             need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
         needs[part.resolution] = max(need, needs.get(part.resolution, 0))
     return MemoryFit(_summary(needs, found, free, every_phase=every_phase), found)

@@ -35,7 +35,7 @@ class Trainer:
         *,
         reducer: GradientReducer | None = None,
         indices: Callable[[int], Tensor | None] = lambda batch: None,
-        micro_batch_sizes: Mapping[tuple[int, int], int] | None = None,
+        micro_batch_sizes: Mapping[tuple[int, int], int | None] | None = None,
         passes: Passes | None = None,
         reset_at_phase: bool = True,
         capture: bool = False,
@@ -54,7 +54,7 @@ class Trainer:
         self.state, self.loss, self.options = state, loss, options
         self.reducer = reducer or GradientReducer()
         self.indices = indices
-        self.micro_batch_sizes: dict[tuple[int, int], int | None] = {**(micro_batch_sizes or {})}
+        self.micro_batch_sizes = dict(micro_batch_sizes or {})
         self.reset_at_phase = reset_at_phase
         self.passes = passes or (compiled_passes() if options.compiled else Passes())
         self.log = log

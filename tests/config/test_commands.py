@@ -11,7 +11,7 @@ from pggan.core.validation import validated
 REFUSED = {
     "sample run=x zoom=0": "at least 1",
     "sample run=x truncation=nan": "finite",
-    "sample run=x truncation=.inf": "finite",
+    "sample run=x truncation=inf": "finite",
     "interpolate run=x frames=1": "at least 2",
     "interpolate run=x fps=0": "at least 1",
     "interpolate run=x smoothness=-1": "at least 0",

@@ -4,7 +4,7 @@ import json
 
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
-from pggan.config.describe import changes, code_in_use, describe, flatten, to_plain, versions
+from pggan.config.describe import changes, describe, flatten, to_plain, versions
 from pggan.core.validation import validated
 
 
@@ -26,13 +26,13 @@ def test_a_description_comes_back_from_json_as_it_is():
 
 
 def test_an_infinity_becomes_text_that_strict_json_can_hold():
-    description = describe(config("+loss.target=.inf"))
+    description = describe(config("loss.target=inf"))
     assert json.loads(json.dumps(description, allow_nan=False)) == description
     assert isinstance(description["loss"]["target"], str)
 
 
 def test_changes_name_the_keys_that_differ():
-    before, now = describe(config()), describe(config("seed=1", "loss=logistic", "schedule.batch={8: 4}"))
+    before, now = describe(config()), describe(config("seed=1", "loss=logistic", "schedule.batch={4: 8}"))
     found = dict(changes(before, {**now, "versions": {}}))
     assert found["seed"] == "seed: 0 -> 1"
     assert found["loss.gamma"] == "loss.gamma: None -> 1.0"
@@ -53,4 +53,3 @@ def test_versions_are_those_of_the_libraries_in_use():
     import torch
 
     assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
-    assert code_in_use() == code_in_use()

@@ -41,7 +41,7 @@ def test_a_number_is_a_table_for_all_resolutions():
 @pytest.mark.parametrize("wrong", [True, "many", None, nan, inf, -inf, -1, [4]])
 def test_an_entry_that_is_no_finite_number_in_range_is_refused(wrong):
     for value in (wrong, {4: 1, 8: wrong}):
-        with pytest.raises(UserError, match="rate=.*\n.*number of at least 0"):
+        with pytest.raises(UserError, match=r"rate=.*\n.*number of at least 0"):
             table("rate", value, 4, least=0)
 
 
@@ -60,7 +60,7 @@ def test_a_table_covers_the_first_resolution(entries):
         assert table("batch", entries, 16, least=1) == entries
 
 
-@pytest.mark.parametrize("key", ["8", 12, 0, -4, 4.0])
+@pytest.mark.parametrize("key", ["8", 12, 0, -4, 8.0])
 def test_entries_are_for_powers_of_two(key):
     with pytest.raises(UserError, match="not a resolution"):
         table("batch", {4: 1, key: 1}, 4, least=1)

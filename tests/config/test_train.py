@@ -130,7 +130,7 @@ def test_a_new_run_from_weights_can_not_resume_another_one():
 
 
 def test_milestones_are_listed_or_the_ends_of_all_phases():
-    tables = dict.fromkeys(("stable_images", "fade_images", "batch", "learning_rate_g", "learning_rate_d"), {4: 8})
+    tables = {key: {4: 8} for key in ("stable_images", "fade_images", "batch", "learning_rate_g", "learning_rate_d")}
     schedule = Schedule(first_resolution=4, final_resolution=8, **tables)
 
     def milestones(given):

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +16,13 @@ import pytest
 from PIL import Image
 
 from pggan.core.errors import UserError
+from pggan.core.file_lock import try_lock
 from pggan.data.format.layout import Layout
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare import build as building
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
+from pggan.data.prepare.records import FILLED
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,12 +190,12 @@ def interrupt_at(monkeypatch, slot, error):
     monkeypatch.setattr(Layout, "write", writing)
 
 
-def test_a_full_disk_in_the_middle_is_told_and_gone_on_with(photos, tmp_path, decoded, monkeypatch):
+def test_a_preparation_continues_after_a_full_disk(photos, tmp_path, decoded, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_at(patch, 7, OSError(28, "No space left on device"))
         with pytest.raises(UserError, match="No space left on device") as raised:
             prepare(photos, tmp_path / "set", Options())
-    assert "goes on where it stopped" in raised.value.remedy
+    assert "continues where it stopped" in raised.value.remedy
     assert not (tmp_path / "set").exists()
     decoded.clear()
     pyramid = prepare(photos, tmp_path / "set", Options())
@@ -264,11 +268,181 @@ def test_two_preparations_of_one_dataset_do_not_meet(photos, tmp_path, monkeypat
     assert ImagePyramid(tmp_path / "set").images == 12
 
 
+def test_an_attempt_of_a_living_process_is_left_alone_and_one_of_a_dead_one_is_removed(photos, tmp_path):
+    living, dead = tmp_path / ".set.prepare-living", tmp_path / ".set.prepare-dead"
+    for attempt in (living, dead):
+        attempt.mkdir()
+        (attempt / "lock").touch()
+    with (living / "lock").open("ab") as lock:
+        assert try_lock(lock.fileno(), without_locks=False)
+        prepare(photos, tmp_path / "set", Options())
+    assert (living / "lock").exists()
+    assert not dead.exists()
+
+
+def test_a_line_of_the_journal_that_was_cut_off_costs_no_other(photos, tmp_path, decoded, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 7, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            prepare(photos, tmp_path / "set", Options())
+    (attempt,) = tmp_path.glob(".set.prepare-*")
+    lines = (attempt / "done.jsonl").read_text().splitlines()
+    (attempt / "done.jsonl").write_text("\n".join([*lines[:2], lines[2][:4], *lines[3:]]) + "\n")
+    decoded.clear()
+    np.testing.assert_array_equal(everything(prepare(photos, tmp_path / "set", Options()))[2], noise(2))
+    assert decoded == [f"{seed:02d}.png" for seed in (2, 7, 8, 9, 10, 11)]
+
+
+# ---- durability
+
+
+def file_of(descriptor, folder):
+    inode = os.fstat(descriptor).st_ino
+    return next(path.name for path in (folder, *folder.rglob("*")) if path.lstat().st_ino == inode)
+
+
+@pytest.mark.parametrize("seconds", [0, 1000], ids=["after every image", "at the end"])
+def test_an_image_is_written_down_as_done_only_when_it_is_durable(photos, tmp_path, monkeypatch, seconds):
+    """At every fsync, what the journal names had been written before the last fsync of each shard."""
+    (photos / "03.png").write_bytes((photos / "03.png").read_bytes()[:300])  # its place goes to the last image
+    written, durable, checked = {}, {}, []
+    write, fsync = Layout.write, os.fsync
+
+    def noting(self, slot, levels):
+        write(self, slot, levels)
+        written[slot] = 1 + max(written.values(), default=0)
+
+    def checking(descriptor):
+        fsync(descriptor)
+        name = file_of(descriptor, tmp_path)
+        if name.endswith(".bin"):
+            durable[name] = max(written.values(), default=0)
+        for journal in tmp_path.glob(".set.prepare-*/done.jsonl"):
+            for line in journal.read_text().splitlines():
+                slot, bad = json.loads(line)
+                needed = max(written.values()) if slot == FILLED else written.get(slot, 0)
+                assert bad is not None or (len(durable) == 3 and needed <= min(durable.values()))
+                checked.append(slot)
+
+    monkeypatch.setattr(building, "COMMIT_SECONDS", seconds)
+    monkeypatch.setattr(Layout, "write", noting)
+    monkeypatch.setattr(os, "fsync", checking)
+    prepare(photos, tmp_path / "set", Options())
+    assert {FILLED, *range(12)} <= set(checked)
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """The system calls that decide what a power cut leaves, in their order, with the names of their files."""
+    found, resize = [], Layout.resize
+
+    def noting(text_of, call):
+        return lambda *arguments: found.append(text_of(*arguments)) or call(*arguments)
+
+    for name in ("rename", "replace"):
+        text_of = lambda old, new: f"{Path(old).name} -> {Path(new).name}"  # noqa: E731
+        monkeypatch.setattr(os, name, noting(text_of, getattr(os, name)))
+    monkeypatch.setattr(os, "fsync", noting(lambda file: f"fsync {file_of(file, tmp_path)}", os.fsync))
+    monkeypatch.setattr(Layout, "resize", noting(lambda layout: "resize", resize))
+    return found
+
+
+def write_labels(tmp_path):
+    (tmp_path / "labels.csv").write_text("".join(f"{seed:02d}.png,{seed % 2}\n" for seed in (*range(12), 99)))
+    return str(tmp_path / "labels.csv")
+
+
+def test_a_dataset_gets_its_name_after_everything_in_it_is_durable(photos, tmp_path, calls):
+    prepare(photos, tmp_path / "set", Options(labels=write_labels(tmp_path)))
+    named = next(place for place, call in enumerate(calls) if call.endswith("-> set"))
+    index = calls.index(".partial-index.json -> index.json")
+    last_change = max(place for place, call in enumerate(calls) if call == "resize")
+    for level in (4, 8, 16):
+        assert f"fsync r{level:04d}-00000.bin" in calls[last_change:index]
+    assert {"fsync labels.bin", "fsync .partial-index.json"} <= set(calls[:index])
+    assert index < named
+    assert calls[named + 1] == f"fsync {tmp_path.name}"  # afterwards only the report is written
+
+
+def test_the_index_of_an_updated_dataset_is_replaced_after_all_else_is_in_place(photos, tmp_path, calls):
+    prepare(photos, tmp_path / "set", Options(labels=write_labels(tmp_path)))
+    calls.clear()
+    save(photos / "99.png", 99)
+    prepare(photos, tmp_path / "set", Options(labels=write_labels(tmp_path)))
+    published = calls.index("index.json -> index.json")
+    moved = {call.split(" -> ")[1] for call in calls[:published] if " -> " in call and not call.startswith(".partial")}
+    new = {path.name for path in (tmp_path / "set").iterdir()} - {"index.json", "report.json"}
+    assert moved == new
+    assert not moved & {"files.jsonl.gz", "labels.bin", "r0016-00000.bin"}  # the old one is complete until then
+    assert all(f"fsync {name}" in calls[:published] for name in new if name.endswith(".bin"))
+    assert calls[published - 1] == calls[published + 1] == "fsync set"
+
+
+class Interrupted(BaseException):
+    """As a killed process: nothing may catch it."""
+
+
+def test_an_update_that_is_cut_off_at_any_call_leaves_the_old_dataset_or_the_new_one(photos, tmp_path, monkeypatch):
+    """Before each call that changes names or waits for the disk, from the first that publishes to the last."""
+    prepare(photos, tmp_path / "old", Options())
+    publish, count, images = building._publish, 0, []
+    save(photos / "99.png", 99)
+    while len(images) == count:
+        count += 1
+        shutil.rmtree(tmp_path / "set", ignore_errors=True)
+        shutil.copytree(tmp_path / "old", tmp_path / "set")
+        with monkeypatch.context() as patch:
+            left = []
+
+            def counted(*arguments, left=left, patch=patch, count=count):
+                left += range(count)
+                publish(*arguments)
+
+            def interrupting(call, left=left):
+                def calling(*arguments, **options):
+                    if left and left.pop() == 0:
+                        raise Interrupted
+                    return call(*arguments, **options)
+
+                return calling
+
+            patch.setattr(building, "_publish", counted)
+            for name in ("fsync", "rename", "replace", "unlink", "rmdir"):
+                patch.setattr(os, name, interrupting(getattr(os, name)))
+            with suppress(Interrupted):
+                prepare(photos, tmp_path / "set", Options())
+                break
+        found = ImagePyramid(tmp_path / "set")
+        found.verify()
+        images.append(found.images)
+        updated = prepare(photos, tmp_path / "set", Options())
+        updated.verify()
+        np.testing.assert_array_equal(everything(updated), np.stack([noise(seed) for seed in (*range(12), 99)]))
+        assert len(list((tmp_path / "set").iterdir())) == 6  # three levels, index, records, report
+        assert not list(tmp_path.glob(".set*"))
+    assert images == sorted(images)  # the old one, then the new one
+    assert set(images) == {12, 13}
+
+
+def test_an_image_that_the_disk_did_not_take_is_told(photos, tmp_path, monkeypatch):
+    commit = building._commit
+
+    def refuse(layout, lines):
+        if lines[0][0] != FILLED:
+            raise OSError(5, "Input/output error")
+        commit(layout, lines)
+
+    monkeypatch.setattr(building, "_commit", refuse)
+    with pytest.raises(UserError, match="Input/output error"):
+        prepare(photos, tmp_path / "set", Options())
+
+
 KILLED = """
 import sys
 from pathlib import Path
 from pggan.data.prepare import build
 from pggan.data.prepare.planning import Options
+from pggan.data.prepare.records import FILLED
 from pggan.data.prepare.command import prepare
 
 build.COMMIT_SECONDS = 0.02
@@ -278,7 +452,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_instant_leaves_nothing_half_made_and_is_gone_on_from(tmp_path):
+def test_kill_9_at_any_instant_leaves_nothing_half_made_and_the_next_preparation_continues(tmp_path):
     for seed in range(60):
         save(tmp_path / "photos" / f"{seed:02d}.png", seed, side=256)
     (tmp_path / "run.py").write_text(KILLED)

@@ -253,7 +253,7 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(tmp_path, cap
 @pytest.mark.parametrize(
     ("override", "hint"),
     [
-        ("keep=0", "more than 0"),
+        ("keep=0", "above 0"),
         ("keep=1.1", "at most 1"),
         ("num_workers=0", "at least 1"),
         ("labels=3", "true, false or the path"),

@@ -44,6 +44,17 @@ def blocks_mean(pixels, resolution):
 # ---- geometry
 
 
+def test_where_an_odd_number_of_pixels_is_left_out_or_added_one_fewer_is_at_the_top_and_left(tmp_path):
+    pixels = noise(8, 13)
+    for turn in (lambda image: image, lambda image: image.swapaxes(0, 1)):
+        path = save(tmp_path / "a.png", turn(pixels))
+        np.testing.assert_array_equal(load_image(path, Target(8, 3, "center")), turn(pixels[:, 2:10]))
+        padded = np.pad(pixels, ((2, 3), (0, 0), (0, 0)), constant_values=255)
+        np.testing.assert_array_equal(load_image(path, Target(13, 3, "pad")), turn(padded))
+    square = save(tmp_path / "square.png", noise(16, 16))
+    np.testing.assert_array_equal(load_image(square, Target(13, 3, "center", keep=0.82)), noise(16, 16)[1:14, 1:14])
+
+
 CROPPED = {
     "center": lambda wide: wide[:, 8:24],
     "resize": lambda wide: wide,
@@ -103,6 +114,17 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
     expected = UPRIGHT[orientation](pixels)
     assert read_header(path)[:2] == expected.shape[1::-1]
     np.testing.assert_array_equal(load_image(path, Target(8, 3, "resize")), blocks_mean(expected, 8))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_exif_orientation_is_applied_to_jpegs_decoded_as_they_are_or_converted(tmp_path, orientation, channels):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    target = Target(16, channels, "center")
+    plain = load_image(save(tmp_path / "plain.jpg", noise(16, 16)), target)
+    turned = load_image(save(tmp_path / "turned.jpg", noise(16, 16), exif=exif), target)
+    np.testing.assert_array_equal(turned, UPRIGHT[orientation](plain))
 
 
 # ---- modes
@@ -258,11 +280,12 @@ def test_a_bomb_is_refused_by_its_header(tmp_path, width, height):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize(("side", "extra_bytes", "bomb"), [(4000, 0, False), (8000, 0, True), (8000, 640_000, False)])
-def test_many_pixels_in_few_bytes_are_a_bomb_and_a_large_photograph_is_not(tmp_path, side, extra_bytes, bomb):
-    path = png(tmp_path / "a.png", side, side, (b"IDAT", bytes(extra_bytes)))
+@pytest.mark.parametrize(("side", "size", "bomb"), [(4000, 57, False), (8000, 639_999, True), (8000, 640_000, False)])
+def test_more_than_100_pixels_per_byte_are_a_bomb_and_a_large_photograph_is_not(tmp_path, side, size, bomb):
+    path = png(tmp_path / "a.png", side, side, (b"IDAT", bytes(size - 57)))
+    assert path.stat().st_size == size
     if bomb:
-        assert bad_reason(path) == "a decompression bomb: 8000x8000 pixels in 57 bytes"
+        assert bad_reason(path) == f"a decompression bomb: 8000x8000 pixels in {size:,} bytes"
     else:
         assert read_header(path)[:2] == (side, side)
 

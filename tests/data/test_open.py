@@ -1,4 +1,4 @@
-"""From the `data` keys to a pyramid: prepared, plain or rendered, made once."""
+"""From the `data` keys to a pyramid: opened, prepared or drawn, and made once."""
 
 import zipfile
 
@@ -13,6 +13,12 @@ from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.prepare import build as building
 from pggan.data.stream.open import open_data
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch):
+    """Work is done in this process: starting others takes seconds."""
+    monkeypatch.setattr("pggan.data.stream.open.default_workers", lambda: 1)
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ def test_sub_folders_are_classes(photos, tmp_path):
     assert pyramid.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_avatars_are_rendered_once_per_resolution(tmp_path):
+def test_avatars_are_drawn_once_per_resolution(tmp_path):
     pytest.importorskip("dicebear")
     config = data_config(tmp_path, "data.count=4")
     pyramid = open_data(config, 8)

@@ -10,6 +10,7 @@ import torch
 from pggan.bench.steps import phase_of
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
+from pggan.data.format.writer import write_pyramid
 from pggan.data.stream.reals import RealStream, epoch_order, indices_at
 
 CPU = torch.device("cpu")
@@ -139,3 +140,15 @@ def test_no_thread_outlives_the_stream(pyramid):
     for thread in new:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_labels_for_the_generator_are_as_frequent_as_in_the_whole_training_set(tmp_path):
+    """The first three images are one class, the other 27 another: 9 of 10 labels are to be the second."""
+    images = np.zeros((30, 4, 4, 3), np.uint8)
+    labels = [0] * 3 + [1] * 27
+    pyramid = write_pyramid(tmp_path / "set", images, {}, class_names=["few", "many"], labels=labels)
+    stream, phase, drawn = RealStream(pyramid, 0, CPU, False, True), phase_of(4, 25), []
+    for step in range(40):
+        drawn += stream.batch(phase, StepRng(0, 25 * step, CPU)).fake_labels.argmax(1).tolist()
+    # Five standard deviations of the share of 1000 independent labels: 5 * sqrt(0.9 * 0.1 / 1000).
+    assert abs(np.mean(drawn) - 0.9) < 0.048

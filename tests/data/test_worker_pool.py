@@ -52,6 +52,12 @@ def is_running(process):
         return False
 
 
+def test_worker_processes_do_not_import_torch():
+    """It takes seconds and hundreds of megabytes in each of them."""
+    code = "import sys, pggan.data.prepare.command, pggan.data.sources.avatars; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     items = [str(number) for number in range(40)]

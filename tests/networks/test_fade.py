@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pggan.networks.activation import pixel_norm
 from pggan.networks.fade import downsample, fade, upsample
 from pggan.networks.networks import Discriminator, Generator
-from tests.networks.naive import LEVELS, TALL, naive_up, normal, ready
+from tests.networks.naive import LEVELS, TALL, assert_rounded_once, naive_down, naive_up, normal, ready
 
 
 def test_resampling_is_by_nearest_neighbour_and_by_the_mean_of_boxes():
@@ -25,6 +25,27 @@ def test_a_fade_is_exact_at_both_ends_for_any_numbers():
     assert torch.equal(fade(old, new, 0.0), old)
     assert torch.equal(fade(old, new, 1.0), new)
     assert fade(torch.tensor([2.0]), torch.tensor([10.0]), 0.25).item() == 4.0
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.9])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_fade_in_half_precision_rounds_its_result_only(dtype, alpha):
+    old, new = (3 * normal(1000)).to(dtype), normal(1000, seed=1).to(dtype)
+    exact = (1 - alpha) * old.double() + alpha * new.double()
+    for given in (alpha, torch.tensor(alpha)):  # a tensor inside CUDA graphs and compiled steps
+        found = fade(old, new, given)
+        assert found.dtype == dtype
+        assert_rounded_once(found, exact, terms=old.double().abs() + new.double().abs())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.9, 1.0])
+def test_fading_reals_blend_in_their_detail_like_the_generator(alpha):
+    images = normal(2, 3, 8, 8)
+    found = fade(upsample(downsample(images)), images, alpha)
+    exact = images.double().numpy()
+    np.testing.assert_allclose(found, alpha * exact + (1 - alpha) * naive_up(naive_down(exact)), atol=1e-6)
+    even = torch.tensor([-1.0, -0.6, 1.0])[None, :, None, None].expand(2, -1, 8, 8)
+    assert torch.equal(fade(upsample(downsample(even)), even, alpha), even)
 
 
 # ---- networks -------------------------------------------------------------------------------------------

@@ -89,6 +89,20 @@ def test_minibatch_stddev_keeps_its_precision_far_from_0():
     torch.testing.assert_close(with_stddev(x, 2)[:, 1].flatten(), torch.ones(2))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_minibatch_stddev_of_features_in_half_precision_is_that_of_float32(dtype):
+    x = (100 + 4 * normal(8, 6, 4, 4)).to(dtype)
+    found = minibatch_stddev(x, 4)
+    assert found.dtype == torch.float32
+    # A mean of 100 is rounded by 100 * 2^-24, the deviations of 4 from it and their squares by less.
+    torch.testing.assert_close(
+        found.double(),
+        torch.from_numpy(naive_stddev(x.double().numpy(), 4)[:, -1, 0, 0]),
+        atol=4 * 100 * 2**-24,
+        rtol=0,
+    )
+
+
 def test_a_group_larger_than_the_batch_is_the_whole_batch():
     x = normal(3, 2, 4, 4)
     assert torch.equal(with_stddev(x, 16), with_stddev(x, 3))

@@ -36,7 +36,7 @@ def summed(values, cuts):
 
 
 @given(st.data(), st.integers(1, 20), st.integers(0, 100))
-def test_the_sum_is_the_same_bits_for_any_number_of_processes_and_any_division(data, count, seed):
+def test_the_sum_is_the_same_bits_for_any_number_of_ranks_and_any_division(data, count, seed):
     values = numbers(count, seed)
     wanted = reference(values)
     cuts = sorted(data.draw(st.sets(st.integers(1, count - 1)) if count > 1 else st.just(set())))

@@ -239,11 +239,12 @@ def test_gradients_become_views_with_the_strides_of_their_weights(trainable):
     assert all(float(weight.grad.abs().sum()) == 0 for weight in buffer.weights)
 
 
-def test_a_flat_buffer_does_not_fit_when_other_levels_come_into_use(trainable):
-    buffer = FlatBuffer(trainable)
-    assert buffer.fits(trainable)
+def test_other_weights_are_in_use_when_another_level_is(trainable):
+    before = trainable.weights_in_use
+    assert trainable.uses(before)
+    assert not trainable.uses(before[:-1])
     trainable.network.weights[-1].grad = torch.zeros_like(trainable.network.weights[-1])
-    assert not buffer.fits(trainable)
+    assert not trainable.uses(before)
 
 
 def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgotten(trainable):

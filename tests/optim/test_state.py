@@ -171,9 +171,9 @@ def test_a_skipped_update_changes_no_weight_halves_the_loss_scale_and_is_counted
 
 
 def test_the_loss_scale_doubles_after_as_many_taken_updates_and_a_skipped_one_starts_the_count_again(scaled):
-    scaled.since_scaling.fill_(SCALE_INTERVAL - 2)
+    scaled.since_scaling.fill_(SCALE_INTERVAL - 3)
     update(scaled, finite=True)
-    assert float(scaled.scale) == FIRST_SCALE
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE, SCALE_INTERVAL - 2)
     update(scaled, finite=False)
     assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE / 2, 0)
     scaled.since_scaling.fill_(SCALE_INTERVAL - 1)

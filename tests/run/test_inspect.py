@@ -1,13 +1,15 @@
-"""`pggan inspect data=`: counts, levels, bytes, checksums and a contact sheet."""
+"""`pggan inspect`: what runs, checkpoints, generators and data sets hold."""
 
 import json
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from pggan.cli.main import main
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, contact_sheet
+from pggan.run import train
+from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, data_sheet
 
 
 def test_it_counts_levels_bytes_and_classes(labelled_data, capsys):
@@ -46,6 +48,46 @@ def test_the_contact_sheet_shows_images_spread_over_the_set_and_the_levels_of_on
 
 def test_a_sheet_of_a_few_grey_images_and_one_of_a_wrong_kind(make_pyramid, tmp_path, capsys):
     make_pyramid(tmp_path / "grey", images=3, channels=1)
-    assert contact_sheet(ImagePyramid(tmp_path / "grey")).shape == (32, 16 * SHEET_COLUMNS, 1)
+    assert data_sheet(ImagePyramid(tmp_path / "grey")).shape == (32, 16 * SHEET_COLUMNS, 1)
     assert main(["inspect", f"data={tmp_path / 'grey'}", f"sheet={tmp_path / 'a.txt'}"]) == 2
     assert ".png" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def labelled_run(tmp_path_factory, tiny_config, labelled_data):
+    """A run stopped while fading in 16x16, with three classes."""
+    path = tmp_path_factory.mktemp("run")
+    words = [f"run_dir={path}", f"data.path={labelled_data}", "data.labels=true", "schedule.total_images=128"]
+    assert train.run(tiny_config(*words)) == 0
+    return path
+
+
+def test_inspect_prints_what_the_file_of_a_generator_holds(labelled_run, capsys):
+    assert main(["inspect", f"run={labelled_run / 'generator.safetensors'}", "json=true"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["resolution"], facts["alpha"]) == (128, 16, 31 / 32)
+    assert facts["parameters"]["generator"] > 0
+    assert facts["architecture"]["resolution"] == 16
+
+
+def test_inspect_prints_what_a_run_and_a_data_set_hold(labelled_run, labelled_data, capsys):
+    assert main(["inspect", f"run={labelled_run}", "json=true"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (128, 16, 31 / 32, "16x16 fade")
+    assert set(facts["parameters"]) == {"generator", "discriminator"}
+    assert len(facts["state_sha256"]) == 64
+    assert main(["inspect", f"run={labelled_run / 'checkpoints' / '000000128'}"]) == 0
+    assert "16x16 fade" in capsys.readouterr().out
+    assert main(["inspect", f"data={labelled_data}", "json=true"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["resolutions"], facts["classes"]) == (
+        48,
+        [4, 8, 16],
+        ["class-0", "class-1", "class-2"],
+    )
+
+
+def test_inspect_looks_at_one_thing_that_is_there(tmp_path, capsys):
+    assert main(["inspect"]) == 2
+    assert main(["inspect", f"run={tmp_path}"]) == 2
+    assert "no checkpoint" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_slerp_between_almost_identical_latents_goes_straight():
 # ---- interpolate_path -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize("between", [slerp, lerp])
 @pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (4, 5), (5, 3), (3, 1), (8, 13)])
 def test_an_open_path_passes_through_every_key(between, count, per_leg):
     given = keys(count)
@@ -128,7 +128,7 @@ def test_an_open_path_passes_through_every_key(between, count, per_leg):
     torch.testing.assert_close(path[::per_leg], given, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize("between", [slerp, lerp])
 @pytest.mark.parametrize("frames", [2, 5, 10, 48, 61, 100])
 def test_an_open_path_shows_both_ends(between, frames):
     given = keys(4)
@@ -138,7 +138,7 @@ def test_an_open_path_shows_both_ends(between, frames):
     torch.testing.assert_close(path[-1], given[-1], atol=5e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize("between", [slerp, lerp])
 def test_a_closed_path_passes_through_every_key_and_leaves_out_the_repeated_one(between):
     given = keys(4)
     path = interpolate_path(given, 24, between, closed=True)
@@ -148,14 +148,14 @@ def test_a_closed_path_passes_through_every_key_and_leaves_out_the_repeated_one(
 
 @pytest.mark.parametrize("frames", [24, 31, 50])
 def test_a_closed_path_steps_from_its_last_frame_to_its_first_as_far_as_elsewhere(frames):
-    path = interpolate_path(keys(4), frames, "slerp", closed=True)
+    path = interpolate_path(keys(4), frames, slerp, closed=True)
     moves = steps(path, closed=True)
     assert moves[-1] <= 1.05 * moves[:-1].max()
     assert moves[-1] >= 0.5 * moves.median()
 
 
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("between", ["slerp", "lerp"])
+@pytest.mark.parametrize("between", [slerp, lerp])
 def test_no_frame_of_a_path_is_shown_twice(between, closed):
     path = interpolate_path(keys(4), 37, between, closed=closed)
     distances = torch.cdist(path.double(), path.double()) + torch.eye(37) * 1e9
@@ -164,20 +164,20 @@ def test_no_frame_of_a_path_is_shown_twice(between, closed):
 
 def test_a_lerp_path_moves_evenly_along_each_leg():
     given = torch.tensor([[0.0], [1.0], [3.0]])
-    found = interpolate_path(given, 9, "lerp", closed=False)[:, 0]
+    found = interpolate_path(given, 9, lerp, closed=False)[:, 0]
     torch.testing.assert_close(found, torch.tensor([0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3]), atol=1e-6, rtol=0)
-    found = interpolate_path(given, 6, "lerp", closed=True)[:, 0]
+    found = interpolate_path(given, 6, lerp, closed=True)[:, 0]
     torch.testing.assert_close(found, torch.tensor([0, 0.5, 1, 2, 3, 1.5]), atol=1e-6, rtol=0)
 
 
 def test_a_path_of_one_frame_shows_the_first_key():
     for closed in (True, False):
-        path = interpolate_path(keys(3), 1, "slerp", closed=closed)
+        path = interpolate_path(keys(3), 1, slerp, closed=closed)
         torch.testing.assert_close(path, keys(3)[:1], atol=5e-6, rtol=1e-5)
 
 
 def test_a_loop_around_one_key_stays_there():
-    path = interpolate_path(keys(1), 5, "slerp", closed=True)
+    path = interpolate_path(keys(1), 5, slerp, closed=True)
     torch.testing.assert_close(path, keys(1).expand(5, -1), atol=1e-4, rtol=1e-4)
 
 
@@ -196,6 +196,23 @@ def test_a_walk_has_unit_mean_square(frames, smoothness):
     path = random_walk(1, 128, frames, smoothness)
     assert path.shape == (frames, 128)
     assert path.double().square().mean().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_walk_is_scaled_as_a_whole_and_its_frames_keep_their_own_lengths():
+    """Scaled frame by frame, the smoothed noise would be bent: it would have more than its slow waves."""
+    path = random_walk(1, 16, 60, 4.0).double()
+    assert path.square().mean(1).std() > 0.1
+    waves = torch.fft.rfft(path, dim=0).abs()
+    # A Gaussian of 4 frames leaves exp(-2 (pi 4 16/60)^2) = 2e-10 of the waves from the sixteenth on: only rounding.
+    assert waves[16:].max() < 1e-5 * waves.max()
+
+
+@pytest.mark.parametrize("frames", [30, 60])
+def test_another_number_of_frames_is_another_walk_and_not_the_same_one_cut_off(frames):
+    """A choice: a walk closes, so a longer one can't begin with a shorter one; its noise is drawn anew."""
+    path, longer = random_walk(4, 512, frames, 0.0), random_walk(4, 512, frames + 1, 0.0)
+    correlation = np.corrcoef(path.flatten(), longer[:frames].flatten())[0, 1]
+    assert abs(correlation) < 5 / math.sqrt(512 * frames)  # five standard deviations of unrelated noise
 
 
 def test_a_walk_is_a_function_of_its_seed():

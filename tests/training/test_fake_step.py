@@ -1,29 +1,31 @@
-"""Operations, against PyTorch's own counter on real tensors, and against the layer tables."""
+"""Fake steps cost what real ones do, by PyTorch's own counter on real tensors and by the layer tables."""
 
 import dataclasses
 from contextlib import nullcontext
+from functools import cache
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.bench.steps import phase_of
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
-from pggan.training.fake_step import Counter, halfway
-from pggan.training.step import train_step
+from pggan.training.fake_step import FakeStep
+from pggan.training.op_counter import OpCounter
+from pggan.training.step import Trainer
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")
 LAZY = dataclasses.replace(WGAN_GP, reg_interval=2)
 LOSSES = [LAZY, Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=2)]
-SMALL = variant(resolution=16, fmap_base=64, fmap_max=8, latent_size=8, labels=3)
+SMALL = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8, labels=3)
 BATCH = 8
 
 
@@ -38,8 +40,34 @@ def without_modules(counter):
     return counter
 
 
+def phase_at(resolution, batch, *, fading=False):
+    """In the middle of a fade or of a stable phase, of networks of any resolution."""
+    return Phase(0, resolution, fading, 0.5 if fading else 1.0, 0, 10**6, batch, 0.001, 0.001, 0)
+
+
 def phase(fading):
-    return halfway(dataclasses.replace(phase_of(16, BATCH), fading=fading))
+    return phase_at(8, BATCH, fading=fading)
+
+
+def real_step(state, phase, loss, images, options=ComputeOptions(), labels=None):  # noqa: B008
+    """A step on real tensors, as `FakeStep` takes it on fake ones."""
+    count, side = phase.batch, phase.resolution
+    reals = Reals(torch.rand(count, 3, side, side), labels, labels)
+    trainer = Trainer(state, loss, options, reset_at_phase=False)
+    trainer.step(phase, reals, StepRng(0, images, CPU), 0.9)
+
+
+def fake(architecture=PAPER):
+    return FakeStep(architecture, ADAM, CPU, half=False)
+
+
+LARGE = 64  # images of a batch: at 1024x1024 they would need 100 GB if they were real
+
+
+@cache
+def papers_count(resolution, fading):
+    """The count of a step of the paper's networks and loss; taken without memory, and once."""
+    return fake().count(phase_at(resolution, LARGE, fading=fading), WGAN_GP)
 
 
 def of_layers(counter):
@@ -51,15 +79,13 @@ def of_layers(counter):
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("fading", [False, True])
 def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
-    flops = Counter(SMALL, ADAM, loss).count(phase(fading)).flops
+    flops = fake(SMALL).count(phase(fading), loss).flops
     state = new_state(SMALL, ADAM, 0, CPU)
     one_hot = torch.eye(3)[torch.arange(BATCH) % 3]
-    reals = Reals(torch.rand(BATCH, 3, 16, 16), one_hot, one_hot)
     totals = []
     for images in (0, BATCH):  # of every two steps the first has penalties
         with without_modules(FlopCounterMode(display=False)) as counter:
-            options = {"decay": 0.9, "compute": ComputeOptions(method=NATIVE)}
-            train_step(state, phase(fading), reals, loss, StepRng(0, images, CPU), **options)
+            real_step(state, phase(fading), loss, images, ComputeOptions(method=NATIVE), one_hot)
         totals.append(of_layers(counter))
     assert flops.mean(1) == totals[0]
     assert flops.mean(1) - flops.penalty == totals[1]
@@ -68,12 +94,12 @@ def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
 
 @pytest.mark.parametrize("fading", [False, True])
 def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
-    flops = Counter(SMALL, ADAM, WGAN_GP).count(phase(fading)).flops
+    flops = fake(SMALL).count(phase(fading), WGAN_GP).flops
     state, alpha = new_state(SMALL, ADAM, 0, CPU), phase(fading).alpha
     with FlopCounterMode(display=False) as generator, torch.no_grad():
-        images = state.g.network(torch.randn(BATCH, 8), torch.zeros(BATCH, 3), 16, alpha)
+        images = state.g.network(torch.randn(BATCH, 8), torch.zeros(BATCH, 3), 8, alpha)
     with FlopCounterMode(display=False) as discriminator, torch.no_grad():
-        state.d.network(images, 16, alpha)
+        state.d.network(images, 8, alpha)
     assert flops.generator_forward == 2 * of_layers(generator)
     # Once for reals and fakes together, once for G's fakes; of what the kernels need, which a batch shares, counts
     # the sums of a 3x3 kernel's taps: 9 multiply-adds for each of 16 places, for every output map of the head.
@@ -87,13 +113,19 @@ def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
 ])  # fmt: skip
 def test_passes_at_1024_have_the_multiply_adds_of_the_papers_layers(resampling, g, d):
     """Sums over the table of layers; a step has 2 forward passes of G and 3 of D, and their adjoints."""
-    flops = Counter(variant(resampling=resampling), ADAM, WGAN_GP).count(phase_of(1024, 4)).flops
-    assert flops.generator_forward == pytest.approx(2 * 2 * g * 4, rel=1e-4)
-    assert flops.discriminator_forward == pytest.approx(3 * 2 * d * 4, rel=1e-4)
+    papers = resampling is PAPER.resampling
+    count = (
+        papers_count(1024, False)
+        if papers
+        else fake(variant(resampling=resampling)).count(phase_at(1024, LARGE), WGAN_GP)
+    )
+    flops = count.flops
+    assert flops.generator_forward == pytest.approx(2 * 2 * g * LARGE, rel=1e-4)
+    assert flops.discriminator_forward == pytest.approx(3 * 2 * d * LARGE, rel=1e-4)
     # Backward: of G images and kernels, of D the same for reals and fakes, and images alone in the step of G.
-    assert flops.backward == pytest.approx((2 * g + 5 * d) * 2 * 4, rel=0.01)
+    assert flops.backward == pytest.approx((2 * g + 5 * d) * 2 * LARGE, rel=0.01)
     # The penalty: forward, input gradient, and twice each of that differentiated again.
-    assert flops.penalty == pytest.approx(6 * 2 * d * 4, rel=0.01)
+    assert flops.penalty == pytest.approx(6 * 2 * d * LARGE, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +134,56 @@ def test_passes_at_1024_have_the_multiply_adds_of_the_papers_layers(resampling, 
 )
 def test_gradients_are_those_of_the_levels_in_use(resolution, fading, g, d):
     """4x4 and 1024x1024: sums over the table of layers.  A fading phase has the next toRGB and fromRGB besides."""
-    at = halfway(dataclasses.replace(phase_of(resolution, 4), fading=fading))
-    count = Counter(PAPER, ADAM, WGAN_GP).count(at)
-    assert (count.generator_numbers, count.discriminator_numbers) == (g, d)
+    count = papers_count(resolution, fading)
+    assert (count.generator_gradient, count.discriminator_gradient) == (g, d)
+
+
+# ---- memory and time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ComputeOptions(),
+        ComputeOptions(micro_batch_size=4),
+        ComputeOptions(activation_checkpointing=True),
+        ComputeOptions(jvp=True),
+    ],
+)
+def test_the_predicted_memory_is_that_of_a_real_step(options):
+    small = variant(resolution=8, fmap_base=1024, fmap_max=128, latent_size=128)
+    predicted = fake(small).peak_bytes(phase_at(8, 8), WGAN_GP, options)
+    state = new_state(small, ADAM, 0, CPU)
+    real_step(state, phase_at(8, 8), WGAN_GP, 0, options)  # makes the moments
+    present = [tensor for part in state.tensors().values() for tensor in part.values()]
+    with OpCounter(present) as counter:
+        real_step(state, phase_at(8, 8), WGAN_GP, 8, options)
+    assert predicted == pytest.approx(counter.peak, rel=0.05)
+
+
+@pytest.mark.parametrize(("resolution", "billions"), [(4, 1.5), (32, 166), (1024, 989)])
+def test_operations_are_those_of_the_layers(resolution, billions):
+    # Forward and backward passes of both networks with gradient penalty, by hand from the layer tables.
+    assert papers_count(resolution, False).flops.mean(1) / (LARGE * 1e9) == pytest.approx(billions, rel=0.03)
+
+
+def test_fake_steps_leave_real_ones_alone():
+    fake(SMALL).peak_bytes(phase(fading=False), WGAN_GP, ComputeOptions())
+    state = new_state(SMALL, ADAM, 0, CPU)
+    one_hot = torch.eye(3)[torch.arange(BATCH) % 3]
+    real_step(state, phase(fading=False), WGAN_GP, 0, labels=one_hot)
+    assert all(torch.isfinite(parameter).all() for parameter in state.g.network.parameters())
+
+
+def test_lazy_penalties_cost_their_share():
+    step = fake(variant(resolution=4))
+
+    def cost(reg_interval):
+        return step.cost(phase_at(4, 4), Logistic(gamma=1.0, reg_interval=reg_interval), ComputeOptions())
+
+    every, second, fourth = cost(1), cost(2), cost(4)
+    without = 2 * second.flops - every.flops
+    assert 0 < without < every.flops
+    assert fourth.flops == pytest.approx((every.flops + 3 * without) / 4, rel=1e-6)
+    assert fourth.moved_bytes < second.moved_bytes < every.moved_bytes
+    assert fourth.peak_bytes == every.peak_bytes

@@ -47,29 +47,21 @@ def probe_of(memory, any_rank=bool):
 @pytest.mark.fault(28)
 @pytest.mark.parametrize(
     ("count", "configured", "group", "half"),
-    [
-        (16, None, 4, 8),
-        (12, None, 4, 4),
-        (8, 8, 4, 4),
-        (16, 32, 4, 8),
-        (6, None, 1, 3),
-        (6, None, 3, 3),
-        (2, None, 4, 2),
-    ],
+    [(16, None, 4, 8), (12, None, 4, 4), (8, 8, 4, 4), (16, 8, 4, 4), (6, None, 1, 3), (20, 12, 4, 4), (40, 24, 4, 12)],
 )
 def test_micro_batches_are_halved_in_whole_groups_of_minibatch_stddev(count, configured, group, half):
-    memory = Memory(half if half < count else 0)
+    memory = Memory(half)
     probe, lines = probe_of(memory)
-    if half == count:  # one group is the least
-        with pytest.raises(UserError, match=f"with at most {count} images per pass"):
-            probe.fitting(inputs_of(count, configured), group)
-    else:
-        assert probe.fitting(inputs_of(count, configured), group).spec.options.micro_batch_size == half
-    assert memory.tried == [
-        min(configured or count, count) if configured is None or configured < count else configured,
-        half,
-    ]
+    assert probe.fitting(inputs_of(count, configured), group).spec.options.micro_batch_size == half
+    assert memory.tried == [configured or count, half]
     assert len(lines) == 1
+
+
+@pytest.mark.fault(28)
+@pytest.mark.parametrize(("count", "group"), [(6, 6), (2, 4)])
+def test_less_than_one_group_is_not_tried(count, group):
+    with pytest.raises(UserError, match=f"with at most {count} images per pass"):
+        probe_of(Memory(0))[0].fitting(inputs_of(count), group)
 
 
 def test_each_kind_of_step_is_tried_once_until_a_phase_begins():

@@ -11,7 +11,7 @@ from tests.training.short_run import assert_alike, short_run
 # torch looks for .grad of what one compiled pass hands to the next, and hides the warning unless all are errors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_compiled_steps_are_the_steps_and_alpha_compiles_nothing_anew(monkeypatch):
-    """Two steps of a fade, which uses two levels; a backend that generates no code is enough to see what is compiled."""
+    """Two steps of a fade, which uses two levels; a backend that generates no code shows what is compiled."""
     compile, graphs = torch.compile, []
 
     def counted(function, **options):

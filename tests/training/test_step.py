@@ -17,6 +17,7 @@ from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import frozen
 from pggan.networks.numerics import ComputeOptions
+from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import new_state
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
@@ -427,3 +428,125 @@ def test_a_step_does_not_change_the_images_given():
     before = reals.images.clone()
     step(state_of(), reals=reals)
     assert torch.equal(reals.images.detach(), before)
+
+
+# ---- the averaged generator ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.999, 1.0])
+def test_a_step_averages_by_the_decay_given(decay):
+    state = state_of()
+    step(state, ema_decay=0.5)
+    before = copies(state.g_ema)
+    step(state, ema_decay=decay)
+    used = gradients(state.g.network)
+    assert used
+    assert not gradients(state.g_ema)
+    for name, mean in state.g_ema.named_parameters():
+        if name in used:
+            weight = state.g.network.get_parameter(name).detach().double()
+            expected = decay * before[name].double() + (1 - decay) * weight
+            torch.testing.assert_close(mean.double(), expected, atol=1e-6, rtol=1e-6)
+        else:
+            assert torch.equal(mean, before[name])
+
+
+# ---- numbers that are not finite -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbounded(WganGp):
+    """The paper's loss, with a term that is not finite, and has no gradient, in the loss of one network."""
+
+    of: str
+    value: float
+
+    def __post_init__(self):
+        pass  # the value would be refused
+
+    def d_terms(self, real_scores, fake_scores):
+        more = {"D/more": torch.full_like(real_scores.detach(), self.value)} if self.of == "D" else {}
+        return super().d_terms(real_scores, fake_scores) | more
+
+    def g_terms(self, real_scores, fake_scores):
+        more = {"G/more": torch.full_like(fake_scores.detach(), self.value)} if self.of == "G" else {}
+        return super().g_terms(real_scores, fake_scores) | more
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("name", ["D", "G"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_an_update_is_skipped_for_a_loss_that_is_not_finite_though_its_gradient_is(name, value):
+    state = state_of()
+    before = {"D": copies(state.d.network), "G": copies(state.g.network)}
+    metrics = step(state, loss=Unbounded(**dataclasses.asdict(WGAN_GP), of=name, value=value))
+    for key, trainable in (("D", state.d), ("G", state.g)):
+        assert metrics[f"{key}/gradient_norm"].isfinite()
+        assert equal(before[key], copies(trainable.network)) == (key == name)
+        assert int(trainable.skipped) == metrics[f"{key}/skipped"] == (key == name)
+    assert state.images == 4  # shown all the same
+
+
+# ---- what a trainer does around the step -----------------------------------------------------------------
+
+
+def adam_steps(state):
+    parts = state.tensors()
+    moments = {**parts["optimizer_g"], **parts["optimizer_d"]}
+    (count,) = {int(value) for name, value in moments.items() if name.endswith("/step")}
+    return count
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_moments_are_forgotten_when_a_phase_begins_if_configured_and_at_no_other_time(reset):
+    state, counts = state_of(), []
+    for index in (0, 0, 1, 1, 1):
+        step(state, phase_at(8, index=index), reset_at_phase=reset)
+        counts.append(adam_steps(state))
+    assert counts == ([1, 2, 1, 2, 3] if reset else [1, 2, 3, 4, 5])
+
+
+def test_a_resumed_phase_keeps_its_moments():
+    """The phase of the last update is part of the state."""
+    state, other = state_of(), state_of(seed=1)
+    step(state, phase_at(8, index=2))
+    other.load_tensors(state.tensors())
+    other.images, other.phase_index = state.images, state.phase_index
+    step(other, phase_at(8, index=2), reset_at_phase=True)
+    assert adam_steps(other) == 2
+
+
+class Recorded(GradientReducer):
+    """Notes the calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def begin_step(self, phase, images):
+        self.calls.append((phase.index, images))
+
+    def accumulate(self, trainable, loss, batch):
+        self.calls.append(batch)
+        super().accumulate(trainable, loss, batch)
+
+
+def test_the_reducer_is_told_of_each_step_before_it_gets_gradients():
+    """The phase and the images shown before; then a gradient per micro-batch, of D and of G."""
+    state, reducer = state_of(), Recorded()
+    for index in (4, 5):
+        step(state, phase_at(8, index=index), reducer=reducer, micro_batch_sizes={(8, 4): 4})
+    assert reducer.calls == [(4, 0), 4, 4, (5, 4), 4, 4]
+    reducer.calls.clear()
+    step(state, phase_at(8, index=5, batch=8), reducer=reducer, micro_batch_sizes={(8, 8): 4, (16, 8): 2, (8, 4): 1})
+    assert reducer.calls == [(5, 8), 8, 8, 8, 8]
+
+
+def test_a_step_of_a_part_of_the_batch_has_the_random_numbers_of_its_images():
+    state, latents = state_of(), []
+    state.g.network.register_forward_pre_hook(lambda network, arguments: latents.append(arguments[0].clone()))
+    mine = torch.tensor([1, 3])
+    step(state, reals=reals_at(count=2), indices=lambda batch: mine if batch == 4 else None)
+    rng = StepRng(0, 0, CPU)
+    assert torch.equal(latents[0], rng.normal("d_latents", 4, 6)[mine])
+    assert torch.equal(latents[1], rng.normal("g_latents", 4, 6)[mine])

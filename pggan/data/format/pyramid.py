@@ -33,12 +33,6 @@ def pyramid_bytes(images: int, resolution: int, channels: int) -> int:
     return images * channels * sum(level * level for level in levels_up_to(resolution))
 
 
-def require_new(destination: Path) -> None:
-    """Raise a UserError if there is anything at `destination`."""
-    if os.path.lexists(destination):
-        raise UserError(f"{destination} exists already.", "Choose another name, or remove it first.")
-
-
 class ImagePyramid:
     """A dataset opened for reading: `read` gives any images at any level.
 
@@ -49,9 +43,14 @@ class ImagePyramid:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        content = _index_content(self.path)
         try:
+            content = (self.path / INDEX_FILE).read_bytes()
             index = parse_index(content)
+        except OSError as error:
+            raise UserError(
+                f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror}).",
+                f"Prepare one with `pggan prepare source=FOLDER dest={self.path}`.",
+            ) from error
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
         self._index = index
@@ -129,10 +128,9 @@ class ImagePyramid:
 
     def _read_labels(self, stored: StoredFile) -> NDArray[np.int64]:
         labels = np.fromfile(self.path / stored.file, dtype="<i8").astype(np.int64)
-        classes = len(self.class_names or [])
-        if labels.min() < 0 or labels.max() >= classes:
-            problem = f"{self.path / stored.file} holds a label outside 0..{classes - 1}."
-            raise UserError(problem, PREPARE_AGAIN)
+        last = len(self.class_names or []) - 1
+        if labels.min() < 0 or labels.max() > last:
+            raise UserError(f"{self.path / stored.file} holds a label outside 0..{last}.", PREPARE_AGAIN)
         return labels
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
@@ -148,13 +146,3 @@ class ImagePyramid:
             starts = np.cumsum([0, *(shard.images for shard in stored[:-1])], dtype=np.int64)
             self._mapped[resolution] = maps, starts
         return self._mapped[resolution]
-
-
-def _index_content(directory: Path) -> bytes:
-    try:
-        return (directory / INDEX_FILE).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{directory} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror}).",
-            f"Prepare one with `pggan prepare source=FOLDER dest={directory}`.",
-        ) from error

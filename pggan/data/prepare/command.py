@@ -1,5 +1,6 @@
 """`pggan prepare`: images to a dataset; every file checked, cropped and reduced, and the bad ones named."""
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pggan.config import PrepareConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid, require_new
+from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
 from pggan.data.prepare.checks import ValidationReport, examine, names_by_note
 from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
@@ -84,8 +85,8 @@ def prepare(
     Raises UserError for no usable image, for too little disk space, and with on_bad=stop for unusable files.
     """
     existing = existing_dataset(destination)
-    if existing is None:
-        require_new(destination)
+    if existing is None and os.path.lexists(destination):
+        raise UserError(f"{destination} exists already.", "Choose another name, or remove it first.")
     source = open_source(source) if isinstance(source, Path) else source
     interrupted = map(interrupted_dataset, attempts(destination))
     known = [found for found in (existing, *interrupted, *map(existing_dataset, reuse)) if found is not None]

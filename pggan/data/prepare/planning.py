@@ -16,7 +16,7 @@ from pggan.data.prepare.records import ExistingDataset, Recipe, Record, plan_dig
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks, face_side, read_landmarks
 from pggan.data.sources.image_file import CROPS, EXTENSIONS, MODES, BadImage, ImageHeader, Target, square_side
-from pggan.data.sources.labels import FOLDERS, class_names, class_of_each
+from pggan.data.sources.labels import class_names, class_of_each
 from pggan.data.sources.source import Entry, Source
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
@@ -200,15 +200,16 @@ def _unfit(name: str, resolution: int, options: Options, faces: dict[str, Landma
 
 
 def _top_level(max_resolution: int | None, sides: Collection[int]) -> int:
+    """The resolution of the top level, given what the files can serve.  Raises UserError if it is too much."""
     usable = [side for side in sides if side >= SMALLEST_RESOLUTION]
     if not usable:  # every image is about to be refused, so it does not matter
         return SMALLEST_RESOLUTION
     if max_resolution is None:
-        return _power_of_two_up_to(min(usable))
+        return 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
     if max_resolution > max(usable):
         raise UserError(
             f"max_resolution={max_resolution} is too much: the largest image allows {max(usable)} pixels.",
-            f"Choose max_resolution={_power_of_two_up_to(max(usable))} or less.",
+            f"Choose max_resolution={1 << (max(usable).bit_length() - 1)} or less.",
         )
     return max_resolution
 
@@ -230,15 +231,11 @@ def _common_channels(channels: Sequence[int]) -> int:
     return 1 if set(counts) == {1} else 3
 
 
-def _power_of_two_up_to(side: int) -> int:
-    return 1 << (side.bit_length() - 1)
-
-
 def _classes(labels: bool | str, source: Source, good: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """The names of all classes, and the number of the class of each good image, by its name."""
     if labels is False:
         return None, {}
-    classes = class_of_each(FOLDERS if labels is True else str(labels), str(source.description["name"]), good)
-    names = class_names([classes[entry.name] for entry in good])
+    classes = class_of_each(labels, str(source.description["name"]), good)
+    names = class_names(list(classes.values()))
     numbers = {name: number for number, name in enumerate(names)}
-    return names, {entry.name: numbers[classes[entry.name]] for entry in good}
+    return names, {name: numbers[of_image] for name, of_image in classes.items()}

@@ -16,14 +16,8 @@ from pggan.data.sources.image_file import Loaded
 from pggan.data.sources.npy import MAGIC
 from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 
-COMPRESSED_TARS = {
-    ".gz": gzip.open,
-    ".tgz": gzip.open,
-    ".bz2": bz2.open,
-    ".tbz2": bz2.open,
-    ".xz": lzma.open,
-    ".txz": lzma.open,
-}
+OPENERS = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (kind, f"t{kind}")}
 ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
 LARGEST_MEMBER_BYTES = 64_000_000  # of an archive
 LARGEST_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
@@ -64,20 +58,14 @@ class ZipSource(Source):
                 members = archive.infolist()
         except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise _unreadable(self.path, error) from error
-        found = [
-            Entry(
-                member.filename,
-                f"{member.file_size}-{member.CRC}",
-                member.file_size,
-                ZipMember(self.path, index, self.path / member.filename.lstrip("/")),
-                _member_problem(member.filename, member.file_size, LARGEST_MEMBER_BYTES)
-                or ("encrypted" if member.flag_bits & 1 else None),
-                first_folder(member.filename),
-            )
-            for index, member in enumerate(members)
-            if not member.is_dir() and is_image_name(member.filename)
-        ]
-        return _unique(found)
+        found = []
+        for number, member in enumerate(members):
+            if not member.is_dir() and is_image_name(member.filename):
+                file = ZipMember(self.path, number, self.path / member.filename.lstrip("/"))
+                stamp = f"{member.file_size}-{member.CRC}"
+                problem = "encrypted" if member.flag_bits & 1 else None
+                found.append(Entry(member.filename, stamp, member.file_size, file, problem))
+        return _checked(found, LARGEST_MEMBER_BYTES)
 
 
 class TarMember(NamedTuple):
@@ -105,27 +93,15 @@ class TarSource(Source):
 
     def entries(self) -> list[Entry]:
         """All image files, sorted by name.  Raises UserError for what is no tar archive, or a damaged one."""
-        largest = LARGEST_PACKED_BYTES if self._unpack else LARGEST_MEMBER_BYTES
         status = self.path.stat()
         found = []
         for member, _ in self._members():
-            if member.isdir() or not is_image_name(member.name):
-                continue
-            problem = _member_problem(member.name, member.size, largest)
-            stamp = f"{member.size}-{member.mtime}-{member.offset_data}-{status.st_size}-{status.st_mtime_ns}"
-            name = self.path / member.name.lstrip("/")
-            file = TarMember(self.path, member.offset_data, member.size, name)
-            found.append(
-                Entry(
-                    member.name,
-                    stamp,
-                    member.size,
-                    file,
-                    problem or (None if member.isreg() else "not a regular file"),
-                    first_folder(member.name),
-                )
-            )
-        return _unique(found)
+            if not member.isdir() and is_image_name(member.name):
+                file = TarMember(self.path, member.offset_data, member.size, self.path / member.name.lstrip("/"))
+                stamp = f"{member.size}-{member.mtime}-{member.offset_data}-{status.st_size}-{status.st_mtime_ns}"
+                problem = None if member.isreg() else "not a regular file"
+                found.append(Entry(member.name, stamp, member.size, file, problem))
+        return _checked(found, LARGEST_PACKED_BYTES if self._unpack else LARGEST_MEMBER_BYTES)
 
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries with their content, where the archive is compressed; in the order of the archive."""
@@ -176,15 +152,19 @@ class _LimitedReads(io.RawIOBase):
         return self._file.tell()
 
 
-def _member_problem(name: str, size: int, largest: int) -> str | None:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        return "a name that leads out of the archive"
-    return f"larger than {largest // 10**6} MB" if size > largest else None
+def _checked(entries: list[Entry], largest: int) -> list[Entry]:
+    """The members of an archive sorted by name, with their classes and what is wrong with their names and sizes.
 
-
-def _unique(entries: list[Entry]) -> list[Entry]:
-    """Entries sorted by name; of several with one name the last one counts, as when an archive is unpacked."""
-    by_name = {entry.name: entry for entry in entries}
+    Of several members with one name the last one counts, as when an archive is unpacked.
+    """
+    by_name = {}
+    for entry in entries:
+        path, problem = PurePosixPath(entry.name), entry.problem
+        if path.is_absolute() or ".." in path.parts:
+            problem = "a name that leads out of the archive"
+        elif entry.size > largest:
+            problem = f"larger than {largest // 10**6} MB"
+        by_name[entry.name] = entry._replace(problem=problem, label=first_folder(entry.name))
     return [by_name[name] for name in sorted(by_name)]
 
 

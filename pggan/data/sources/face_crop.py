@@ -5,6 +5,7 @@ Source: the geometry of FFHQ (Karras et al. 2019, appendix A; CelebA-HQ's in Kar
 
 import json
 import re
+from collections.abc import Iterator
 from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,8 +59,7 @@ def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
 
     What lies outside the photograph is mirrored from inside, blurred and faded to the median colour with distance.
     """
-    square = face_square(landmarks)
-    side = float(np.hypot(*(square[3] - square[0])))
+    square, side = face_square(landmarks), face_side(landmarks)
     if side > LARGEST_SIDES * max(pixels.shape):
         raise ValueError("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
@@ -136,7 +136,7 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     """
     try:
         text = path.read_text()
-        found = _from_json(json.loads(text)) if text.lstrip().startswith("{") else _from_lines(text)
+        found = {name: landmarks_from(points) for name, points in _points(text)}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(
             f"landmarks={path} can't be read: {error}.",
@@ -147,28 +147,21 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     return found
 
 
-def _from_json(content: dict[str, Any]) -> dict[str, Landmarks]:
-    found = {}
-    for name, entry in content.items():
-        if isinstance(entry, dict):
-            wild = entry["in_the_wild"]
-            found[str(wild["file_path"])] = landmarks_from(wild["face_landmarks"])
-        else:
-            found[name] = landmarks_from(entry)
-    return found
-
-
-def _from_lines(text: str) -> dict[str, Landmarks]:
-    found = {}
+def _points(text: str) -> Iterator[tuple[str, Any]]:
+    """The names of files and the points of each."""
+    if text.lstrip().startswith("{"):
+        for name, entry in json.loads(text).items():
+            wild = entry["in_the_wild"] if isinstance(entry, dict) else None
+            yield (name, entry) if wild is None else (str(wild["file_path"]), wild["face_landmarks"])
+        return
     for line in text.splitlines():
         name, *numbers = re.split(r"[\s,]+", line.strip())
         if len(numbers) == 10 and all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers):
-            found[name] = landmarks_from(np.array(numbers, float).reshape(5, 2).tolist())
-    return found
+            yield name, np.array(numbers, float).reshape(5, 2)
 
 
-def landmarks_from(points: list[list[float]]) -> Landmarks:
-    """4, 5 or 68 points as landmarks.  Raises ValueError for another number, or what is no number."""
+def landmarks_from(points: Any) -> Landmarks:
+    """4, 5 or 68 points [x, y] as landmarks.  Raises ValueError for any other number of points, NaN or infinity."""
     array = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")

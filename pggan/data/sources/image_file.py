@@ -133,13 +133,11 @@ def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | No
 
     `landmarks`: of the face, in pixels of the upright image; for crop=face.
     """
-    with _opened(file) as image:
-        if isinstance(image, ArrayHeader):
-            pixels = array_pixels(image)
-            pixels = pixels if pixels.shape[2] == target.channels else _converted(to_pil(pixels), target.channels)
-        else:
-            pixels = _decoded(image, target.channels)
     path = _path(file)
+    with _opened(file) as image:
+        pixels = array_pixels(image) if isinstance(image, ArrayHeader) else _decoded(image, target.channels)
+        if pixels.shape[2] != target.channels:
+            pixels = _converted(to_pil(pixels), target.channels)
     if target.crop == "face":
         return _aligned(path, pixels, target.resolution, landmarks)
     if square_side(pixels.shape[1], pixels.shape[0], target.crop, target.keep) < target.resolution:

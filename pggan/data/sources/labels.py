@@ -9,29 +9,25 @@ from typing import Any
 from pggan.core.errors import UserError
 from pggan.data.sources.source import Entry
 
-FOLDERS = "folders"
 
+def class_of_each(labels: bool | str, source: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """The class of every entry, by its name.  Raises UserError when an image has none.
 
-def class_of_each(wanted: str, source: str, entries: Sequence[Entry]) -> dict[str, str]:
-    """The class of every entry, by its name.
-
-    wanted: "folders" (what the source itself says), or the path of a JSON or CSV file.
-    `source` names it in the message.  Raises UserError when an image has none.
+    labels: True (what the source itself says), or the path of a JSON or CSV file; source: its name in messages.
     """
-    if wanted != FOLDERS:
-        listed = read_labels(Path(wanted))
-        missing = [entry.name for entry in entries if entry.name not in listed]
-        if missing:
-            raise UserError(
-                f"labels={wanted} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
-                "Names are paths below the source, with slashes.",
-            )
-        return listed
-    classes = {entry.name: entry.label for entry in entries if entry.label is not None}
-    if len(classes) < len(entries):
+    listed = None if labels is True else read_labels(Path(str(labels)))
+    found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
+    classes = {name: label for name, label in found.items() if label is not None}
+    missing = [name for name in found if name not in classes]
+    if missing and listed is None:
         raise UserError(
-            f"{len(entries) - len(classes)} images are directly in {source}, so they have no class.",
+            f"{len(missing)} images are directly in {source}, so they have no class.",
             "Move each into a sub-folder named after its class, or take labels=false.",
+        )
+    if missing:
+        raise UserError(
+            f"labels={labels} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
+            "Names are paths below the source, with slashes.",
         )
     return classes
 

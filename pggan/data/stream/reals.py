@@ -1,4 +1,4 @@
-"""Real images for a training step: which ones, mirrored, in range, faded."""
+"""Real images for a training step: chosen, mirrored, brought to [-1, 1] and faded."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,7 +26,7 @@ def epoch_order(seed: int, epoch: int, count: int) -> Indices:
 
 
 def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
-    """Which of `count` images are shown as numbers `images` … `images + batch - 1`; each once per epoch."""
+    """Which of `count` images are shown as numbers `images` … `images + batch - 1`; each once per epoch.  int64 [N]."""
     first, last = images // count, (images + batch - 1) // count
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
@@ -73,7 +73,7 @@ class RealStream:
         self._on_device: dict[int, slice | Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The images shown next, at the resolution and alpha of `phase`; those of this stream's positions.
+        """The images shown next at the resolution and alpha of `phase`, at this stream's positions of the batch.
 
         On a CPU their memory is used again by the next call.
         """
@@ -97,11 +97,12 @@ class RealStream:
         return Request(phase.resolution, indices[self._indices(phase.batch)])
 
     def _positions(self, batch: int) -> slice | Tensor:
-        """The positions that this stream gives; on the device, which would be waited for if they weren't."""
+        """The positions that this stream gives, copied to the device once because each copy waits for it."""
         if batch not in self._on_device:
             indices = self._indices(batch)
-            on_device = indices if isinstance(indices, slice) else torch.from_numpy(indices).to(self.device)
-            self._on_device[batch] = on_device
+            self._on_device[batch] = (
+                indices if isinstance(indices, slice) else torch.from_numpy(indices).to(self.device)
+            )
         return self._on_device[batch]
 
     def _one_hot(self, indices: Tensor) -> Tensor:

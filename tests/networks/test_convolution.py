@@ -8,8 +8,9 @@ from pggan.core.architecture import Geometry
 from pggan.networks.convolution import (
     DIRECT,
     IM2COL,
+    MATMUL,
     NATIVE,
-    PRODUCT,
+    POINTWISE,
     WINOGRAD,
     Method,
     convolution,
@@ -20,7 +21,7 @@ from pggan.networks.convolution import (
 )
 from pggan.networks.numerics import ComputeOptions
 
-METHODS = {"native": NATIVE, "direct": DIRECT, "columns": IM2COL, "winograd": WINOGRAD}
+METHODS = {"native": NATIVE, "direct": DIRECT, "im2col": IM2COL, "winograd": WINOGRAD}
 
 
 def normal(*shape, seed=0):
@@ -41,8 +42,8 @@ def by_definition(x, kernel, bias, geometry):
 def test_a_method_is_the_definition(name, geometry, layout):
     method = METHODS[name]
     x, kernel, bias = normal(3, 5, 8, 16), normal(7, 5, 3, 3, seed=1), normal(7, seed=2)
-    prepared = method.cached_weights(kernel, geometry, 0.3)
-    found = convolution(x.contiguous(memory_format=layout), prepared, bias, method, geometry)
+    transformed = method.transform(kernel, geometry, 0.3)
+    found = convolution(x.contiguous(memory_format=layout), transformed, bias, method, geometry)
     torch.testing.assert_close(found, by_definition(x, 0.3 * kernel, bias, geometry), atol=1e-11, rtol=0)
 
 
@@ -51,10 +52,10 @@ def test_a_method_is_the_definition(name, geometry, layout):
 def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry):
     method, found = METHODS[name], []
     direction = normal(2, 3, 8, 8, seed=4)
-    for way in ("definition", "method"):
+    for variant in ("definition", "method"):
         x, kernel, bias = (t.requires_grad_() for t in (normal(2, 3, 8, 8), normal(4, 3, 3, 3, seed=1), normal(4)))
-        if way == "method":
-            y = convolution(x, method.cached_weights(kernel, geometry, 1.0), bias, method, geometry)
+        if variant == "method":
+            y = convolution(x, method.transform(kernel, geometry, 1.0), bias, method, geometry)
         else:
             y = by_definition(x, kernel, bias, geometry)
         first = torch.autograd.grad(y.tanh().square().sum(), (x, kernel, bias), create_graph=True)
@@ -65,42 +66,13 @@ def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry
 
 
 @pytest.mark.parametrize("geometry", Geometry)
-@pytest.mark.parametrize("name", ["direct", "columns", "winograd"])
+@pytest.mark.parametrize("name", ["direct", "im2col", "winograd"])
 def test_forward_derivatives_are_those_of_the_definition(name, geometry):
     method = METHODS[name]
     x, tangent, kernel, bias = normal(2, 3, 8, 8), normal(2, 3, 8, 8, seed=5), normal(4, 3, 3, 3, seed=1), normal(4)
-    prepared = method.cached_weights(kernel, geometry, 1.0)
-    _, found = torch.func.jvp(lambda x: convolution(x, prepared, bias, method, geometry), (x,), (tangent,))
+    transformed = method.transform(kernel, geometry, 1.0)
+    _, found = torch.func.jvp(lambda x: convolution(x, transformed, bias, method, geometry), (x,), (tangent,))
     torch.testing.assert_close(found, by_definition(tangent, kernel, None, geometry), atol=1e-11, rtol=0)
-
-
-def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
-    x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
-    made, results = WINOGRAD.cached_weights(kernel, Geometry.same, 1.0), []
-    for chunk in (1, 2000, 2**21):
-        monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
-        results.append(
-            (
-                WINOGRAD.convolve(x, made, None, Geometry.same),
-                WINOGRAD.input_gradient(gradient, made, Geometry.same),
-                WINOGRAD.kernel_gradient(x, gradient, Geometry.same),
-            )
-        )
-    for one, other in ((results[0], results[2]), (results[1], results[2])):
-        for found, expected in zip(one, other, strict=True):
-            torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
-
-
-def test_rounding_of_winograds_method_stays_near_that_of_the_direct_one():
-    x, kernel = normal(4, 256, 16, 16), normal(256, 256, 3, 3, seed=1)
-    exact = F.conv2d(x, kernel, padding=1)
-    errors = []
-    for method in (NATIVE, WINOGRAD):
-        made = method.cached_weights(kernel.float(), Geometry.same, 1.0)
-        found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
-        errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
-    assert errors[0] < 1e-6
-    assert errors[1] < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -122,8 +94,8 @@ def test_each_shape_gets_the_method_that_is_fastest_for_it(shape, kernel, geomet
 
 
 def test_methods_differ_even_where_they_share_their_functions():
-    """Recordings and compiled passes are kept by stage, and a stage holds its method."""
-    assert len({NATIVE, DIRECT, IM2COL, WINOGRAD}) == 4
+    """Captured and compiled steps are kept by their options, which hold a method."""
+    assert len({NATIVE, DIRECT, IM2COL, WINOGRAD, MATMUL, POINTWISE}) == 6
     assert ComputeOptions(method=NATIVE) != ComputeOptions(method=DIRECT)
 
 
@@ -166,7 +138,7 @@ def test_gradients_of_dense_layers_come_in_the_layout_of_the_kernel():
         assert gradient.is_contiguous()
 
 
-@pytest.mark.parametrize("base", [DIRECT, IM2COL, WINOGRAD, PRODUCT], ids=lambda method: method.name)
+@pytest.mark.parametrize("base", [DIRECT, IM2COL, WINOGRAD, MATMUL], ids=lambda method: method.name)
 def test_gradients_of_images_alone_take_no_work_for_kernels(base):
     """Neither in the first derivative; nor do they change the second one, which the kernels are part of."""
     asked = []
@@ -175,14 +147,14 @@ def test_gradients_of_images_alone_take_no_work_for_kernels(base):
         asked.append(1)
         return base.kernel_gradient(*given)
 
-    method = Method(base.name, base.prepared, base.convolve, base.input_gradient, kernel_gradient)
+    method = Method(base.name, base.transform, base.convolve, base.input_gradient, kernel_gradient)
     found = []
     for alone in (False, True):
-        x, kernel, bias = dense_layer() if base is PRODUCT else (normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(4))
+        x, kernel, bias = dense_layer() if base is MATMUL else (normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(4))
         kernel.requires_grad_()
         x.requires_grad_()
         bias.requires_grad_()
-        y = convolution(x, base.cached_weights(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
+        y = convolution(x, base.transform(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
         asked.clear()
         if alone:
             with input_gradients_only():

@@ -1,0 +1,146 @@
+"""Variants of the step take turns, and each step is waited for."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from pggan.bench.steps import Steps, phase_of, projected_hours
+from pggan.bench.variants import TrainerVariant, Variant
+from pggan.cli.compose import compose
+from pggan.config import BenchConfig, Precision, TrainerConfig
+from pggan.core.rng import StepRng
+from pggan.core.validation import validated
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.device_rates import Rates
+from pggan.training.fake_step import FakeStep, StepCost
+from tests.definitions import WGAN_GP
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def config():
+    return validated(BenchConfig, compose("bench", ["model.fmap_max=8", "stages=8", "batch=4", "device=cpu"]))
+
+
+@pytest.fixture(scope="module")
+def make_steps(config):
+    """`Steps` of the given variants alone."""
+    steps = Steps(config, WGAN_GP, CPU, channels=3, log=print)
+
+    def with_variants(*variants, loss=WGAN_GP):
+        steps.loss, steps.variants = loss, {str(number): one for number, one in enumerate(variants)}
+        return steps
+
+    return with_variants
+
+
+@pytest.fixture
+def captured_variant(config, monkeypatch):
+    """A variant that captures its steps, and lists its notices."""
+    monkeypatch.setattr("pggan.training.build.captures_graphs", lambda *_: True)
+
+    def make(notices):
+        trainer = TrainerConfig(model=config.model, loss=config.loss, precision=Precision.fp32)
+        return TrainerVariant(trainer, config.model.architecture(8, 3, 0), CPU, notices.append)
+
+    return make
+
+
+def test_captured_steps_are_timed_from_the_second_replay_on(make_steps, captured_variant, monkeypatch):
+    done = []
+
+    def capture(function):
+        done.append("captured")
+        return lambda: done.append("replayed"), function()
+
+    monkeypatch.setattr("pggan.training.cuda_graphs.capture", capture)
+    seconds = make_steps(captured_variant([])).measure(phase_of(8, 4), steps=2, warmup=0)
+    assert done == ["captured", "replayed", "replayed", "replayed"]  # the first replay is not timed
+    assert list(seconds) == ["0"]
+
+
+def test_a_failed_capture_is_reported_kept_for_its_stage_and_tried_again_at_the_next(
+    make_steps, captured_variant, monkeypatch
+):
+    def refuse(function):
+        raise RuntimeError("no such thing\nsecond line")
+
+    monkeypatch.setattr("pggan.training.cuda_graphs.capture", refuse)
+    notices = []
+    monkeypatch.setattr(FakeStep, "cost", lambda *_: StepCost(1, 1, 1, 1))
+    steps = make_steps(captured_variant(notices))
+    for _ in range(2):
+        seconds = steps.measure(phase_of(8, 4), steps=1, warmup=0)
+        row = steps.row(phase_of(8, 4), seconds, {"0": Rates(1e9, 1e9)})
+        assert row["notices"] == row["variants"]["0"]["notices"] == notices[-1:]
+    assert len(notices) == 2
+    assert all(notice.endswith("without CUDA graphs: no such thing") for notice in notices)
+
+
+class Recorder(Variant):
+    """Takes no step, but notes when it should, and how float32 numbers are multiplied then."""
+
+    layout = torch.contiguous_format
+
+    def __init__(self, precision, told):
+        super().__init__(precision, ComputeOptions(), CPU)
+        self.told = told
+
+    def begin(self):
+        self.told.append("begin")
+
+    def step(self, phase, reals, rng):
+        self.told.append((self.precision, rng.images))
+
+
+def test_variants_take_turns_and_every_round_has_one_update_with_penalties(make_steps, monkeypatch):
+    told = []
+    monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: told.append(precision))
+    full, short = Precision.fp32, Precision.tf32
+    lazy = dataclasses.replace(WGAN_GP, reg_interval=2)
+    steps = make_steps(Recorder(full, told), Recorder(short, told), loss=lazy)
+    steps.measure(phase_of(8, 4), steps=1, warmup=1)
+    turns = [[full, (full, n), (full, n + 4), short, (short, n), (short, n + 4)] for n in (0, 8)]
+    assert told == ["begin", "begin", *turns[0], *turns[1]]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_a_round_is_timed_until_the_device_has_finished_it(make_steps, monkeypatch, kind):
+    """The clock stands still except while the device is waited for."""
+    now = [0.0]
+    device = torch.device(kind)
+
+    def wait(*_):
+        now[0] += 3.0
+
+    monkeypatch.setattr(torch.cuda if kind == "cuda" else torch.mps, "synchronize", wait)
+    monkeypatch.setattr("pggan.bench.steps.time.perf_counter", lambda: now[0])
+    steps = make_steps(variant := Recorder(Precision.fp32, []))
+    monkeypatch.setattr(steps, "device", device)
+    monkeypatch.setattr("pggan.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU))
+    assert steps._timed(variant, phase_of(8, 4), torch.zeros(4, 3, 8, 8), 0) == 3.0
+
+
+def test_only_one_function_waits_for_devices():
+    """A place of its own would forget one kind of device; what waits for CUDA alone is named here."""
+    waiting = {}
+    for folder in ("pggan", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            count = len(re.findall(r"torch\.(?:cuda|mps|xpu|accelerator)\.synchronize\(", path.read_text()))
+            if count:
+                waiting[path.relative_to(ROOT).as_posix()] = count
+    assert waiting.pop("pggan/core/devices.py") == 2
+    cuda_alone = {"pggan/training/cuda_graphs.py": 1, "pggan/checkpoints/write.py": 1}
+    assert waiting.items() <= cuda_alone.items()
+
+
+def test_hours_are_projected_for_a_schedule_whose_resolutions_were_all_measured(tiny_config):
+    schedule = tiny_config("schedule.total_images=150").schedule.build()  # 4 and 8 up to 96 images, then 16
+    rows = [{"resolution": side, "images_per_second": side / 4} for side in (4, 8, 16)]
+    assert projected_hours(schedule, rows) == pytest.approx((32 / 1 + 64 / 2 + 54 / 4) / 3600)
+    assert projected_hours(schedule, rows[:2]) is None

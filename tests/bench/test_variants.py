@@ -1,0 +1,47 @@
+"""The variants of the step that `pggan bench` compares."""
+
+import torch
+
+from pggan.bench.variants import Memory
+from pggan.cli.compose import compose
+from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.core.validation import validated
+
+
+def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto():
+    choices = ["modes=[graph,eager]", "convolutions=[auto,native]", "penalties=[jvp,auto]"]
+    variants = validated(BenchConfig, compose("bench", choices)).variants()
+    assert [name for name in variants if "graph" in name] == [
+        f"auto graph{convolution}{penalty}" for convolution in ("", " native") for penalty in (" jvp", "")
+    ]
+    assert len(variants) == 8
+    precision, compute = variants["auto graph native jvp"]
+    assert (precision, compute.convolution, compute.penalty) == (
+        Precision.auto,
+        ConvolutionMethod.native,
+        PenaltyPath.jvp,
+    )
+    assert (compute.cuda_graphs, variants["auto eager"][1].cuda_graphs) == (Switch.on, Switch.off)
+
+
+def test_memory_of_a_variant_leaves_out_what_others_hold(monkeypatch):
+    now, peak = {"bytes": 700}, {"bytes": 0}  # others hold 700
+
+    def allocate(size):
+        now["bytes"] += size
+        peak["bytes"] = max(peak["bytes"], now["bytes"])
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now["bytes"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak["bytes"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.update(now))
+    memory = Memory(torch.device("cuda"))
+    with memory.counted():
+        allocate(50)  # the state
+    allocate(1000)  # others again
+    with memory.counted():
+        allocate(30), allocate(-10)
+    assert (memory.held, memory.peak) == (70, 80)
+    allocate(-1000)
+    with memory.counted():
+        allocate(-20), allocate(25)
+    assert (memory.held, memory.peak) == (75, 80)

@@ -1,0 +1,92 @@
+"""The commands: a YAML and a schema each, with the same keys, and every key explained."""
+
+import re
+import tomllib
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pggan import config
+from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
+from pggan.cli.compose import compose
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+
+
+def keys_of_schema(schema, prefix=""):
+    for field in fields(schema):
+        if isinstance(field.type, type) and is_dataclass(field.type):
+            yield from keys_of_schema(field.type, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def has(values, key):
+    for part in key.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_every_command_has_exactly_the_keys_of_its_schema(command):
+    schema, values = getattr(config, command.schema), compose(command.name, [])
+    assert set(values) == {field.name for field in fields(schema)}
+    missing = [key for key in keys_of_schema(schema) if not has(values, key)]
+    assert not missing
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_every_command_has_a_module_and_an_example_of_itself(command):
+    assert find_spec(command.module)
+    assert command.example.startswith(f"pggan {command.name} ")
+    assert command.duty.endswith(".")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_key_that_a_file_introduces_is_explained(path):
+    lines = path.read_text().splitlines()
+    inherits = "defaults" in (yaml.safe_load(path.read_text()) or {}) and path.parent != CONFIGS
+    if inherits or path.parent.name == "experiment":  # a variation of a file that explains its keys
+        assert lines[0].startswith("#")
+        return
+    explained = False
+    for line in lines:
+        if line.startswith(("defaults:", "  - ", "name: ")):
+            continue
+        if re.match(r" *#", line):
+            explained = True
+        elif not line.strip():
+            explained = False
+        else:
+            assert explained, f"{path.name}: no comment above '{line.strip()}'"
+
+
+def test_choices_are_the_files_of_a_folder():
+    assert choices_of("gradients") == ["bf16", "dgc", "fp32"]
+    assert choices_of("nothing") == []
+
+
+def test_groups_include_those_of_a_command_whose_keys_it_has_too():
+    assert COMMANDS["train"].groups["loss"] == "wgan_gp"
+    assert COMMANDS["plan"].groups == COMMANDS["train"].groups
+    assert COMMANDS["sample"].groups == {}
+
+
+def test_an_argument_may_be_short_where_hydra_would_misread_it():
+    bench = COMMANDS["bench"]
+    assert bench.spelled_out("data=faces") == "data.path=faces"
+    assert bench.spelled_out("data.batches=3") == "data.batches=3"
+    assert bench.spelled_out("out=data=1") == "out=data=1"
+    assert COMMANDS["inspect"].spelled_out("data=faces") == "data=faces"
+
+
+def test_the_wheel_lists_every_package():
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pggan").rglob("__init__.py")}
+    assert listed == found | {"pggan.configs"}

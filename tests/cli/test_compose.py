@@ -1,0 +1,101 @@
+"""Composing: values of a command, typos and slips refused with what was meant."""
+
+import shutil
+
+import pytest
+
+from pggan.cli import commands
+from pggan.cli.compose import compose
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+
+
+@pytest.fixture
+def own_configs(tmp_path, monkeypatch):
+    """A copy of configs/, in which the commands are looked up."""
+    shutil.copytree(commands.CONFIGS, tmp_path / "configs")
+    monkeypatch.setattr(commands, "CONFIGS", tmp_path / "configs")
+    return tmp_path / "configs"
+
+
+def test_overrides_and_groups_are_composed_and_interpolations_resolved():
+    values = compose("train", ["loss=logistic", "schedule.learning_rate_g=0.5", "schedule.batch={8: 4}", "seed=7"])
+    assert values["loss"]["name"] == "logistic"
+    assert values["schedule"]["learning_rate_d"] == 0.5
+    assert values["schedule"]["batch"] == {8: 4}
+    assert values["seed"] == 7
+    assert "hydra" not in values
+    assert "experiment" not in values
+
+
+def test_an_experiment_changes_other_groups_and_overrides_come_last():
+    values = compose("train", ["experiment=demo", "schedule.batch=8"])
+    assert (values["loss"]["name"], values["name"], values["schedule"]["batch"]) == ("logistic", "demo", 8)
+
+
+TYPOS = {
+    "modle.latent_size=5": "model.latent_size",
+    "+model.latnet_size=5": "model.latent_size",
+    "++model.latnet_size=5": "model.latent_size",
+    "schedule.bach=5": "schedule.batch",
+    "schedule.bach={4: 5}": "schedule.batch",
+    "sead=1": "seed",
+    "loss=wgangp": "wgan_gp",
+    "+loss.gp_referense=native": "loss.gp_reference",
+    "experiment=dmo": "demo",
+    "data=avatar": "avatars",
+    "~sead": "seed",
+}
+
+
+@pytest.mark.parametrize(("typo", "meant"), TYPOS.items())
+def test_a_typo_is_refused_with_the_nearest_valid_name(typo, meant, capsys, tmp_path):
+    assert main(["train", "data.path=nowhere", f"run_dir={tmp_path / 'run'}", typo]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("Error: ")
+    assert f"'{meant}'" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_typo_in_a_yaml_file_is_refused(own_configs, capsys):
+    with (own_configs / "model" / "paper.yaml").open("a") as file:
+        file.write("fmap_maximum: 3\n")
+    assert main(["train", "data.path=nowhere"]) == 2
+    assert "'model.fmap_maximum'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["defaults: [override /lss: logistic]", "defaults: [/loss: logistic]", "- a", "checkpoint: [1, 2]", "a: [1"]
+)
+def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, capsys):
+    (own_configs / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    assert main(["train", "experiment=mine", "data.path=nowhere"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Error: ")
+    assert "nowhere" not in shown
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("schedule.batch.8=4", "'schedule.batch={8: …}'"),
+        ("data.path=a=b (1)", "quote"),
+        ("seed", "key=value"),
+        ("devices=cray", "auto"),
+        ("data.path=nowhere", "nowhere"),
+        ("loss=3", "Valid names: logistic"),
+    ],
+)
+def test_other_slips_are_refused_with_advice(argument, hint, capsys):
+    assert main(["train", "data.path=nowhere", argument]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["${oc.env:HOME}", "a${oc.env:HOME}b", "[1,'${oc.env:HOME}']", "{a: {b: '${x:1}'}}"])
+def test_a_value_that_asks_for_more_than_another_key_is_refused(value):
+    with pytest.raises(UserError, match="Write the value itself"):
+        compose("train", [f"+loss.extra={value}"])
+
+
+def test_a_value_may_be_that_of_another_key():
+    assert compose("train", ["seed=5", "run_dir=outputs/${name}-${seed}"])["run_dir"] == "outputs/default-5"

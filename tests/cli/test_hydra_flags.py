@@ -1,0 +1,84 @@
+"""Hydra's own flags: --cfg, --multirun, --config-dir."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pggan.cli.commands import COMMANDS
+from pggan.cli.hydra_flags import FLAGS, _config_folder, _job_settings
+from pggan.cli.main import main
+from pggan.core.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_cfg_job_prints_the_composed_configuration(capsys):
+    assert main(["train", "schedule.batch={8: 4}", "--cfg", "job", "seed=7"]) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
+    assert values["schedule"]["batch"] == {8: 4}
+    assert values["seed"] == 7
+    assert values["loss"]["gp_reference"] == "official"
+
+
+@pytest.fixture
+def own_folder(tmp_path):
+    """A folder with an experiment of one's own."""
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\ndefaults:\n  - override /loss: logistic\nloss:\n  gamma: 7.0\n")
+    return tmp_path / "own"
+
+
+def test_multirun_trains_one_run_per_value_also_with_an_experiment_of_ones_own(own_folder, tiny_overrides, tmp_path):
+    words = ["--multirun", "-cd", str(own_folder), *tiny_overrides, "experiment=mine", "schedule.total_images=8"]
+    result = train(*words, "seed=1,2", f"run_dir={tmp_path}/seed-${{seed}}", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for seed in (1, 2):
+        values = yaml.safe_load((tmp_path / f"seed-{seed}" / "config.yaml").read_text())
+        assert (values["seed"], values["loss"]["gamma"]) == (seed, 7.0)
+        assert (tmp_path / f"seed-{seed}" / "generator.safetensors").is_file()
+
+
+@pytest.mark.parametrize("flag", [("--config-dir", "{}"), ("-cd", "{}"), ("--config-dir={}",)])
+def test_experiments_can_lie_in_a_folder_of_ones_own(flag, own_folder, capsys):
+    words = [word.format(own_folder) for word in flag]
+    assert main(["train", *words, "experiment=mine", "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["loss"]["gamma"] == 7.0
+    for mistake, hint in {"experiment=mime": "'mine'", "experiment=mine loss.gama=1": "'loss.gamma'"}.items():
+        assert main(["train", *words, *mistake.split()]) == 2
+        assert hint in capsys.readouterr().err
+
+
+def test_the_folder_is_found_in_all_forms():
+    for flags in (["--config-dir", "own"], ["-m", "-cd", "own"], ["--config-dir=own", "-m"], ["--config-dir=own"]):
+        assert _config_folder(flags) == "own"
+    assert _config_folder(["--multirun", "--cfg", "job"]) is None
+    assert _config_folder(["--config-dir=a=b"]) == "a=b"
+    assert "--config-dir" in FLAGS
+
+
+def test_keys_are_given_without_dashes(capsys):
+    assert main(["train", "--seed=3"]) == 2
+    assert "Leave out the dashes: seed=3" in capsys.readouterr().err
+
+
+def test_jobs_that_are_queued_again_need_a_run_directory(monkeypatch):
+    train_command, slurm = COMMANDS["train"], "hydra/launcher=submitit_slurm"
+    assert _job_settings(train_command, ["seed=1"]) == []
+    with pytest.raises(UserError, match="run_dir="):
+        _job_settings(train_command, [slurm])
+    monkeypatch.setattr("pggan.cli.hydra_flags.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="not installed"):
+        _job_settings(train_command, [slurm, "run_dir=x"])
+    monkeypatch.setattr("pggan.cli.hydra_flags.find_spec", lambda name: object())
+    assert _job_settings(train_command, [slurm, "run_dir=x"]) == ["hydra.launcher.max_num_timeout=1000"]
+    assert _job_settings(train_command, ["hydra/launcher=submitit_local", "run_dir=x"]) == []
+    assert _job_settings(COMMANDS["sample"], [slurm]) == ["hydra.launcher.max_num_timeout=1000"]

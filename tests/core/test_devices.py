@@ -1,0 +1,115 @@
+"""Which devices a choice means, with and without CUDA devices in this machine."""
+
+import pytest
+import torch
+
+from pggan.core import devices
+from pggan.core.cpu import available_cores, threads_per_rank
+from pggan.core.devices import choose_device, count_devices, device_of_rank
+from pggan.core.errors import UserError
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Let torch find so many CUDA devices, and Apple's MPS or not."""
+
+    def make(cuda=0, mps=False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    make()
+    return make
+
+
+def test_auto_takes_cuda_then_mps_then_the_cpu(machine):
+    assert choose_device("auto").type == "cpu"
+    machine(mps=True)
+    assert choose_device("auto").type == "mps"
+    machine(cuda=1, mps=True)
+    assert choose_device("auto").type == "cuda"
+    for name in ("cpu", "cuda", "mps"):
+        assert choose_device(name).type == name
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "tpu", "cuda:1", ""])
+def test_a_device_that_is_not_here_is_refused_with_its_key(machine, name):
+    with pytest.raises(UserError, match=f"device={name}.*\n.*auto, or one of cpu"):
+        choose_device(name, "device")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "choice", "expected"),
+    [
+        (0, "auto", ("cpu", 1)),
+        (4, "auto", ("cuda", 4)),
+        (4, "cuda", ("cuda", 1)),
+        (4, "3", ("cuda", 3)),
+        (4, "4", ("cuda", 4)),
+        (4, "cpu", ("cpu", 1)),
+        (4, "cpu:8", ("cpu", 8)),
+        (0, "cpu:2", ("cpu", 2)),
+    ],
+)
+def test_a_choice_is_so_many_devices(machine, cuda, choice, expected):
+    machine(cuda=cuda)
+    assert count_devices(choice) == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        ("3", "this machine has 2 CUDA devices.*\n.*cpu:3"),
+        ("0", "auto, cpu, cuda, mps, N"),
+        ("cpu:0", "auto, cpu, cuda, mps, N"),
+        ("cpu:", "Take auto"),
+        ("cpu:x", "Take auto"),
+        ("cuda:1", "auto, cpu, cuda, mps, N"),
+        (":2", "auto, cpu, cuda, mps, N"),
+        ("-1", "Take auto"),
+        ("many", "Take auto"),
+    ],
+)
+def test_what_is_no_choice_of_devices_is_refused(machine, choice, hint):
+    machine(cuda=2)
+    with pytest.raises(UserError, match=f"devices={choice}(?s:.)*{hint}"):
+        count_devices(choice)
+
+
+def test_ranks_get_a_device_each_and_share_the_cpu(machine):
+    assert device_of_rank("cpu", 5, 8) == torch.device("cpu")
+    assert device_of_rank("auto", 1, 3) == torch.device("cpu")
+    assert device_of_rank("cpu:3", 1, 3) == torch.device("cpu")
+    machine(cuda=3)
+    assert device_of_rank("auto", 2, 3) == torch.device("cuda", 2)
+    assert device_of_rank("cuda", 1, 2) == torch.device("cuda", 1)
+    assert device_of_rank("3", 0, 3) == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("choice", "ranks"), [("auto", 4), ("cuda", 4), ("2", 3), ("3", 2), ("cpu:2", 3), ("cpu:3", 2)]
+)
+def test_more_ranks_than_devices_and_other_numbers_than_asked_for_are_refused(machine, choice, ranks):
+    machine(cuda=3)
+    with pytest.raises(UserError, match=f"{ranks} ranks were started"):
+        device_of_rank(choice, 0, ranks)
+
+
+def test_ranks_share_the_cores_unless_elastic(monkeypatch):
+    cores = available_cores()
+    assert cores >= 1
+    monkeypatch.setattr("pggan.core.cpu.available_cores", lambda: 8)
+    assert [threads_per_rank(ranks, elastic=False) for ranks in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
+    assert {threads_per_rank(ranks, elastic=True) for ranks in (1, 2, 8)} == {1}
+
+
+def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
+    meminfo = tmp_path / "meminfo"
+    monkeypatch.setattr(devices, "Path", lambda name: meminfo)
+    assert devices.free_memory(torch.device("cpu")) is None  # no such file, as on macOS
+    meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 3000 kB\n")
+    assert devices.free_memory(torch.device("cpu")) == 3000 * 1024
+    assert devices.free_memory(torch.device("cpu"), 3) == 1000 * 1024
+    meminfo.write_text("MemTotal: 9000 kB\n")
+    assert devices.free_memory(torch.device("cpu")) is None

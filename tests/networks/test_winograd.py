@@ -1,0 +1,49 @@
+"""Winograd's convolution: its rounding, and batches in chunks.  That it is a convolution: test_convolution.py."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from pggan.core.architecture import Geometry
+from pggan.networks import winograd
+from pggan.networks.convolution import NATIVE, WINOGRAD, convolution
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
+    x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
+    made, results = WINOGRAD.transform(kernel, Geometry.same, 1.0), []
+    for chunk in (1, 2000, 2**21):
+        monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
+        results.append(
+            (
+                WINOGRAD.convolve(x, made, None, Geometry.same),
+                WINOGRAD.input_gradient(gradient, made, Geometry.same),
+                WINOGRAD.kernel_gradient(x, gradient, Geometry.same),
+            )
+        )
+    for one, other in ((results[0], results[2]), (results[1], results[2])):
+        for found, expected in zip(one, other, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+def test_rounding_of_winograds_method_is_that_of_the_direct_one_times_what_its_maps_enlarge():
+    x, kernel = normal(4, 256, 16, 16), normal(256, 256, 3, 3, seed=1)
+    exact = F.conv2d(x, kernel, padding=1)
+    errors = []
+    for method in (NATIVE, WINOGRAD):
+        made = method.transform(kernel.float(), Geometry.same, 1.0)
+        found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
+        errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
+    # Random roundings of at most u in a sum of n: sqrt(n) u.  Winograd's sums are of 256 maps, then of the maps' 36
+    # numbers, twice.  Products of random pixels and taps have the squared norms of the maps' rows as their variances;
+    # a plain convolution adds 3 of variance 1 in each direction.
+    pixels, taps, result = (torch.tensor(rows) for rows in (winograd.PIXELS, winograd.TAPS, winograd.RESULT))
+    variances = result.float().square() @ (pixels.float().square().sum(1) * taps.square().sum(1))
+    enlarged, u = (variances.mean() / 3).item(), 2**-24  # the root, for two directions
+    assert errors[0] < math.sqrt(9 * 256) * u
+    assert errors[1] < math.sqrt(256 + 2 * 36) * enlarged * u

@@ -1,0 +1,48 @@
+"""A plan as tables."""
+
+import dataclasses
+
+import pytest
+import torch
+from rich.console import Console
+
+from pggan.networks.numerics import ComputeOptions
+from pggan.plan.run_time import assumed_time
+from pggan.plan.summary import summary
+from pggan.plan.tables import Unit, tables
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_tables_fit_into_80_columns(large, make_config, costs, capsys):
+    """With the figures of a small run, and those of 1024x1024 with millions of images."""
+    side, images, flops = (128, 10**5, 10**6) if large else (1, 1, 1)
+    rate = "tflops=100" if large else "tflops=0.001"
+    config = make_config(rate, "network=10g", "processes=[1,2,64]", "gradients=dgc")
+    many = [
+        dataclasses.replace(
+            cost,
+            phase=dataclasses.replace(cost.phase, resolution=side * cost.phase.resolution),
+            images=images * cost.images,
+            updates=images * cost.updates,
+            flops=flops * cost.flops,
+            peak_bytes=flops * cost.peak_bytes // 10,
+        )
+        for cost in costs
+    ]
+    device = torch.device("cpu")
+    architecture = config.model.architecture(8, 3, 0)
+    spent = assumed_time(config, ComputeOptions(), device, many)
+    console = Console(width=80, highlight=False)
+    for table in tables(summary(config, architecture, many, spent, device)):
+        console.print(table)
+    shown = capsys.readouterr().out
+    for part in (f"{4 * side} stable", "G for-", "gradients", "dgc 10 %", "1g, whole run", "Energy: 100 W"):
+        assert part in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_numbers_of_a_column_share_a_unit_that_fits_the_largest():
+    unit = Unit([2_500_000, 12, 999_000])
+    assert (unit.prefix, [unit.of(value) for value in (2_500_000, 123_456, 12)]) == ("M", ["2.5", "0.123", "0"])
+    assert (Unit([3 * 2**30], base=1024).prefix, Unit([0.5]).prefix, Unit([6e18]).of(6e18)) == ("G", "", "6")

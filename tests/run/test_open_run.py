@@ -1,0 +1,52 @@
+"""What is found out and announced when a run is opened."""
+
+import pytest
+import torch
+
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.batch_partition import BatchPartition
+from pggan.run.open_run import facts, idle_cores
+
+
+def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = ProcessGroup.single_process(torch.device("cpu"))
+
+    def remarks(config, cores):
+        batches = (phase.batch for phase in config.schedule.build().phases)
+        return idle_cores(config, BatchPartition.of(config, batches, 1), alone, cores)
+
+    elastic = tiny_config("elastic=true", "distributed.elastic_chunks=3", "schedule.batch=16")
+    (remark,) = remarks(elastic, 8)
+    assert "devices=cpu:2" in remark  # of 4 groups, at most 2 in each of 3 chunks
+    assert not remarks(elastic, 1)
+    assert not remarks(tiny_config("schedule.batch=16"), 8)
+
+
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [("seed", False), ("run_dir", True), ("distributed.local_addr", True), ("distributed.nnodes", False)],
+)
+def test_ranks_may_differ_in_their_own_place_only(key, same):
+    first, _, last = key.rpartition(".")
+    here = {"seed": 0, "run_dir": "a", "distributed": {"local_addr": "x", "nnodes": 1}, "versions": {"torch": "2"}}
+    there = {**here, "distributed": {**here["distributed"]}}
+    (there[first] if first else there)[last] = 7
+    assert (facts(here) == facts(there)) == same
+    assert facts(here) != facts({**here, "versions": {"torch": "3"}})
+    assert facts(here) == facts({**here, "versions": {"torch": "2", "pillow": "12"}})
+
+
+def test_what_the_run_will_do_is_announced(finished_run):
+    log = (finished_run / "train.log").read_text()
+    for line in (
+        f"Run directory  {finished_run}",
+        "Data           48 images, 3 channels, up to 16x16",
+        "Schedule       4x4 to 16x16, 5 phases, 160 images",
+        f"Watch          tensorboard --logdir {finished_run}",
+        "Phase 1 of 5: 4x4 stable, batch 8",
+        "Done: 160 images.",
+    ):
+        assert log.count(line) == 1, line
+    assert "MB in the end" in log
+    assert "Memory" in log

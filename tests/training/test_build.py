@@ -1,0 +1,125 @@
+"""What a trainer is composed of, for every choice in the configuration."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from pggan.config import ComputeConfig, ModelConfig, TrainerConfig
+from pggan.config.compute import Precision, Switch
+from pggan.core.errors import UserError
+from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.optim.reducer import AllReduceBf16, GradientReducer
+from pggan.training import build
+from pggan.training.build import build_trainer
+from pggan.training.memory_fit import MemoryFit
+from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
+
+GIB = 2**30
+
+
+def config_of(**changes):
+    sizes = {name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__}
+    loss = {"name": "logistic", "gamma": 1.0, "reg_interval": 1}
+    return TrainerConfig(**{"model": ModelConfig(**sizes), "loss": loss, "precision": Precision.fp32, **changes})
+
+
+def built(config, group=None, **options):
+    group = group or ProcessGroup.single_process(CPU)
+    return build_trainer(config, ARCHITECTURE, SCHEDULE.phases, group, **options)
+
+
+def two_ranks(rank=0):
+    """A group that reaches nobody: nothing is sent before the first step."""
+    return ProcessGroup(RankInfo(rank, 2, rank, 2), CPU, None, None)
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """The settings that `fit_memory` was called with; it finds micro-batches of 4 at 8x8."""
+    calls = []
+
+    def fit_memory(*_, **settings):
+        calls.append(settings)
+        return MemoryFit("little", {(8, 8): 4})
+
+    monkeypatch.setattr(build, "fit_memory", fit_memory)
+    return calls
+
+
+def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
+    trainer, memory = built(config_of(seed=3))
+    assert trainer.indices(8) is None
+    assert type(trainer.reducer) is GradientReducer
+    assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
+    assert trainer.micro_batch_sizes == {}
+    assert (trainer.graphs, trainer.oom_probe) == (None, None)  # of CUDA
+    assert memory.summary == "less than 512 MiB"
+    weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
+    assert torch.equal(weight, trainer.state.g.network.weights[0])
+    assert not torch.equal(weight, other)
+
+
+def test_a_trainer_of_several_ranks_has_its_part_of_every_batch():
+    trainer, _ = built(config_of(gradients={"name": "bf16"}), two_ranks(1))
+    assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
+    assert type(trainer.reducer) is AllReduceBf16
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_losses_are_scaled_in_float16_alone(precision):
+    if precision is Precision.tf32:
+        with pytest.raises(UserError, match="does not exist on cpu"):
+            built(config_of(precision=precision))
+    else:
+        trainer, _ = built(config_of(precision=precision), check_memory=False)
+        assert (trainer.state.g.scale is not None) == (precision is Precision.fp16)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_the_optimizer_is_the_configured_one(reset):
+    optimizer = dataclasses.replace(config_of().optimizer, beta1=0.5, reset_at_phase=reset)
+    trainer, _ = built(config_of(optimizer=optimizer), check_memory=False)
+    assert trainer.reset_at_phase == reset
+    assert trainer.state.d.optimizer.param_groups[0]["betas"] == (0.5, 0.99)
+
+
+def test_elastic_passes_are_chunks_whatever_the_memory(fits):
+    trainer, memory = built(config_of(elastic=True))
+    assert memory.summary == "little"
+    assert trainer.micro_batch_sizes == {(4, 8): 4, (8, 8): 4}  # two groups of four in at most four chunks
+    assert trainer.oom_probe is None
+
+
+def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_images(fits, monkeypatch):
+    group = ProcessGroup.single_process(CPU)
+    monkeypatch.setattr(build, "free_memory", lambda device, ranks: 10 * GIB)
+    monkeypatch.setattr(group, "all_reduce_min", lambda value: value - GIB)
+    trainer, memory = built(config_of(), group, image_bytes=2 * GIB, every_phase=True)
+    assert (memory.summary, trainer.micro_batch_sizes) == ("little", {(8, 8): 4})
+    assert fits[0]["free"] == 7 * GIB
+    assert fits[0]["every_phase"]
+    assert not fits[0]["captured"]
+
+
+def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
+    trainer, memory = built(config_of(), check_memory=False)
+    assert not fits
+    assert memory == ("not checked", {})
+    assert trainer.oom_probe is None
+
+
+def test_steps_are_captured_but_for_those_with_sparse_updates(fits, monkeypatch):
+    """These are all-gathered between two parts of a step, by collectives that wait."""
+    monkeypatch.setattr(build, "captures_graphs", lambda *_: True)
+    dgc, alone = {"name": "dgc", "ratio": 0.1, "warmup_images": 0, "clip": None}, ProcessGroup.single_process(CPU)
+    for gradients, group, captured in (({"name": "bf16"}, two_ranks(), True), (dgc, alone, True), (dgc, None, False)):
+        trainer, _ = built(config_of(gradients=gradients), group or two_ranks())
+        assert (trainer.graphs is not None) == fits[-1]["captured"] == captured
+
+
+def test_what_the_device_can_not_do_and_batches_that_can_not_be_shared_are_refused():
+    with pytest.raises(UserError, match=r"compute\.cuda_graphs=on"):
+        built(config_of(compute=ComputeConfig(cuda_graphs=Switch.on)))
+    with pytest.raises(UserError, match="2 groups of 4 images"):
+        built(config_of(), ProcessGroup(RankInfo(0, 3, 0, 3), CPU, None, None))

@@ -1,0 +1,83 @@
+"""The inputs of a step: what is due, what is drawn, and in which parts."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.logistic import Logistic
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.inputs import draw_inputs, micro_batches
+from tests.definitions import WGAN_GP
+
+CPU = torch.device("cpu")
+PHASE = Phase(3, 8, True, 0.25, 0, 1000, 8, 0.001, 0.002, 1)
+
+
+def inputs_of(phase=PHASE, loss=WGAN_GP, images=0, options=ComputeOptions(), indices=None, labels=None):  # noqa: B008
+    count = phase.batch if indices is None else len(indices)
+    reals = Reals(torch.arange(count * 3.0).view(count, 3, 1, 1).expand(-1, -1, 8, 8), labels, labels)
+    rng = StepRng(0, images, CPU)
+    return draw_inputs(phase, reals, loss, rng, latent_size=2, ema_decay=0.9, options=options, indices=indices)
+
+
+def test_one_function_serves_all_steps_that_differ_in_settings_and_images_only():
+    other = dataclasses.replace(PHASE, index=4, alpha=0.5, learning_rate_d=0.1, learning_rate_g=0.1, start=8, end=16)
+    assert inputs_of().spec == inputs_of(other, images=8).spec
+    for changes in ({"resolution": 16}, {"batch": 16}, {"fading": False}, {"missing_levels": 0}):
+        assert inputs_of(dataclasses.replace(PHASE, **changes)).spec != inputs_of().spec
+
+
+def test_settings_are_those_of_the_phase():
+    inputs = inputs_of()
+    assert (inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g) == (0.25, 0.002, 0.001)
+    assert inputs.ema_decay == 0.9
+    assert inputs.spec.batch == 8
+
+
+def test_penalties_are_due_at_one_of_every_so_many_updates():
+    loss = dataclasses.replace(WGAN_GP, reg_interval=3)
+    due = [len(inputs_of(loss=loss, images=8 * number).spec.due) for number in range(7)]
+    assert due == [1, 0, 0, 1, 0, 0, 1]
+
+
+def test_interpolation_weights_are_drawn_where_a_penalty_at_interpolated_images_is_due():
+    assert inputs_of().mix.shape == (8, 1, 1, 1)
+    assert inputs_of(loss=dataclasses.replace(WGAN_GP, reg_interval=2), images=8).mix is None
+    assert inputs_of(loss=Logistic(gamma=1.0, reg_interval=1)).mix is None
+
+
+def test_a_part_of_the_batch_has_the_random_numbers_that_its_images_have_in_the_whole():
+    whole, part = inputs_of(), inputs_of(indices=torch.tensor([6, 1]))
+    for name in ("latents_d", "latents_g", "mix"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[[6, 1]])
+    assert part.spec == whole.spec
+
+
+def test_alpha_is_a_tensor_where_compiled_layers_fade_in():
+    """Each number would be compiled anew."""
+    compiled = ComputeOptions(compiled=True)
+    alpha = inputs_of(options=compiled).alpha
+    assert isinstance(alpha, torch.Tensor)
+    assert alpha.item() == 0.25
+    assert inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0), options=compiled).alpha == 1.0
+
+
+@pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (4, [4, 4]), (5, [4, 4]), (1, [2] * 4)])
+def test_micro_batches_are_whole_groups_of_minibatch_stddev_of_at_most_the_size(size, parts):
+    """Of 8 images in groups of 2, group g is made of images g and g + 4; a group is the least."""
+    inputs = inputs_of(options=ComputeOptions(micro_batch_size=size), labels=torch.eye(8))
+    found = micro_batches(inputs, stddev_group=2)
+    assert [len(part.latents_d) for part in found] == parts
+    positions = [part.reals.labels.argmax(1) for part in found]
+    assert sorted(torch.cat(positions).tolist()) == list(range(8))
+    for part, at in zip(found, positions, strict=True):
+        half = len(at) // 2
+        assert torch.equal(at[half:], at[:half] + 4)
+        for name in ("latents_d", "latents_g", "mix"):
+            assert torch.equal(getattr(part, name), getattr(inputs, name)[at])
+        assert torch.equal(part.reals.images, inputs.reals.images[at])
+        assert torch.equal(part.reals.fake_labels, inputs.reals.fake_labels[at])
