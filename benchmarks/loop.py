@@ -28,19 +28,19 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import report
-from pggan.bench.steps import hardware
 from pggan.bench.variants import TrainerVariant
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.config.describe import versions
 from pggan.core.batch import Reals
-from pggan.core.devices import choose_device
+from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
 from pggan.run.train import run
 from pggan.training.compute_options import configure_process
+from pggan.training.device_rates import hardware
 
 NEVER = 10**9  # images
 IMAGES = 64
@@ -96,8 +96,7 @@ class Measurement:
                 rng = StepRng(0, self.taken * self.batch, self.device)
                 self.bare.step(phase, Reals(self.images, None, None), rng)
                 self.taken += 1
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            synchronize(self.device)
             found.append((self.clock() - start) / self.steps)
         return found
 

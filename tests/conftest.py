@@ -14,8 +14,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format import writer
+from pggan.data.format.pyramid import ImagePyramid
 
 
 def write_pyramid(

@@ -126,6 +126,12 @@ def test_the_wheel_has_every_room():
     assert set(re.findall(r'"([\w.]+)"', listed[1])) == packages | {"pggan.configs"}
 
 
+def bases_of(node: ast.ClassDef) -> set[str]:
+    """The names of the classes that a class inherits from, directly or not."""
+    direct = {ast.unparse(base).split("[")[0] for base in node.bases}
+    return direct.union(*(bases_of(other) for other in CLASSES if other.name in direct))
+
+
 def public_objects(path: Path) -> list[tuple[str, ast.AST]]:
     """The module, its public classes and functions, and the public methods of these classes, with their names.
 
@@ -136,7 +142,7 @@ def public_objects(path: Path) -> list[tuple[str, ast.AST]]:
         if isinstance(node, (ast.ClassDef, *FUNCTIONS)) and not node.name.startswith("_"):
             found.append((node.name, node))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+            bases = bases_of(node)
             inherited = set().union(*(DOCUMENTED.get(base, set()) for base in bases)) | (OF_TORCH if bases else set())
             methods = [inner for inner in node.body if isinstance(inner, FUNCTIONS)]
             found += [

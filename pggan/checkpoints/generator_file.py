@@ -7,7 +7,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from pggan.checkpoints.header import GENERATOR_FILE, HEADER_KEY, architecture_from, check_stage, require_shapes
+from pggan.checkpoints.header import (
+    GENERATOR_FILE,
+    HEADER_KEY,
+    STATE_FILE,
+    architecture_from,
+    check_stage,
+    require_shapes,
+)
 from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
@@ -29,9 +36,8 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
     Raises UserError when there is none, or when the file is not a valid one.
     """
     path = Path(run)
-    if path.is_dir():  # a checkpoint, or a run
-        files = (path / name for name in ("generator_ema.safetensors", GENERATOR_FILE))
-        path = next((file for file in files if file.exists()), path)
+    if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
+        path = path / ("generator_ema.safetensors" if (path / STATE_FILE).exists() else GENERATOR_FILE)
     if not path.exists() or path.is_dir():
         raise UserError(
             f"{key}={run}: there is no generator.",

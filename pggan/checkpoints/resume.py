@@ -128,14 +128,8 @@ def transfer(path: str, state: State) -> Iterator[str]:
     """Take over the weights of the run, checkpoint or generator file at `path` into a new `state`; gives lines to log.
 
     Layers that `path` has not, those of a higher resolution or of other image channels and classes, stay new.
-    Raises UserError when there is nothing there, or its networks are of another kind.
     """
-    parts, architecture = _weights(path)
-    found = [line for line in differences(state.g_ema.architecture, architecture) if line.split(":")[0] in KIND]
-    if found:
-        raise UserError(
-            f"init_from={path} has networks of another kind ({'; '.join(found)}).", "Give the model keys of that run."
-        )
+    parts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}; nothing else: optimizers, images shown and schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
@@ -145,12 +139,23 @@ def transfer(path: str, state: State) -> Iterator[str]:
         yield f"  {name}: {len(fitting)} of {len(own)} tensors"
 
 
-def _weights(path: str) -> tuple[Parts, Architecture]:
-    """The weights by network; a generator file has the averaged generator only, which then serves as both."""
+def load_weights(path: str, architecture: Architecture) -> Parts:
+    """The weights at `path` by network; a generator file has the averaged generator only, which then serves as both.
+
+    Raises UserError when there is nothing there, or its networks are of another kind than `architecture`.
+    """
     directory = Path(path)
     if (directory / STATE_FILE).exists() or checkpoints_of(directory):
         checkpoint, _ = resolve_checkpoint(directory, "init_from")
-        names = ("generator", "discriminator", "generator_ema")
-        return {name: checkpoint.load(name) for name in names}, checkpoint.architecture
-    network = load_generator(path, device("cpu"), "init_from").network
-    return {"generator": network.state_dict(), "generator_ema": network.state_dict()}, network.architecture
+        parts = {name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")}
+        theirs = checkpoint.architecture
+    else:
+        network = load_generator(path, device("cpu"), "init_from").network
+        parts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
+        theirs = network.architecture
+    found = [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND]
+    if found:
+        raise UserError(
+            f"init_from={path} has networks of another kind ({'; '.join(found)}).", "Give the model keys of that run."
+        )
+    return parts

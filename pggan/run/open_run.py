@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.broadcast import broadcast_extra_state, broadcast_state
-from pggan.checkpoints.resume import ResumePoint, check_changes, check_networks, find_resume_point, transfer
+from pggan.checkpoints.resume import (
+    ResumePoint,
+    check_changes,
+    check_networks,
+    find_resume_point,
+    load_weights,
+    transfer,
+)
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, describe, flatten
@@ -151,6 +158,8 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group:
             check_networks(point.checkpoint, architecture)
             now = description, pyramid.fingerprint, schedule
             point.remarks.extend(check_changes(point.checkpoint, *now, allowed=config.allow_changes))
+        elif config.init_from is not None and group.is_main:
+            load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     return RunContext(run_dir, schedule, pyramid, architecture, description, point)
 
 

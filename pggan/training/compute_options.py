@@ -23,7 +23,7 @@ COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
 
 def configure_process(device: torch.device, precision: Precision) -> None:
-    """Settings of the whole process that suit `device`."""
+    """Configure this process for `device`: cuDNN, products in float32, the cache of torch.compile, freed memory."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
     set_float32(device, precision)
@@ -33,7 +33,7 @@ def configure_process(device: torch.device, precision: Precision) -> None:
 
 
 def set_float32(device: torch.device, precision: Precision) -> None:
-    """How this process multiplies float32 numbers on `device` from now on: in TF32, or in full."""
+    """Multiply float32 numbers on `device` in TF32, or in full precision, from now on in this process."""
     if device.type == "cuda":
         short = "tf32" if precision is Precision.tf32 else "ieee"
         torch.backends.cuda.matmul.fp32_precision = short

@@ -18,7 +18,7 @@ ROUNDS = 6  # the first one is not counted
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device was measured to do."""
+    """The measured speed of a device."""
 
     multiplying: float  # floating-point operations per second of a large matrix product
     copying: float  # bytes per second, read and written, of a large copy

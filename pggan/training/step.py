@@ -130,7 +130,6 @@ class Trainer:
     def _abort_step(self) -> None:
         """Clear away what a step that did not come to its end has left."""
         for trainable in (self.state.g, self.state.d):
-            trainable.network.requires_grad_(True)
             trainable.zero_grad()
         self.reducer.abort_step()
 

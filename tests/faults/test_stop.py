@@ -39,6 +39,8 @@ POINTS = {
     160: "last image",
 }
 
+HALF_PRECISION_POINTS = (24, 32, 64, 104, 160)
+
 LOSSES = {
     "wgan_gp": ["loss=wgan_gp", "loss.reg_interval=3"],
     "logistic": ["loss=logistic", "loss.reg_interval=4"],
@@ -53,14 +55,18 @@ COMBINATIONS = [*((loss, precision) for loss in LOSSES for precision in ("fp32",
 def test_stopping_at_every_kind_of_point_changes_no_bit(
     tiny_config, tmp_path, monkeypatch, after_step, loss, precision
 ):
-    """One run stopped at each of the points in turn, against the states of one that is never stopped."""
+    """One run stopped at each of the points in turn, against the states of one that is never stopped.
+
+    In half precision at fewer: of what it adds to a state, scales and counters, every checkpoint holds the same.
+    """
+    points = [point for point in POINTS if precision == "fp32" or point in HALF_PRECISION_POINTS]
     settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
     train.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20
 
-    waiting = sorted(POINTS)
+    waiting = sorted(points)
 
     def stop(images: int) -> None:
         if waiting and images == waiting[0]:
@@ -75,13 +81,13 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     after_step(lambda state: state.images not in (64, 128) and stop(state.images))
     monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
-    for point, kind in POINTS.items():
+    for point in points:
         code = train.run(halting)
         assert code == (0 if point == 160 else EXIT_INTERRUPTED)
         facts = facts_of_run(tmp_path / "stopped")
         # Where the checkpoint was being written, training may have taken one more step before it noticed.
         assert facts["images"] == point or (point in (64, 128) and facts["images"] == point + 8)
-        assert facts["state_sha256"] == wanted[facts["images"]]["state_sha256"], kind
+        assert facts["state_sha256"] == wanted[facts["images"]]["state_sha256"], POINTS[point]
     assert waiting == []
 
 

@@ -1,8 +1,11 @@
 """Every method of convolution is the same function, with the same derivatives of first and second order."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pggan.core.architecture import Geometry
 from pggan.networks.convolution import (
@@ -139,7 +142,7 @@ def test_gradients_of_dense_layers_come_in_the_layout_of_the_kernel():
 
 
 @pytest.mark.parametrize("base", [DIRECT, IM2COL, WINOGRAD, MATMUL], ids=lambda method: method.name)
-def test_gradients_of_images_alone_take_no_work_for_kernels(base):
+def test_gradients_of_images_alone_take_no_work_for_kernels_and_biases(base):
     """Neither in the first derivative; nor do they change the second one, which the kernels are part of."""
     asked = []
 
@@ -147,21 +150,26 @@ def test_gradients_of_images_alone_take_no_work_for_kernels(base):
         asked.append(1)
         return base.kernel_gradient(*given)
 
+    class Sums(TorchDispatchMode):
+        """Counts the sums over some dimensions, which gradients of biases are."""
+
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function is torch.ops.aten.sum.dim_IntList
+            return function(*args, **(kwargs or {}))
+
     method = Method(base.name, base.transform, base.convolve, base.input_gradient, kernel_gradient)
     found = []
     for alone in (False, True):
         x, kernel, bias = dense_layer() if base is MATMUL else (normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(4))
-        kernel.requires_grad_()
-        x.requires_grad_()
-        bias.requires_grad_()
+        for given in (x, kernel, bias):
+            given.requires_grad_()
         y = convolution(x, base.transform(kernel, Geometry.same, 1.0), bias, method, Geometry.same).tanh().sum()
         asked.clear()
-        if alone:
-            with input_gradients_only():
-                (slope,) = torch.autograd.grad(y, x, create_graph=True)
-        else:
+        with Sums() as sums, input_gradients_only() if alone else nullcontext():
             (slope,) = torch.autograd.grad(y, x, create_graph=True)
-        assert len(asked) == (0 if alone else 1)
+        assert len(asked) == sums.count == (0 if alone else 1)
         found.append(torch.autograd.grad(slope.square().sum(), (kernel, bias)))
         assert asked
     for expected, result in zip(*found, strict=True):

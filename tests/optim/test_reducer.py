@@ -243,6 +243,7 @@ def test_other_weights_are_in_use_when_another_level_is(trainable):
     before = trainable.weights_in_use
     assert trainable.uses(before)
     assert not trainable.uses(before[:-1])
+    assert not trainable.uses([*before[:-1], trainable.network.weights[-1]])  # as many of them
     trainable.network.weights[-1].grad = torch.zeros_like(trainable.network.weights[-1])
     assert not trainable.uses(before)
 

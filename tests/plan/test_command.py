@@ -86,6 +86,7 @@ def test_without_json_tables_are_printed(tiny, capsys):
 def hurry(set_attribute):
     """Let calibrations take no more updates than they are told to, and start no run."""
     set_attribute(calibration, "LEAST_SECONDS", 0.0)
+    set_attribute(calibration, "ROUNDS", 2)
     set_attribute(run_time, "start_seconds", lambda *_: 2.5)
 
 
@@ -101,7 +102,7 @@ def updating_seconds(plan):
 @pytest.mark.usefixtures("hasty")
 def test_calibrated_times_are_those_of_real_updates(plan_of, labelled_data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan = plan_of("calibrate=true", "steps=1", f"data.path={labelled_data}", "data.labels=true")
+    plan = plan_of("calibrate=true", "loss=wgan_gp", "steps=1", f"data.path={labelled_data}", "data.labels=true")
     assert plan["notes"][0] == f"3 channels, 3 classes, as in {labelled_data}."
     assert {row["time_is"] for row in plan["phases"]} == {"measured"}
     for row in plan["phases"]:
@@ -144,8 +145,8 @@ def planned_on_this_rank(arguments, costs):
 
 def test_a_run_of_two_ranks_is_measured_as_two_ranks_make_it(tiny, costs):
     """With compression, whose messages fit together only if all ranks are at the same image count."""
-    given = ["devices=cpu:2", "calibrate=true", "steps=1", "watts=10", "gradients=dgc", "json=true"]
-    (printed, optimizers), (nothing, _) = values_of(in_processes(2, planned_on_this_rank, [*tiny, *given], costs))
+    given = ["devices=cpu:2", "loss=wgan_gp", "calibrate=true", "steps=1", "watts=10", "gradients=dgc", "json=true"]
+    (printed, optimizers), (nothing, _) = values_of(in_processes(2, planned_on_this_rank, [*tiny, *given], costs[:2]))
     assert nothing == ""
     assert optimizers == ["SparseOptimizer", "Adam"]  # a lone device updates its weights as without compression
     plan = json.loads(printed)

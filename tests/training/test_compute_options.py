@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 
+from pggan.config import Precision
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -16,6 +17,7 @@ from pggan.networks import activation
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import FIRST_SCALE, new_state
+from pggan.training.compute_options import set_float32
 from pggan.training.op_counter import OpCounter
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
@@ -225,3 +227,15 @@ def test_an_update_that_is_not_finite_is_skipped_in_float32_too():
         assert all(torch.isfinite(tensor).all() for tensor in tensors.values()), name
     moments = [moment["step"] for moment in state.d.optimizer.state.values()]
     assert {step.item() for step in moments} == {2.0}  # of three updates
+
+
+def test_float32_products_are_shortened_and_in_full_again():
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [kind.fp32_precision for kind in kinds]
+    try:
+        for precision, expected in ((Precision.tf32, "tf32"), (Precision.fp32, "ieee")):
+            set_float32(torch.device("cuda"), precision)
+            assert [kind.fp32_precision for kind in kinds] == [expected] * 2
+    finally:
+        for kind, value in zip(kinds, before, strict=True):
+            kind.fp32_precision = value

@@ -6,6 +6,7 @@ A stand-in for CUDA graphs captures on the CPU: on replay it does what the funct
 import dataclasses
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -69,9 +70,11 @@ def phase_of(index, images, resolution=4, **changes):
 
 
 def take(trainer, phase, count=1):
+    """The metrics of the last of these steps."""
     for _ in range(count):
         reals = Reals(torch.zeros(8, 3, phase.resolution, phase.resolution), None, None)
-        trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
+        metrics = trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
+    return metrics
 
 
 @pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, reg_interval=2)])
@@ -128,6 +131,33 @@ def test_a_capture_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch, e
     assert digest(state) == eager
     assert len(lines) == 1
     assert told == [True]
+
+
+def test_the_loss_of_a_step_whose_capture_broke_off_between_micro_batches_is_counted_once(monkeypatch):
+    options, found = ComputeOptions(micro_batch_size=4), {}
+    for capture in (False, True):
+        trainer = Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), WGAN_GP, options, capture=capture)
+        monkeypatch.setattr(cuda_graphs, "capture", partial(breaks_in_the_second_part, trainer))
+        take(trainer, phase_of(0, 0), WARMUP_STEPS)
+        found[capture] = take(trainer, phase_of(0, 0))
+    assert found[True]["D/loss"] == found[False]["D/loss"]
+
+
+def breaks_in_the_second_part(trainer, function):
+    """A capture that fails in D's second micro-batch."""
+    passes, parts = trainer.passes, []
+
+    def d(*arguments, **options):
+        parts.append(arguments)
+        if len(parts) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return passes.d(*arguments, **options)
+
+    trainer.passes = passes._replace(d=d)
+    try:
+        function()
+    finally:
+        trainer.passes = passes
 
 
 def test_all_ranks_do_without_captures_when_one_can_not_capture(captures, eager):

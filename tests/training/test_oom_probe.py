@@ -7,6 +7,7 @@ import pggan.training.step
 from pggan.core.errors import UserError
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
+from pggan.optim.reducer import GradientReducer
 from pggan.training.inputs import StepInputs, StepSpec
 from pggan.training.oom_probe import OomProbe
 from tests.training.short_run import assert_alike, digest, short_run
@@ -112,6 +113,22 @@ def test_a_probe_changes_nothing():
     probed, lines = short_run(**IN_THE_FADE, probe_memory=True)
     assert digest(probed) == digest(plain)
     assert lines == []
+
+
+class Recorded(GradientReducer):
+    """Counts the gradients that it gets."""
+
+    accumulated = 0
+
+    def accumulate(self, trainable, loss, batch):
+        self.accumulated += 1
+        super().accumulate(trainable, loss, batch)
+
+
+def test_gradients_of_a_probe_are_sent_to_no_other_rank():
+    reducer = Recorded()
+    short_run(images=24, probe_memory=True, reducer=reducer)
+    assert reducer.accumulated == 3 * 2  # those of D and G in three steps
 
 
 @pytest.mark.fault(28)
