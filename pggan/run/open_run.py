@@ -73,7 +73,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     description, device = describe(config), group.device
-    group.require_same(facts(description))
+    if group.world_size > 1:
+        group.require_same(facts(description))
     configure_process(device, config.precision)
     if config.elastic:
         use_one_thread()  # another number of threads adds up in another order

@@ -21,6 +21,7 @@ from pggan.run.lock import lock_run_dir
 
 ROOT = Path(__file__).parents[2]
 TICKS = [32, 64, 96, 128, 160]
+SHORT = ["schedule.final_resolution=4", "schedule.total_images=16"]  # two steps
 
 
 def steps_of(run_dir: Path, tag: str = "G/loss") -> list[int]:
@@ -69,15 +70,14 @@ def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_loc
 
 
 @pytest.mark.fault(33)
-def test_a_run_resumes_on_another_host(tiny_config, tmp_path, monkeypatch, after_step):
-    train.run(tiny_config(f"run_dir={tmp_path / 'whole'}"))
+def test_a_run_resumes_on_another_host(finished_run, tiny_config, tmp_path, monkeypatch, after_step):
     stop_at(after_step, 72)
     train.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
     (tmp_path / "moved" / ".lock").write_text('{"pid": 1, "host": "gone", "started": "yesterday"}')
     monkeypatch.setattr(socket, "gethostname", lambda: "another-node")
     stop_at(after_step, -1)
     assert train.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
-    assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(tmp_path / "whole")["state_sha256"]
+    assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
     assert steps_of(tmp_path / "moved") == TICKS
 
 
@@ -188,7 +188,7 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
 @pytest.mark.fault(34)
 def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
     result = subprocess.run(
-        [sys.executable, "train.py", *tiny_overrides, f"run_dir={tmp_path}"],
+        [sys.executable, "train.py", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -202,7 +202,7 @@ def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_little_shared_memory_is_enough(tiny_overrides, tmp_path):
     """Data comes from memory-mapped files, not through shared memory between processes."""
-    words = [sys.executable, "train.py", *tiny_overrides, f"run_dir={tmp_path}"]
+    words = [sys.executable, "train.py", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
     script = 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ def predict_and_train(config) -> DiskNeed:
     [
         ["model.fmap_max=64", "checkpoint.keep=2"],
         ["model.fmap_max=32", "checkpoint.keep=3", "checkpoint.milestones=phases", "schedule.batch=4"],
-        ["model.fmap_max=128", "checkpoint.keep=1", "monitor.grid_images=32", "loss=logistic"],
+        ["model.fmap_max=96", "checkpoint.keep=1", "monitor.grid_images=32", "schedule.final_resolution=8"],
     ],
 )
 def test_the_space_predicted_is_what_it_turns_out_to_be(tiny_config, tmp_path, overrides):
