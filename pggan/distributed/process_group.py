@@ -206,6 +206,13 @@ class ProcessGroup:
         self._reduce = dist.all_reduce(self._flags, ReduceOp.BOR, group=self._control, async_op=True)
         return reduced
 
+    def reset_flags(self) -> None:
+        """Forget the flags of the last call of `all_reduce_flags`, whose result nobody has seen yet."""
+        if self._reduce is not None:
+            with self.collective():
+                self._reduce.wait()
+        self._reduce, self._raised = None, 0
+
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sums over all ranks of `values`, float64 in host memory."""
         return self._all_reduce(values, ReduceOp.SUM)

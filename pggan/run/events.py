@@ -56,6 +56,7 @@ class Events:
         """Reset everything that depends on the image count: training starts, or restarts from a checkpoint."""
         images = self.state.images
         self.reporter.begin(images)
+        self.group.reset_flags()
         self.accumulator.reset()
         self.interval.restart(images)
         self.trainer.release_graphs()
