@@ -56,7 +56,9 @@ def find_resume_point(resume: str, run_dir: Path) -> ResumePoint:
         return ResumePoint(other, remarks)
     own, remarks = _resolve(run_dir, "run_dir")
     if other.directory.resolve().parent != (run_dir / "checkpoints").resolve():
-        return ResumePoint(own, [*remarks, f"Not starting from resume={resume} again: this run has gone on."])
+        return ResumePoint(
+            own, [*remarks, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
+        )
     if other.images == own.images:
         return ResumePoint(own, remarks)
     raise UserError(

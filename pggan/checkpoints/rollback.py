@@ -32,7 +32,7 @@ class Rollback:
         self.rollbacks = 0
 
     def check(self, state: State) -> bool:
-        """Whether the last update of both players was taken; waits for the device.
+        """Whether the last updates of G and D were taken; waits for the device.
 
         Raises NonFiniteError after too many skipped ones in a row.
         """

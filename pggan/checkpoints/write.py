@@ -1,4 +1,4 @@
-"""Checkpoints written: a copy of the state goes onto the disk, atomically, while training goes on."""
+"""Checkpoints written: a copy of the state goes to the disk, atomically, while training continues."""
 
 import json
 import os
@@ -181,7 +181,7 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish what has begun, unless Ctrl-C says at once; an error that ended the block matters more than ours."""
+        """Finish what has begun, unless Ctrl-C ends it at once; an error that ended the block matters more than ours."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()

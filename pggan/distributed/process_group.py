@@ -211,7 +211,7 @@ class ProcessGroup:
         if self._reduce is not None:
             with self.collective():
                 self._reduce.wait()
-        self._reduce, self._raised = None, 0
+        self._reduce, self._flags, self._raised = None, torch.zeros(1, dtype=torch.int32), 0
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sums over all ranks of `values`, float64 in host memory."""

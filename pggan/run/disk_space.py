@@ -64,8 +64,7 @@ def disk_need(
     def checkpoint_bytes(resolution: int) -> int:
         return weights + moments * _moment_bytes(replace(architecture, resolution=resolution))
 
-    ordinary, milestones = _kept(schedule, config.checkpoint)
-    kept = [*ordinary[-config.checkpoint.keep :], *milestones]
+    kept = _kept(schedule, config.checkpoint)
     pictures, picture_bytes = _pictures(schedule, config.monitor, pyramid)
     ticks = multiples_between(config.monitor.tick_images, 0, schedule.total) + 1
     saved = sum(checkpoint_bytes(schedule.at(images - 1).resolution) for images in kept)
@@ -92,12 +91,12 @@ def _moment_bytes(architecture: Architecture) -> int:
     )
 
 
-def _kept(schedule: Schedule, config: CheckpointConfig) -> tuple[list[int], list[int]]:
-    """Image counts of the last ordinary checkpoints and of the milestones; every_minutes changes neither number."""
+def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
+    """Image counts of the checkpoints there are at the end, and of the milestones; every_minutes changes no number."""
     total, every = schedule.total, images_between(config)
     milestones = [count for count in config.milestone_images(schedule) if count <= total]
     last = range(total // every * every, 0, -every)[: config.keep + len(milestones)]
-    return sorted({total, *last} - set(milestones)), milestones
+    return [*sorted({total, *last} - set(milestones))[-config.keep :], *milestones]
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:

@@ -131,7 +131,7 @@ def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config,
     log = (tmp_path / "new" / "train.log").read_text()
     assert "Resuming from 104 images" in log
     assert "Resuming from 128 images" in log
-    assert "this run has gone on" in log
+    assert "this run has checkpoints of its own" in log
     assert facts_of_run(stopped)["images"] == 104
 
 
