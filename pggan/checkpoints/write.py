@@ -181,7 +181,7 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish what has begun, unless Ctrl-C ends it at once; an error that ended the block matters more than ours."""
+        """Finish what has begun, unless Ctrl-C ends it at once; an error from the block matters more than one here."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
