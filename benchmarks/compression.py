@@ -18,7 +18,8 @@ import math
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
 from pggan.networks.networks import cached_weights, frozen
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.compression import Compressor, Warmup, layout, mean_of
+from pggan.optim.compression import Compressor, layout, mean_of, share_to_send
 from pggan.optim.ema import ema_decay, update_ema
 from pggan.optim.state import State, Trainable, new_state
 from pggan.sampling.generate import render, render_settings
@@ -165,8 +166,8 @@ def step(trainable: Trainable, learning_rate: float) -> None:
 class Training:
     """The demo, by two processes in one."""
 
-    def __init__(self, config: TrainConfig, data: Path, method: type[Method], warmup: Warmup) -> None:
-        self.config, self.method, self.warmup = config, method, warmup
+    def __init__(self, config: TrainConfig, data: Path, method: type[Method], share: Callable[[int], float]) -> None:
+        self.config, self.method, self.share = config, method, share
         self.schedule, self.loss = config.schedule.build(), build_loss(config.loss)
         self.pyramid = ImagePyramid(data)
         self.architecture = config.model.architecture(self.schedule.final_resolution, self.pyramid.channels, 0)
@@ -229,7 +230,7 @@ class Training:
         gradients, weights = [gradient for gradient, _ in found], found[0][1]
         if name not in self.methods:
             self.methods[name] = self.method(trainable, self.config, weights)
-        count = math.ceil(len(gradients[0]) * self.warmup.ratio_at(self.state.images - phase.start))
+        count = math.ceil(len(gradients[0]) * self.share(self.state.images - phase.start))
         self.methods[name].apply(gradients, count, learning_rate)
 
     def kid(self, count: int = 512, out: str | None = None) -> float:
@@ -260,9 +261,9 @@ def demo_config(seed: int, share: float) -> TrainConfig:
 
 def train(arguments: argparse.Namespace) -> dict[str, object]:
     """Train and measure."""
-    warmup = Warmup(ratio=arguments.ratio, images=arguments.warmup_images)
+    share = partial(share_to_send, arguments.ratio, arguments.warmup_images)
     config = demo_config(arguments.seed, arguments.share)
-    training = Training(config, Path(arguments.data), METHODS[arguments.method], warmup)
+    training = Training(config, Path(arguments.data), METHODS[arguments.method], share)
     began = time.perf_counter()
     training.run()
     seconds = time.perf_counter() - began

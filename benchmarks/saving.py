@@ -44,11 +44,11 @@ def main() -> None:
     device = choose_device(arguments.devices)
     state, phase = full_state(config, device), config.schedule.build().phases[-1]
     copying, writing = [], []
-    snapshot = take_snapshot(state, phase, {"config": {}})  # the first one also finds the memory for all
+    snapshot = take_snapshot(state, phase, {"config": {}}, {})  # the first one also finds the memory for all
     with tempfile.TemporaryDirectory(prefix="pggan-saving-") as folder:
         for _ in range(arguments.rounds):
             began = time.perf_counter()
-            snapshot = take_snapshot(state, phase, {"config": {}}, memory=snapshot)
+            snapshot = take_snapshot(state, phase, {"config": {}}, {}, memory=snapshot)
             copied = time.perf_counter()
             write_checkpoint(Path(folder), snapshot)
             copying.append(copied - began)

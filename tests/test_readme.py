@@ -69,6 +69,7 @@ def test_the_makefile_has_the_targets_and_explains_them():
         assert re.search(rf"^{target} +\S", shown, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_commands_run_in_their_order(tmp_path, make_pyramid, monkeypatch):
     """Each as written, made small, in this process; starting processes and fitting memory have tests of their own."""
     random = np.random.default_rng(0)

@@ -1,8 +1,8 @@
 """`pggan bench`: throughput of the training step per resolution on random images, or of loading beside it."""
 
 import json
-import os
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rich.console import Console
@@ -12,36 +12,29 @@ from pggan.bench.loading import decoding_table, loading_table, measure_decoding,
 from pggan.bench.steps import Steps, phase_of, projected_hours, stage_table
 from pggan.config import BenchConfig, BenchScalingConfig
 from pggan.config.describe import versions
-from pggan.config.notation import table as per_level
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.core.schedule import Phase, table_at
+from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
-from pggan.losses import build_loss
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware
 
 
 def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print the result.  Returns the exit code."""
-    device, loss = choose_device(config.device, "device"), build_loss(config.loss)
+    device = choose_device(config.device, "device")
     require_places(config.out)
     configure_process(device, config.precisions[0])
-    stages = config.stages if isinstance(config.stages, list) else [config.stages]
     pyramid = None if config.data.path is None else ImagePyramid(Path(config.data.path))
-    if pyramid is not None:
-        wanted, stages = stages, [stage for stage in stages if stage in pyramid.resolutions]
-        if not stages:
-            problem = f"{pyramid.path} has none of the stages {wanted}."
-            raise UserError(problem, f"It has levels from 4 to {pyramid.resolution}.")
-    batch = config.schedule.batch if config.batch is None else config.batch
-    batches = per_level("batch", batch, min(stages), least=1, whole=True)
-    phases = [phase_of(stage, int(table_at(batches, stage))) for stage in stages]
+    stages = config.batches()
+    phases = [phase_of(side, batch) for side, batch in stages if pyramid is None or side in pyramid.resolutions]
+    if pyramid is not None and not phases:
+        problem = f"{pyramid.path} has none of the stages {config.stages}."
+        raise UserError(problem, f"It has levels from 4 to {pyramid.resolution}.")
     errors = Console(stderr=True, highlight=False)
-    channels = 3 if pyramid is None else pyramid.channels
-    steps = Steps(config, loss, device, channels=channels, log=errors.print)
+    steps = Steps(config, device, 3 if pyramid is None else pyramid.channels, errors.print)
     about = {"hardware": hardware(device), "versions": versions(), "loss": config.loss}
     if pyramid is None:
         result = measure_steps(config, steps, phases, errors)
@@ -88,15 +81,16 @@ def measure_data(
 
 def require_places(out: str | None, trace: str | None = None) -> None:
     """Raise UserError unless the result can be written to `out` and traces to `trace`; makes the folders."""
-    folders = {"out": None if out is None else Path(out).parent, "trace": None if trace is None else Path(trace)}
+    folders = {"out": out and Path(out).parent, "trace": trace and Path(trace)}
     for key, folder in folders.items():
+        if not folder:
+            continue
         try:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise UserError(f"{key}: {folder} can't be a folder: {error.strerror}.", "Name another place.") from error
-        if folder is not None and not os.access(folder, os.W_OK):
-            raise UserError(f"{key}: nothing can be written to {folder}.", "Name another place.")
+            problem = f"{key}: nothing can be written to {folder}: {error.strerror}."
+            raise UserError(problem, "Name another place.") from error
     if out is not None and Path(out).is_dir():
         raise UserError(f"out={out} is a folder.", "Name a file, for example out=result.json.")
 
@@ -109,6 +103,5 @@ def show(result: dict[str, Any], config: BenchConfig | BenchScalingConfig, *tabl
             temporary.write_text(text)
     if config.json:
         print(text)
-        return
-    for table in tables:
-        Console().print(table)
+    else:
+        Console().print(*tables)

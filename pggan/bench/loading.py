@@ -19,7 +19,7 @@ from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.sources.image_file import Loaded, Target, load_image
+from pggan.data.sources.image_file import ImageFile, Target, load_image
 from pggan.data.stream.loader import Loader, Request
 from pggan.data.stream.reals import RealStream, indices_at
 
@@ -52,9 +52,7 @@ def measure_loading(
     }
 
 
-def byte_batches(
-    pyramid: ImagePyramid, phase: Phase, device: torch.device, *, again: int | None = None
-) -> Iterator[None]:
+def byte_batches(pyramid: ImagePyramid, phase: Phase, device: torch.device, again: int | None = None) -> Iterator[None]:
     """Batches of bytes, one read ahead; with `again`, the first so many over and over."""
     loader = Loader(pyramid, device, budget=0)
 
@@ -106,12 +104,13 @@ def measure_decoding(pyramid: ImagePyramid) -> list[dict[str, Any]]:
     images = pyramid.read(pyramid.resolution, np.arange(min(DECODED_IMAGES, pyramid.images)))
     target, rows = Target(pyramid.resolution, 3, "center"), []
     for name, options in FORMATS.items():
-        files = []
-        for number, pixels in enumerate(images):
+        contents = []
+        for pixels in images:
             content = BytesIO()
             Image.fromarray(pixels.squeeze()).convert("RGB").save(content, name, **options)
-            files.append(Loaded(Path(f"{number}"), content.getvalue()))
-        size = sum(len(file.content) for file in files) // len(files)
+            contents.append(content.getvalue())
+        files = [ImageFile(Path(name), partial(BytesIO, content)) for content in contents]
+        size = sum(map(len, contents)) // len(contents)
         speed = rate((load_image(file, target) for file in cycle(files)), 1)
         rows.append({"format": name, "bytes_per_image": size, "images_per_second": speed})
     return rows

@@ -7,7 +7,6 @@ own derivatives throughout.  N batch, C channels, R resolution, Z latent size.
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from math import sqrt
 
 import torch
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.config import OptimizerConfig
-from pggan.core.architecture import Architecture, Resampling, resolutions_between
+from pggan.core.architecture import Architecture, resolutions_between
 from pggan.core.batch import Reals
 from pggan.core.intervals import is_nth_update
 from pggan.core.rng import StepRng
@@ -25,14 +24,12 @@ from pggan.losses.gradient_penalty import PenaltyAt
 from pggan.networks.layers import minibatch_stddev
 from pggan.networks.networks import Discriminator, Generator, initialize
 
-Weights = Mapping[str, Tensor]  # by the names of the real networks
-
 
 class ReferenceStep:
     """Generator, discriminator and averaged generator, and a step that updates them."""
 
     def __init__(self, architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device) -> None:
-        self.architecture = replace(architecture, resampling=Resampling.unfused)
+        self.architecture = architecture
         with torch.device(device):
             generator, discriminator = Generator(architecture), Discriminator(architecture)
         initialize(generator, seed, "generator")
@@ -55,15 +52,11 @@ class ReferenceStep:
         mix = rng.uniform("mix", count, 1, 1, 1)
         interpolated = torch.lerp(reals.images, fakes, mix).requires_grad_()
         real_scores, fake_scores = self.forward_d(real_images, resolution), self.forward_d(fake_images, resolution)
+        places = {PenaltyAt.reals: (real_images, real_scores), PenaltyAt.fakes: (fake_images, fake_scores)}
         terms = loss.d_terms(real_scores, fake_scores)
         for penalty in loss.penalties():
             if is_nth_update(penalty.reg_interval, rng.images, phase.batch):
-                if penalty.at is PenaltyAt.interpolated:
-                    points, scores = interpolated, self.forward_d(interpolated, resolution)
-                elif penalty.at is PenaltyAt.reals:
-                    points, scores = real_images, real_scores
-                else:
-                    points, scores = fake_images, fake_scores
+                points, scores = places.get(penalty.at) or (interpolated, self.forward_d(interpolated, resolution))
                 (gradient,) = torch.autograd.grad(scores.sum(), points, create_graph=True)
                 terms[penalty.name] = penalty.of(gradient, phase.missing_levels)
         self.update(self.adam_d, terms, phase.learning_rate_d)
@@ -94,8 +87,7 @@ class ReferenceStep:
         """One step of `adam` down the sum of the means of `terms`."""
         adam.zero_grad()
         torch.stack([term.mean() for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
-        for group in adam.param_groups:
-            group["lr"] = learning_rate
+        adam.param_groups[0]["lr"] = learning_rate
         adam.step()
 
     def forward_g(self, latents: Tensor, resolution: int) -> Tensor:
@@ -136,7 +128,7 @@ def scaled(weight: Tensor, gain: float = sqrt(2)) -> Tensor:
     return weight * (gain / sqrt(weight[0].numel()))
 
 
-def convolved(x: Tensor, weights: Weights, name: str, gain: float = sqrt(2)) -> Tensor:
+def convolved(x: Tensor, weights: Mapping[str, Tensor], name: str, gain: float = sqrt(2)) -> Tensor:
     """The convolution `name` of `x`, with the same resolution."""
     weight = weights[f"{name}.weight"]
     return F.conv2d(x, scaled(weight, gain), weights[f"{name}.bias"], padding=weight.shape[-1] // 2)

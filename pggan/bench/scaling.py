@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -21,17 +22,15 @@ from pggan.bench.steps import phase_of
 from pggan.bench.variants import EMA_DECAY
 from pggan.config import BenchScalingConfig, ComputeConfig, Switch, TrainerConfig
 from pggan.config.describe import to_plain, versions
-from pggan.config.notation import table as per_level
 from pggan.core.batch import Reals
-from pggan.core.devices import choose_device, count_devices, device_of_rank, synchronize, use_one_thread
+from pggan.core.devices import choose_device, count_devices, synchronize, use_one_thread
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase, table_at
+from pggan.core.schedule import Phase
 from pggan.core.tables import new_table, three_digits
 from pggan.data.stream.to_float import mirrored, to_float
 from pggan.distributed.agent import launch
-from pggan.distributed.membership import run_distributed
-from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
@@ -42,16 +41,17 @@ from pggan.training.device_rates import hardware
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")
+Times = list[tuple[float, dict[str, float]]]  # of steps: the seconds of one, and of the parts of another
 
 
 def run(config: BenchScalingConfig) -> int:
     """Measure every stage with every number of ranks, and print the result.  Returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
-        device = partial(device_of_rank, config.devices, info.local_rank, info.local_world_size)
-        return run_distributed(info, device, config.distributed.rdzv_timeout_seconds, partial(measure, config))
+        return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(measure, config))
     build_loss(config.loss)
-    check_batches(config)
+    for size, (_, batch) in product(config.processes, config.batches()):
+        BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times processes")
     require_places(config.out, config.trace)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
@@ -60,37 +60,14 @@ def run(config: BenchScalingConfig) -> int:
         raise UserError(f"processes={config.processes}: there are {there} devices.", "Use fewer, or devices=cpu.")
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
-    values = {**to_plain(config), "devices": kind}
-    count = -(-largest // config.distributed.nnodes)
+    values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
     return launch("bench scaling", values, count, config.distributed, threads=1, log=print)
 
 
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
     """The trainer that is measured, with defaults for what is not configured."""
-    return TrainerConfig(
-        model=config.model,
-        loss=config.loss,
-        precision=config.precision,
-        compute=ComputeConfig(cuda_graphs=Switch.off),
-        elastic=config.elastic,
-        distributed=config.distributed,
-        gradients=config.gradients,
-    )
-
-
-def check_batches(config: BenchScalingConfig) -> None:
-    """Raise UserError unless every number of ranks can share its batches."""
-    table = per_level("batch", config.batch, min(config.stages), least=1, whole=True)
-    for size in config.processes:
-        batches = (int(table_at(table, stage)) * size for stage in config.stages)
-        BatchPartition.of(trainer_config(config), batches, size, key="batch times processes")
-
-
-class Times(NamedTuple):
-    """The steps that were timed with one number of ranks."""
-
-    seconds: list[float]
-    parts: list[dict[str, float]]
+    keys = ("model", "loss", "precision", "elastic", "distributed", "gradients")
+    return TrainerConfig(**{key: getattr(config, key) for key in keys}, compute=ComputeConfig(cuda_graphs=Switch.off))
 
 
 class TimedReducer(GradientReducer):
@@ -132,15 +109,16 @@ class Runner:
 
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
-        architecture, one = config.model.architecture(max(config.stages), 3, labels=0), trainer_config(config)
-        self.trainer, _ = build_trainer(one, architecture, [self.phase], group, check_memory=False)
+        architecture = config.model.architecture(max(config.batches())[0], 3, labels=0)
+        self.trainer, _ = build_trainer(trainer_config(config), architecture, [self.phase], group, check_memory=False)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)
         self.stored = torch.randint(256, (count, stage, stage, 3), dtype=torch.uint8, device=group.device)
 
-    def step(self) -> float:
-        """Take a step; returns the seconds of its data, from bytes on the device to floats."""
+    def step(self) -> tuple[float, float]:
+        """Take a step; returns its seconds, and those of its data alone, from bytes on the device to floats."""
+        self.group.barrier()
         start = time.perf_counter()
         with record_function("data"):
             images = to_float(mirrored(self.stored, torch.arange(len(self.stored), device=self.group.device) % 2 == 0))
@@ -149,22 +127,12 @@ class Runner:
         rng = StepRng(0, self.trainer.state.images, self.group.device)
         self.trainer.step(self.phase, Reals(images, None, None), rng, EMA_DECAY)
         synchronize(self.group.device)
-        return data
-
-    def seconds(self) -> float:
-        """The time of a step."""
-        self.group.barrier()
-        start = time.perf_counter()
-        self.step()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, data
 
     def parts(self) -> dict[str, float]:
         """The seconds of each part of a step, in which nothing overlaps anything else."""
         with self.timed() as reducer:
-            self.group.barrier()
-            start = time.perf_counter()
-            data = self.step()
-            whole = time.perf_counter() - start
+            whole, data = self.step()
         return {"compute": whole - data - sum(reducer.seconds.values()), **reducer.seconds, "data": data}
 
     def trace(self, path: Path) -> None:
@@ -177,12 +145,9 @@ class Runner:
     @contextmanager
     def timed(self) -> Iterator[TimedReducer]:
         """Inside, the trainer's reducer is timed."""
-        inner = self.trainer.reducer
-        timed = self.trainer.reducer = TimedReducer(inner, self.group)
-        try:
-            yield timed
-        finally:
-            self.trainer.reducer = inner
+        self.trainer.reducer = timed = TimedReducer(self.trainer.reducer, self.group)
+        yield timed
+        self.trainer.reducer = timed.inner
 
 
 def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
@@ -192,20 +157,17 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
         use_one_thread()  # as each of several ranks has
     console = Console(stderr=True, highlight=False)
     groups = {size: group.subgroup(size) for size in config.processes}
-    batches = per_level("batch", config.batch, min(config.stages), least=1, whole=True)
     rows: list[dict[str, Any]] = []
-    for stage in config.stages:
-        batch = int(table_at(batches, stage))
+    for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
-        times = {size: Times([], []) for size in runners}
+        times: dict[int, Times] = {size: [] for size in runners}
         for round_number in range(config.warmup + config.steps):
             for size in config.processes:
                 group.barrier()
                 if size in runners and round_number < config.warmup:
                     runners[size].step()
                 elif size in runners:
-                    times[size].seconds.append(runners[size].seconds())
-                    times[size].parts.append(runners[size].parts())
+                    times[size].append((runners[size].step()[0], runners[size].parts()))
         group.barrier()
         if config.trace is not None and (largest := max(config.processes)) in runners:
             Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
@@ -222,18 +184,19 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
 
 def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, Any]]:
     """The figures of one stage: a row per number of ranks."""
-    rates = {size: size * batch / median(found.seconds) for size, found in times.items()}
+    seconds = {size: median(whole for whole, _ in steps) for size, steps in times.items()}
+    rates = {size: size * batch / seconds[size] for size in times}
     least = min(rates)
     return [
         {
             "resolution": stage,
             "batch_per_process": batch,
             "processes": size,
-            "milliseconds_per_step": 1000 * median(times[size].seconds),
+            "milliseconds_per_step": 1000 * seconds[size],
             "images_per_second": rate,
             "speedup": rate / rates[least] * least,
             "efficiency": rate / rates[least] * least / size,
-            "milliseconds": {part: 1000 * median(of[part] for of in times[size].parts) for part in PARTS},
+            "milliseconds": {part: 1000 * median(parts[part] for _, parts in times[size]) for part in PARTS},
         }
         for size, rate in rates.items()
     ]

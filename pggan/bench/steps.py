@@ -2,14 +2,12 @@
 
 import time
 import warnings
-from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 
 from pggan.bench.reference_step import ReferenceStep
 from pggan.bench.variants import EMA_DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
@@ -18,7 +16,8 @@ from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
-from pggan.losses.base import Loss
+from pggan.core.tables import Log
+from pggan.losses import build_loss
 from pggan.training.compute_options import set_float32
 from pggan.training.device_rates import Rates, measured_rates
 from pggan.training.fake_step import FakeStep
@@ -27,37 +26,21 @@ from pggan.training.op_counter import OpCounter
 
 def phase_of(resolution: int, batch: int) -> Phase:
     """A stable phase at `resolution`, with the paper's learning rate."""
-    return Phase(
-        index=0,
-        resolution=resolution,
-        fading=False,
-        alpha=1.0,
-        start=0,
-        end=1,
-        batch=batch,
-        learning_rate_g=0.001,
-        learning_rate_d=0.001,
-        missing_levels=0,
-    )
+    rates = {"learning_rate_g": 0.001, "learning_rate_d": 0.001}
+    return Phase(0, resolution, fading=False, alpha=1.0, start=0, end=1, batch=batch, missing_levels=0, **rates)
 
 
 class Steps:
     """The variants of the step that are compared, and what is known of the device."""
 
-    def __init__(
-        self, config: BenchConfig, loss: Loss, device: torch.device, *, channels: int, log: Callable[[str], None]
-    ) -> None:
-        """Raises UserError, before anything is made, for a variant that `device` can't run.
-
-        Args: log: is told when a variant can't run as configured.
-        """
-        top = max(config.stages) if isinstance(config.stages, list) else config.stages
-        architecture, optimizer = config.model.architecture(top, channels, labels=0), OptimizerConfig()
-        self.device, self.loss, self.channels = device, loss, channels
+    def __init__(self, config: BenchConfig, device: torch.device, channels: int, log: Log) -> None:
+        """Raises UserError, before anything is made, for what `device` can't do; `log` is told what fails later."""
+        architecture = config.model.architecture(max(config.batches())[0], channels, labels=0)
+        self.device, self.loss, self.channels = device, build_loss(config.loss), channels
         self.variants = make_variants(config, architecture, device, log)
-        self.fake = FakeStep(architecture, optimizer, device, half=False)
+        self.fake = FakeStep(architecture, OptimizerConfig(), device, half=False)
         with self.fake.mode, warnings.catch_warnings(action="ignore"):
-            self.fake_reference = ReferenceStep(architecture, optimizer, 0, device)
+            self.fake_reference = ReferenceStep(architecture, OptimizerConfig(), 0, device)
 
     def rates(self) -> dict[str, Rates]:
         """The rates of the device in the precision of every variant."""
@@ -71,7 +54,7 @@ class Steps:
         A round is one update, or as many as `loss.reg_interval`: then every round has one with penalties.
         """
         for variant in self.variants.values():
-            with variant.memory.counted():
+            with variant.counted():
                 variant.begin()
         images = torch.rand(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device) * 2 - 1
         seconds: dict[str, list[float]] = {name: [] for name in self.variants}
@@ -79,7 +62,7 @@ class Steps:
         for number in range(before + steps):
             for name, variant in self.variants.items():
                 if number < 2:  # the first round tries kernels, which takes memory that is not needed later
-                    variant.memory.peak = 0
+                    variant.peak = 0
                 seconds[name].append(self._timed(variant, phase, images, number))
         return {name: median(all_of[before:]) for name, all_of in seconds.items()}
 
@@ -88,7 +71,7 @@ class Steps:
         interval = self.loss.reg_interval
         images = images.contiguous(memory_format=variant.layout)
         synchronize(self.device)
-        with variant.memory.counted():
+        with variant.counted():
             start = time.perf_counter()
             for update in range(number * interval, (number + 1) * interval):
                 variant.step(phase, Reals(images, None, None), StepRng(0, update * phase.batch, self.device))
@@ -115,7 +98,7 @@ class Steps:
             "share_of_matmul_rate": cost.flops / taken / rates.multiplying,
             "floor_milliseconds_per_step": 1000 * rates.floor(cost),
             "roofline_percent": 100 * rates.floor(cost) / taken,
-            "peak_memory_bytes": variant.memory.peak if self.device.type == "cuda" else peak,
+            "peak_memory_bytes": variant.peak if self.device.type == "cuda" else peak,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,
             "operations": None if is_reference else cost.operations,
@@ -127,13 +110,11 @@ class Steps:
         reference = self.fake_reference
         with self.fake.mode:
             images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
-            rng = StepRng(0, 0, self.device)
-            step = partial(reference.step, phase, Reals(images, None, None), self.loss, rng, ema_decay=EMA_DECAY)
+            reals, rng = Reals(images, None, None), StepRng(0, 0, self.device)
             reference.reset_optimizers()
-            step()
-            counter = OpCounter(reference.tensors())
-            with counter:
-                step()
+            reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)  # makes the moments
+            with (counter := OpCounter(reference.tensors())):
+                reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)
         return counter.peak
 
 
@@ -149,9 +130,8 @@ def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | N
 def stage_table(rows: list[dict[str, Any]]) -> Table:
     """A row per resolution and variant."""
     numbers = ("ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB")
-    table = Table("side", "batch", "variant", box=SIMPLE_HEAD)
-    for name in numbers:
-        table.add_column(name, no_wrap=True, justify="right")
+    right = (Column(name, no_wrap=True, justify="right") for name in numbers)
+    table = Table("side", "batch", "variant", *right, box=SIMPLE_HEAD)
     for row in rows:
         stage = str(row["resolution"]), str(row["batch"])
         for name, variant in row["variants"].items():

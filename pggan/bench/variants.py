@@ -1,7 +1,7 @@
 """The variants of the training step that `pggan bench` compares, each with a state of its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,6 +13,7 @@ from pggan.core.batch import Reals
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
@@ -24,16 +25,20 @@ REFERENCE = "reference"
 EMA_DECAY = 0.999
 
 
-class Memory:
-    """The memory of a CUDA device that one of several variants holds: allocated inside `counted`, and not released."""
+class Variant(ABC):
+    """One variant of the step; all of them get the same images and random numbers."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.held = self.peak = 0  # bytes
+    warmup = 0  # steps that it needs before it is as fast as it gets
+    layout: torch.memory_format  # of the images it is given
+
+    def __init__(self, precision: Precision, options: ComputeOptions, device: torch.device) -> None:
+        self.precision, self.options, self.device = precision, options, device
+        self.notices: list[str] = []  # of the stage that is measured
+        self.held = self.peak = 0  # bytes of a CUDA device: allocated inside `counted` and not released, and the most
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Inside, what is allocated and released is this variant's; `peak` is the most that it held so far."""
+        """Inside, what is allocated and released on a CUDA device is this variant's."""
         if self.device.type != "cuda":
             yield
             return
@@ -42,17 +47,6 @@ class Memory:
         yield
         self.peak = max(self.peak, self.held + torch.cuda.max_memory_allocated(self.device) - before)
         self.held += torch.cuda.memory_allocated(self.device) - before
-
-
-class Variant(ABC):
-    """One variant of the step; all of them get the same images and random numbers."""
-
-    warmup = 0  # steps that it needs before it is as fast as it gets
-    layout: torch.memory_format  # of the images it is given
-
-    def __init__(self, precision: Precision, options: ComputeOptions, device: torch.device) -> None:
-        self.precision, self.options, self.memory = precision, options, Memory(device)
-        self.notices: list[str] = []  # of the stage that is measured
 
     @abstractmethod
     def begin(self) -> None:
@@ -68,12 +62,10 @@ class TrainerVariant(Variant):
 
     layout = torch.channels_last
 
-    def __init__(
-        self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Log) -> None:
         super().__init__(config.precision, compute_options(config.precision, config.compute, device), device)
         self.log = log
-        with self.memory.counted():
+        with self.counted():
             group = ProcessGroup.single_process(device)
             self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
         self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
@@ -101,7 +93,7 @@ class ReferenceVariant(Variant):
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
         super().__init__(Precision.fp32, ComputeOptions(), device)
         self.loss = build_loss(config.loss)
-        with self.memory.counted():
+        with self.counted():
             self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
 
     def begin(self) -> None:
@@ -112,28 +104,25 @@ class ReferenceVariant(Variant):
 
 
 def make_variants(
-    config: BenchConfig, architecture: Architecture, device: torch.device, log: Callable[[str], None]
+    config: BenchConfig, architecture: Architecture, device: torch.device, log: Log
 ) -> dict[str, Variant]:
-    """The variants by name, the reference last; raises UserError, before anything is made, for what `device` can't do.
+    """The variants by name, the reference last; `log` is told when one can't run as configured.
 
-    Args: log: is told when a variant can't run as configured.
+    Raises UserError, before anything is made, for what `device` can't do.
     """
-    chosen = {
-        name: TrainerConfig(model=config.model, loss=config.loss, precision=precision, compute=compute)
-        for name, (precision, compute) in config.variants().items()
-    }
+    chosen = config.variants()
     for one in chosen.values():
         compute_options(one.precision, one.compute, device)
         if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
-            problem = f"modes={config.modes}: there are no CUDA graphs on {device.type}."
+            problem = f"modes=[{','.join(config.modes)}]: there are no CUDA graphs on {device.type}."
             raise UserError(problem, "Use modes=[eager] or [compiled].")
 
-    def log_of(name: str) -> Callable[[str], None]:
+    def log_of(name: str) -> Log:
         return lambda text: log(f"{name}: {text}")
 
-    found: dict[str, Variant] = {
-        name: TrainerVariant(one, architecture, device, log_of(name)) for name, one in chosen.items()
-    }
+    found: dict[str, Variant] = {}
+    for name, one in chosen.items():
+        found[name] = TrainerVariant(one, architecture, device, log_of(name))
     if config.against:
         found[REFERENCE] = ReferenceVariant(next(iter(chosen.values())), architecture, device)
     return found

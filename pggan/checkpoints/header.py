@@ -5,6 +5,7 @@ A file may come from anywhere: sizes and shapes are checked against the architec
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import sha256
@@ -15,6 +16,8 @@ from safetensors import safe_open
 from torch import nn
 
 from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.core.atomic_io import read_json
+from pggan.core.errors import UserError
 
 VERSION = 3  # 3 renamed the parts
 STATE_FILE = "state.json"
@@ -25,22 +28,69 @@ PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimize
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
-def require_count(name: str, value: object) -> int:
+def read_header(directory: Path) -> dict[str, Any]:
+    """What the state.json of a checkpoint says; raises UserError when another version wrote it.
+
+    Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
+    """
+    header = read_json(directory / STATE_FILE, MOST_STATE_BYTES)
+    if (version := _require_count("version", header["version"])) != VERSION:
+        problem = f"{directory} has checkpoint version {version}; this program reads version {VERSION}."
+        raise UserError(problem, "Use the pggan that wrote it.")
+    if header[CHECKSUM] != checksum_of(header):
+        raise ValueError("its content has changed: the checksum is another one")
+    check_stage(header)
+    if (header["phase_index"], header["images"]) != (-1, 0):  # before the first update
+        _require_count("phase_index", header["phase_index"])
+    if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
+        raise ValueError("'state_sha256' or 'config' is of the wrong type")
+    files = header["files"]
+    if not isinstance(files, dict) or not {f"{part}.safetensors" for part in PARTS} <= set(files):
+        raise ValueError("it does not list the files of a checkpoint")
+    for name, checksum in files.items():
+        if not re.fullmatch(r"[a-z_]+\.safetensors", name):
+            raise ValueError(f"it lists a file that may lie outside its directory: {name!r}")
+        if not isinstance(checksum, str):
+            raise ValueError(f"it has no checksum for {name}")
+    return header
+
+
+def write_header(directory: Path, header: dict[str, Any]) -> None:
+    """Write the state.json of a checkpoint: `header` and its checksum."""
+    (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
+
+
+def is_milestone(directory: Path) -> bool:
+    """Whether the checkpoint, valid or not, is marked as one that is kept for good."""
+    try:
+        return bool(read_json(directory / STATE_FILE, MOST_STATE_BYTES).get("milestone"))
+    except (OSError, ValueError):
+        return False
+
+
+def checksum_of(header: dict[str, Any]) -> str:
+    """The checksum of what a state.json says."""
+    rest = {key: value for key, value in header.items() if key != CHECKSUM}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def check_stage(about: dict[str, Any]) -> Architecture:
+    """The architecture in a header; raises ValueError (KeyError, TypeError) unless it and the stage are possible."""
+    _require_count("images", about["images"])
+    resolution, alpha = _require_count("resolution", about["resolution"]), about["alpha"]
+    architecture = architecture_from(about["architecture"])
+    if not (SMALLEST_RESOLUTION <= resolution <= architecture.resolution and is_power_of_two(resolution)):
+        raise ValueError(f"its networks have no resolution {resolution}")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
+    return architecture
+
+
+def _require_count(name: str, value: object) -> int:
     """`value` if it is a whole number from 0 up; raises ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
         raise ValueError(f"'{name}' is not a count")
     return value
-
-
-def check_stage(about: dict[str, Any]) -> None:
-    """Raise ValueError (KeyError when missing) unless images, resolution and alpha are possible."""
-    require_count("images", about["images"])
-    resolution, alpha = require_count("resolution", about["resolution"]), about["alpha"]
-    full = architecture_from(about["architecture"]).resolution
-    if not (SMALLEST_RESOLUTION <= resolution <= full and is_power_of_two(resolution)):
-        raise ValueError(f"its networks have no resolution {resolution}")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
 
 
 def require_shapes(path: Path, network: nn.Module) -> None:
@@ -63,7 +113,7 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
     """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is not possible."""
     for name, most in MOST.items():
         least = 0 if name == "labels" else 1
-        if not least <= require_count(name, plain[name]) <= most:
+        if not least <= _require_count(name, plain[name]) <= most:
             raise ValueError(f"{name}={plain[name]} is not possible")
     resolution, decay = plain["resolution"], plain["fmap_decay"]
     if resolution < SMALLEST_RESOLUTION or not is_power_of_two(resolution):
@@ -71,12 +121,6 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
     return Architecture(**{**plain, "resampling": Resampling(plain["resampling"])})
-
-
-def checksum_of(header: dict[str, Any]) -> str:
-    """The checksum of what a state.json says."""
-    rest = {key: value for key, value in header.items() if key != CHECKSUM}
-    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """When a checkpoint is begun, and when training waits for it, so that a kill never loses more than an interval."""
 
 import time
-from collections.abc import Callable
 from math import inf
 
 from pggan.config import CheckpointConfig
@@ -16,17 +15,15 @@ MINUTES_SHARE = 0.75
 class CheckpointInterval:
     """Follows the last checkpoint that was begun, and the last one that is durable."""
 
-    def __init__(self, config: CheckpointConfig, clock: Callable[[], float] | None = None) -> None:
-        """Args: clock: seconds, from a clock that never jumps."""
+    def __init__(self, config: CheckpointConfig) -> None:
         self.most_images, self.between = config.every_images, images_between(config)
         self.late_after = seconds_between(config)
         self.most_seconds = self.late_after / MINUTES_SHARE
-        self._clock = clock or time.monotonic
         self.restart(0)
 
     def restart(self, images: int) -> None:
         """Count from a state with `images` that is new, or on disk."""
-        self._looked = self._clock()
+        self._looked = time.monotonic()
         self._begun = self._durable = (images, self._looked)
 
     def is_due(self, before: int, images: int) -> bool:
@@ -36,11 +33,11 @@ class CheckpointInterval:
     @property
     def is_late(self) -> bool:
         """Whether it is time for a checkpoint whatever the image count."""
-        return self._clock() - self._begun[1] > self.late_after
+        return time.monotonic() - self._begun[1] > self.late_after
 
     def begin(self, images: int) -> None:
         """Note that a checkpoint of the present state, at `images`, is begun."""
-        self._begun = (images, self._clock())
+        self._begun = (images, time.monotonic())
 
     def saved(self) -> None:
         """Note that the last checkpoint that was begun is durable."""
@@ -51,7 +48,7 @@ class CheckpointInterval:
 
         Called once before every step: the next is expected to take as long as the last.
         """
-        now = self._clock()
+        now = time.monotonic()
         step, self._looked = now - self._looked, now
         return images - self._durable[0] > self.most_images or now + step - self._durable[1] > self.most_seconds
 

@@ -1,7 +1,6 @@
 """Where a run starts: at a checkpoint, with the weights of another run, or from nothing."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import device
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.header import STATE_FILE, differences
 from pggan.checkpoints.read import Checkpoint, checkpoints_of, resolve_checkpoint
+from pggan.config import TrainConfig
 from pggan.config.describe import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
@@ -32,93 +32,66 @@ DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop",
 KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling")
 
 
-@dataclass(frozen=True)
-class ResumePoint:
-    """The checkpoint to resume from, if any, and lines to log about the choice."""
-
-    checkpoint: Checkpoint | None
-    remarks: list[str]
-
-
-def find_resume_point(resume: str, run_dir: Path) -> ResumePoint:
-    """The checkpoint that `resume` asks for: auto, never, or the path of a run or checkpoint.
+def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint that `resume` (auto, never, or the path of a run or checkpoint) asks for, and lines to log.
 
     Raises UserError when there is none at that path, when `run_dir` has checkpoints that it must not have, or when
     none of its checkpoints is valid.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
-        raise UserError(f"resume=never, but {run_dir} holds a run.", "Choose another run_dir=, or resume=auto.")
+        remedy = "Choose another run_dir=, or resume=auto."
+        raise UserError(f"resume=never does not allow run_dir={run_dir}, which holds a run.", remedy)
     if resume in ("auto", "never"):
-        return ResumePoint(*_resolve(run_dir, "run_dir")) if has_own else ResumePoint(None, [])
-    other, remarks = _resolve(Path(resume), "resume")
+        return resolve_checkpoint(run_dir, "run_dir") if has_own else (None, [])
+    other, remarks = resolve_checkpoint(Path(resume), "resume")
     if not has_own:
-        return ResumePoint(other, remarks)
-    own, remarks = _resolve(run_dir, "run_dir")
+        return other, remarks
+    own, remarks = resolve_checkpoint(run_dir, "run_dir")
     if other.directory.resolve().parent != (run_dir / "checkpoints").resolve():
-        return ResumePoint(
-            own, [*remarks, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
-        )
+        return own, [*remarks, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
     if other.images == own.images:
-        return ResumePoint(own, remarks)
-    raise UserError(
-        f"resume={resume} is not the newest checkpoint of {run_dir}.",
-        "To go back to it, give a new run_dir= as well: what came after it stays as it is.",
-    )
+        return own, remarks
+    remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
+    raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
 
 
-def _resolve(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    checkpoint, corrupt = resolve_checkpoint(path, key)
-    return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
-
-
-def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Raise UserError, naming the fields, unless the checkpoint holds networks of this `architecture`."""
-    found = list(differences(architecture, checkpoint.architecture))
-    if found:
-        raise UserError(
-            f"{checkpoint.directory} holds other networks than this configuration asks for ({'; '.join(found)}).",
-            "Give the same model, data and schedule.final_resolution as before, or a new run_dir=; "
-            "init_from= takes over weights.",
-        )
-
-
-def check_changes(
-    checkpoint: Checkpoint, description: dict[str, Any], fingerprint: str, schedule: Schedule, allowed: list[str]
+def check_resumable(
+    checkpoint: Checkpoint, config: TrainConfig, architecture: Architecture, now: dict[str, Any], fingerprint: str
 ) -> list[str]:
     """What has changed since `checkpoint`, as lines to log; raises UserError when some of it is refused.
 
-    Args: description, fingerprint: of the configuration and the data now; allowed: names of refusals to waive.
+    Args: now: the description of `config`; fingerprint: of the data now.
     """
+    allowed = config.allow_changes
+    if found := list(differences(architecture, checkpoint.architecture)):
+        remedy = (
+            "Give the same model, data and schedule.final_resolution, or a new run_dir= and init_from= for weights."
+        )
+        raise UserError(f"{checkpoint.directory} holds other networks than are asked for ({'; '.join(found)}).", remedy)
     for name in allowed:
         if name not in REFUSED:
-            raise UserError(f"allow_changes={name}: there is no such change.", nearest(name, REFUSED))
-    found = dict(changes(checkpoint.header["config"], description))
-    for key in ("resume", "run_dir"):
-        found.pop(key, None)
-    refusals = dict(_refusals(checkpoint, list(found), fingerprint, schedule))
+            raise UserError(f"allow_changes={name} is not the name of a refused change.", nearest(name, REFUSED))
+    changed = {key: line for key, line in changes(checkpoint.header["config"], now) if key not in ("resume", "run_dir")}
+    refused = dict(_refusals(checkpoint, list(changed), fingerprint, config.schedule.build()))
     lines = []
-    for key in [*found, *(key for key in refusals if key not in found)]:
+    for key in changed | refused:
         verdict = "allowed"
-        if key in refusals:
-            name = refusals[key]
-            verdict = f"{'allowed by allow_changes' if name in allowed else 'refused'}: {REFUSED[name]}"
-        lines.append(f"{found.get(key, key)} ({verdict})")
-    names = sorted(set(refusals.values()))
+        if kind := refused.get(key):
+            verdict = f"{'allowed by allow_changes' if kind in allowed else 'refused'}: {REFUSED[kind]}"
+        lines.append(f"{changed.get(key, key)} ({verdict})")
+    names = sorted(set(refused.values()))
     if set(names) - set(allowed):
-        raise UserError(
-            f"{checkpoint.directory} was trained with another configuration:\n    " + "\n    ".join(lines),
-            f"Give the values from before, or a new run_dir=. 'allow_changes=[{','.join(names)}]' resumes even so.",
-        )
+        problem = f"{checkpoint.directory} was trained with another configuration:\n    " + "\n    ".join(lines)
+        remedy = f"Give the values from before, or a new run_dir=. 'allow_changes=[{','.join(names)}]' resumes even so."
+        raise UserError(problem, remedy)
     return [f"Changed since then: {line}" for line in lines]
 
 
-def _refusals(
-    checkpoint: Checkpoint, changed: list[str], fingerprint: str, schedule: Schedule
-) -> Iterator[tuple[str, str]]:
-    """Changed keys that are refused, each with its name in REFUSED."""
+def _refusals(checkpoint: Checkpoint, changed: list[str], data: str, schedule: Schedule) -> Iterator[tuple[str, str]]:
+    """Changed keys that are refused, each with its name in REFUSED; `data` is the fingerprint now."""
     yield from ((key, key) for key in changed if key in ("seed", "loss.name"))
-    if checkpoint.header.get("data") not in (None, fingerprint):
+    if checkpoint.header.get("data") not in (None, data):
         keys = [key for key in changed if key in DATA_KEYS]
         yield from ((key, "data") for key in keys or ["the images themselves"])
     shown = schedule.at(max(checkpoint.images - 1, 0))
@@ -155,9 +128,7 @@ def load_weights(path: str, architecture: Architecture) -> Parts:
         network = load_generator(path, device("cpu"), "init_from").network
         parts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
-    found = [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND]
-    if found:
-        raise UserError(
-            f"init_from={path} has networks of another kind ({'; '.join(found)}).", "Give the model keys of that run."
-        )
+    if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND]:
+        problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
+        raise UserError(problem, "Give the model keys of that run.")
     return parts

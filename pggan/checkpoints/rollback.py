@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pggan.checkpoints.broadcast import broadcast_extra_state, broadcast_state
-from pggan.checkpoints.read import Checkpoint, newest_checkpoint
+from pggan.checkpoints.broadcast import broadcast_state
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup
@@ -11,7 +11,6 @@ from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 
 MOST_ROLLBACKS = 3  # of one process: a run that needs more is not getting anywhere
-
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and give the command again: it resumes from the last checkpoint."
@@ -32,10 +31,7 @@ class Rollback:
         self.rollbacks = 0
 
     def check(self, state: State) -> bool:
-        """Whether the last updates of G and D were taken; waits for the device.
-
-        Raises NonFiniteError after too many skipped ones in a row.
-        """
+        """Whether the last updates were taken; waits for the device; raises NonFiniteError after too many skipped."""
         for name, trainable in (("G", state.g), ("D", state.d)):
             skipped = int(trainable.skipped)
             if skipped >= self.patience:
@@ -52,24 +48,19 @@ class Rollback:
         position, checkpoint = problem.images or state.images, None
         with self.group.collective_errors():
             if self.group.is_main:
-                checkpoint = self._restore(state, position, problem)
+                checkpoint, _ = newest_checkpoint(self.run_dir)
+                where = f"Numbers were not finite at {position:,} images"
+                if checkpoint is None:
+                    raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
+                if position <= self.failed_at or self.rollbacks == MOST_ROLLBACKS:
+                    raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
+                checkpoint.restore(state)
         self.failed_at = position
         self.rollbacks += 1
-        broadcast_state(state, self.group)
-        broadcast_extra_state(checkpoint, reducer, self.group)
+        broadcast_state(state, reducer, checkpoint, self.group)
         for trainable in (state.g, state.d):
             trainable.skipped.zero_()
         return (
-            f"Not finite at {position:,} images: {problem}. Rolling back to the checkpoint of {state.images:,} images. "
-            "If this happens here again, training ends: then lower the learning rates."
+            f"Numbers were not finite at {position:,} images: {problem}. Rolling back to the checkpoint of "
+            f"{state.images:,} images. If this happens here again, training ends: then lower the learning rates."
         )
-
-    def _restore(self, state: State, position: int, problem: NonFiniteError) -> Checkpoint:
-        checkpoint, _ = newest_checkpoint(self.run_dir)
-        if checkpoint is None:
-            raise UserError(f"Not finite at {position:,} images, before the first checkpoint: {problem}.", REMEDY)
-        if position <= self.failed_at or self.rollbacks == MOST_ROLLBACKS:
-            where = f"Not finite at {position:,} images again, after rolling back to {checkpoint.images:,}"
-            raise UserError(f"{where}: {problem}.", REMEDY)
-        checkpoint.restore(state)
-        return checkpoint

@@ -4,8 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -16,26 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pggan.checkpoints.header import (
-    CHECKSUM,
-    GENERATOR_FILE,
-    HEADER_KEY,
-    MOST_STATE_BYTES,
-    STATE_FILE,
-    VERSION,
-    architecture_to_plain,
-    checksum_of,
-)
+from pggan.checkpoints import header
 from pggan.checkpoints.read import checkpoints_of
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import (
-    atomic_directory,
-    atomic_write,
-    existing_parent,
-    file_sha256,
-    read_json,
-    remove_directory,
-)
+from pggan.core.atomic_io import atomic_directory, atomic_write, existing_parent, file_sha256, remove_directory
+from pggan.core.disk import free_bytes
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.reducer import Parts
@@ -70,23 +54,18 @@ class Snapshot:
 
 
 def take_snapshot(
-    state: State,
-    phase: Phase,
-    notes: dict[str, Any],
-    *,
-    memory: Snapshot | None = None,
-    extra_state: Parts | None = None,
+    state: State, phase: Phase, notes: dict[str, Any], extra_state: Parts, memory: Snapshot | None = None
 ) -> Snapshot:
     """Copy `state` as it is now; training may continue while the copy is being written.
 
-    Args: phase: that of the last image shown.  notes: plain values for state.json, the configuration among them.
-    memory: an earlier snapshot that is no longer needed, whose memory is used again; new memory is much slower.
-    extra_state: of the gradient reducer.
+    Args: phase: that of the last image shown; notes: plain values for state.json, the configuration among them;
+    extra_state: of the gradient reducer; memory: an earlier snapshot that is no longer needed, whose memory is used
+    again, because new memory is much slower.
     """
     old = {} if memory is None else memory.parts
     parts = {
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
-        for part, tensors in (state.tensors() | (extra_state or {})).items()
+        for part, tensors in (state.tensors() | extra_state).items()
     }
     if state.g_ema.weights[0].is_cuda:
         torch.cuda.synchronize()  # once for all copies
@@ -106,20 +85,19 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
     Raises NonFiniteError when a number is not finite, and OSError; then everything is as it was before.
     """
-    images, architecture = snapshot.images, architecture_to_plain(snapshot.architecture)
+    images, architecture = snapshot.images, header.architecture_to_plain(snapshot.architecture)
     require_finite(snapshot.parts, images)
-    about = {"version": VERSION, "images": images, **snapshot.stage, "architecture": architecture}
+    about = {"version": header.VERSION, "images": images, **snapshot.stage, "architecture": architecture}
     digest = state_sha256(snapshot.parts, images, snapshot.phase_index)
-    header = {**about, "phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.notes}
-    with _system_errors(), atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
+    with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
         for part, tensors in snapshot.parts.items():
-            save_file(tensors, directory / f"{part}.safetensors", metadata={HEADER_KEY: json.dumps(about)})
+            _save_file(tensors, directory / f"{part}.safetensors", {header.HEADER_KEY: json.dumps(about)})
         # A copy, because the safetensors library would leave its own temporary file behind if it were killed here.
-        with atomic_write(run_dir / GENERATOR_FILE) as temporary:
+        with atomic_write(run_dir / header.GENERATOR_FILE) as temporary:
             shutil.copyfile(directory / "generator_ema.safetensors", temporary)
-        header["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
-        header[CHECKSUM] = checksum_of(header)
-        (directory / STATE_FILE).write_text(json.dumps(header, indent=1))
+        about |= {"phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.notes}
+        about["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
+        header.write_header(directory, about)
 
 
 def require_finite(parts: Parts, images: int | None = None) -> None:
@@ -130,11 +108,10 @@ def require_finite(parts: Parts, images: int | None = None) -> None:
                 raise NonFiniteError(f"{part}/{name}", images)
 
 
-@contextmanager
-def _system_errors() -> Iterator[None]:
-    """Turn the safetensors library's error for what the system refused back into an OSError."""
+def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write a safetensors file; what the system refuses is an OSError, not one of the library's own."""
     try:
-        yield
+        save_file(tensors, path, metadata)
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
@@ -147,21 +124,11 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
     Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
     """
-    ordinary = []
-    for directory in checkpoints_of(run_dir):
-        if int(directory.name) > newest:
-            remove_directory(directory)
-        elif not _is_milestone(directory):
-            ordinary.append(directory)
-    for directory in ordinary[:-keep]:
+    found = checkpoints_of(run_dir)
+    ahead = [directory for directory in found if int(directory.name) > newest]
+    ordinary = [directory for directory in found if directory not in ahead and not header.is_milestone(directory)]
+    for directory in (*ahead, *ordinary[:-keep]):
         remove_directory(directory)
-
-
-def _is_milestone(directory: Path) -> bool:
-    try:
-        return bool(read_json(directory / STATE_FILE, MOST_STATE_BYTES).get("milestone"))
-    except (OSError, ValueError):
-        return False
 
 
 class CheckpointWriter:
@@ -220,8 +187,7 @@ class CheckpointWriter:
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    parent = existing_parent(run_dir)
-    missing, inodes = needed - shutil.disk_usage(parent).free, os.statvfs(parent)
+    missing, inodes = needed - free_bytes(run_dir), os.statvfs(existing_parent(run_dir))
     full = " There is no room for more files." * (inodes.f_files > 0 and inodes.f_favail == 0)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(

@@ -14,7 +14,6 @@ class Command:
 
     name: str
     duty: str
-    schema: str
     module: str  # has run(config) -> exit code
     example: str
     alias: tuple[str, str] = ("", "")  # how an argument may begin, and what that stands for
@@ -23,6 +22,11 @@ class Command:
         """`argument` without the alias."""
         short, full = self.alias
         return full + argument.removeprefix(short) if argument.startswith(short) else argument
+
+    @property
+    def schema(self) -> str:
+        """Its dataclass in pggan.config: BenchScalingConfig for 'bench scaling'."""
+        return f"{self.name.title().replace(' ', '')}Config"
 
     @property
     def config_file(self) -> Path:
@@ -51,49 +55,42 @@ COMMANDS = {
         Command(
             "train",
             "Train a generator and a discriminator, or resume training.",
-            "TrainConfig",
             "pggan.run.train",
             "pggan train data.path=photos run_dir=outputs/faces schedule.final_resolution=128",
         ),
         Command(
             "prepare",
             "Turn images (folder, archive, known dataset) into a checked multi-resolution pyramid.",
-            "PrepareConfig",
             "pggan.data.prepare.command",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
         Command(
             "plan",
             "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
-            "PlanConfig",
             "pggan.plan.command",
             "pggan plan experiment=official_8gpus tflops=200 watts=700",
         ),
         Command(
             "sample",
             "Draw images from a generator.",
-            "SampleConfig",
             "pggan.sampling.sample",
             "pggan sample run=outputs/faces seeds=0-63 out=faces.png",
         ),
         Command(
             "interpolate",
             "Draw images between latents: a strip, a grid or an animation.",
-            "InterpolateConfig",
             "pggan.sampling.interpolate",
             "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
         ),
         Command(
             "inspect",
             "Show what a run, a checkpoint or a dataset holds.",
-            "InspectConfig",
             "pggan.run.inspect",
             "pggan inspect run=outputs/faces json=true",
         ),
         Command(
             "bench",
             "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
-            "BenchConfig",
             "pggan.bench.command",
             "pggan bench stages=[4,8,16] batch=16",
             ("data=", "data.path="),  # Hydra would take data= for a choice of the group
@@ -101,7 +98,6 @@ COMMANDS = {
         Command(
             "bench scaling",
             "Measure how much faster several ranks are than one, and what a step spends its time on.",
-            "BenchScalingConfig",
             "pggan.bench.scaling",
             "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
         ),

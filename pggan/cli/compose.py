@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
-    """The values of command `name` under `overrides`, interpolations resolved; `folder` has more files to choose from.
-
-    Raises UserError that names the override at fault.
-    """
+    """The values of a command, resolved, with files of `folder` too; raises UserError that names the wrong override."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -66,8 +63,7 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
     for key, value in flatten(OmegaConf.to_container(own, resolve=False)):  # type: ignore[arg-type]
         if re.search(r"\$\{[^}]*:", str(value)):
             raise UserError(f"{key}={value} can't be used.", "Write the value itself; '${key}' takes another key's.")
-    values = OmegaConf.to_container(own, resolve=True)
-    assert isinstance(values, dict), "a YAML file with keys"
+    values: Any = OmegaConf.to_container(own, resolve=True)
     return {str(key): value for key, value in values.items()}
 
 

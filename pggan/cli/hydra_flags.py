@@ -1,5 +1,9 @@
-"""Hydra's own flags: --cfg, --multirun, --info, --config-dir …, through Hydra's own entry point."""
+"""Hydra's own flags: --cfg, --multirun, --info, --config-dir …, through Hydra's own entry point.
 
+Two things in Hydra itself are changed: no code that a configuration names is called, and help works on Python 3.14.
+"""
+
+import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -9,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import allow_new_keys, compose, to_plain
-from pggan.cli.hydra_patches import refuse_callbacks, tolerate_lazy_help
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +29,6 @@ QUIET = [
     "hydra/job_logging=none",
 ]
 FLAGS = ("--config-dir", "--config-path", "--config-name", "--cfg", "--package")  # those with a value
-
 QUEUED = "hydra/launcher=submitit_"
 
 
@@ -74,6 +76,32 @@ def _job_settings(command: Command, overrides: list[str]) -> list[str]:
         remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
         raise UserError("Jobs that are queued again need a run directory to resume from.", remedy)
     if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
-        raise UserError("Hydra's launcher for Slurm is not installed.", 'pip install "pggan[slurm]"')
+        raise UserError("Hydra's launcher for Slurm is not installed.", 'Install it: pip install "pggan[slurm]"')
     # A job that ran out of time is queued again, as often as it takes: training resumes where it stopped.
     return ["hydra.launcher.max_num_timeout=1000"] if f"{QUEUED}slurm" in overrides else []
+
+
+def refuse_callbacks() -> None:
+    """Let Hydra raise UserError where it would call what a configuration names as `hydra.callbacks`."""
+    from hydra._internal.callbacks import Callbacks
+    from omegaconf import OmegaConf
+
+    def without_callbacks(self: Callbacks, config: "DictConfig | None" = None) -> None:
+        self.callbacks = []
+        if config is not None and OmegaConf.select(config, "hydra.callbacks"):
+            raise UserError("This configuration names code to call (hydra.callbacks).", "Take that part out of it.")
+
+    Callbacks.__init__ = without_callbacks  # type: ignore[method-assign]
+
+
+def tolerate_lazy_help() -> None:
+    """Let argparse of Python 3.14, which formats help texts at once, take Hydra 1.3's one that becomes text later."""
+    check = getattr(argparse._ActionsContainer, "_check_help", None)
+    if check is None:  # before Python 3.14
+        return
+
+    def check_strings(container: argparse._ActionsContainer, action: argparse.Action) -> None:
+        if isinstance(action.help, str):
+            check(container, action)
+
+    argparse._ActionsContainer._check_help = check_strings  # type: ignore[attr-defined]

@@ -7,8 +7,7 @@ from pggan.config.bench import BenchConfig, BenchScalingConfig
 from pggan.config.commands import InspectConfig, InterpolateConfig, InterpolationPath, PlanConfig, SampleConfig
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
-from pggan.config.distributed import DistributedConfig
-from pggan.config.gradients import DGC_RATIO, DgcConfig, dgc_options
+from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dgc_options
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig, TrainerConfig

@@ -1,12 +1,14 @@
 """Keys of `pggan plan`, `sample`, `interpolate` and `inspect`."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from pggan.config.train import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
+
+InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +31,6 @@ class PlanConfig(TrainConfig):
             raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
         counts = self.processes
         require(bool(counts) and min(counts) >= 1, "processes", counts, "numbers of at least 1, for example [1,8]")
-
-
-class InterpolationPath(Enum):
-    """How an interpolation gets from one latent to the next."""
-
-    slerp = "slerp"
-    lerp = "lerp"
-    loop = "loop"
-    walk = "walk"
 
 
 @dataclass(frozen=True, kw_only=True)

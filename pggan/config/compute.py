@@ -1,46 +1,17 @@
 """Keys of how a step is computed: they change speed and memory, and results by rounding only."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from pggan.core.errors import UserError
 from pggan.core.validation import require_bounds
 
-
-class Precision(Enum):
-    """The type of activations and kernels; weights, losses and penalties stay in float32."""
-
-    auto = "auto"
-    fp32 = "fp32"
-    tf32 = "tf32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
-class ConvolutionMethod(Enum):
-    """How 3x3 convolutions are computed."""
-
-    auto = "auto"
-    native = "native"
-    direct = "direct"
-    im2col = "im2col"
-    winograd = "winograd"
-
-
-class PenaltyPath(Enum):
-    """How gradient penalties are differentiated."""
-
-    auto = "auto"
-    autograd = "autograd"
-    jvp = "jvp"
-
-
-class Switch(Enum):
-    """On, off, or decided by the program."""
-
-    auto = "auto"
-    on = "on"
-    off = "off"
+# The type of activations and kernels; weights, losses and penalties stay in float32.
+Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
+# How 3x3 convolutions are computed, and how gradient penalties are differentiated.
+ConvolutionMethod = StrEnum("ConvolutionMethod", "auto native direct im2col winograd")
+PenaltyPath = StrEnum("PenaltyPath", "auto autograd jvp")
+Switch = StrEnum("Switch", "auto on off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +31,8 @@ class ComputeConfig:
             problem = "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd)."
             raise UserError(problem, "Take compute.penalty=jvp or auto.")
         if self.compile and self.convolution not in (ConvolutionMethod.auto, ConvolutionMethod.native):
-            problem = f"compute.compile=true does not work with compute.convolution={self.convolution.value}."
+            problem = f"compute.compile=true does not work with compute.convolution={self.convolution}."
             raise UserError(problem, "Take compute.convolution=auto: a compiled pass uses PyTorch's own.")
         if self.activation_checkpointing and (self.compile or self.penalty is PenaltyPath.jvp):
             problem = "compute.activation_checkpointing=true needs compute.penalty=autograd and compute.compile=false."
             raise UserError(problem, "Set these two, or take a smaller compute.micro_batch_size: it saves memory, too.")
-
-    def require_whole_groups(self, group: int) -> None:
-        """Raise UserError unless micro-batches hold whole groups of minibatch stddev."""
-        size = self.micro_batch_size
-        if size is not None and size % group:
-            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
-            raise UserError(problem, f"Take {max(size // group, 1) * group}.")

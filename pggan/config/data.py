@@ -1,26 +1,13 @@
 """Keys of the training images, and of `pggan prepare`."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from pggan.core.validation import require, require_bounds
 
-
-class Crop(Enum):
-    """How an image becomes square."""
-
-    center = "center"
-    resize = "resize"
-    pad = "pad"
-    face = "face"
-
-
-class OnBad(Enum):
-    """What to do about files that can't be used."""
-
-    report = "report"
-    stop = "stop"
+Crop = StrEnum("Crop", "center resize pad face")  # how an image becomes square
+OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -19,9 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 
 def to_plain(config: object) -> dict[str, Any]:
     """A configuration as plain values, from which it can be made again."""
-    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
-    assert isinstance(values, dict), "a dataclass becomes a dictionary"
-    return {str(key): value for key, value in values.items()}
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
 
 
 def describe(config: object) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pggan.config.notation import PerLevel, table
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two, resolutions_between
+from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
-from pggan.core.validation import require_bounds
+from pggan.core.validation import require, require_bounds
 
 
 class LearningRateRule(Enum):
@@ -36,12 +36,10 @@ class ScheduleConfig:
     total_images: int | None
 
     def __post_init__(self) -> None:
-        for key in ("first_resolution", "final_resolution"):
-            value = getattr(self, key)
-            if value < SMALLEST_RESOLUTION or not is_power_of_two(value):
-                problem = f"schedule.{key}={value} is not a power of two of at least {SMALLEST_RESOLUTION}."
-                raise UserError(problem, f"Take one of {', '.join(map(str, resolutions_between(4, 1024)))} …")
         first, final = self.first_resolution, self.final_resolution
+        for key, value in (("first_resolution", first), ("final_resolution", final)):
+            valid = value >= SMALLEST_RESOLUTION and is_power_of_two(value)
+            require(valid, f"schedule.{key}", value, "a power of two from 4 up: 4, 8, 16 … 1024 or more")
         if first > final:
             problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
             raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")

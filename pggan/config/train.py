@@ -5,8 +5,7 @@ from typing import Any
 
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
-from pggan.config.distributed import DistributedConfig
-from pggan.config.gradients import dgc_options
+from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.notation import parse_grid
 from pggan.config.schedule import ScheduleConfig
@@ -70,7 +69,10 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         require_loss(str(self.loss.get("name")))
         dgc_options(self.gradients, elastic=self.elastic)
-        self.compute.require_whole_groups(self.model.stddev_group)
+        size, group = self.compute.micro_batch_size, self.model.stddev_group
+        if size is not None and size % group:
+            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
+            raise UserError(problem, f"Take {max(size // group, 1) * group}.")
 
 
 @dataclass(frozen=True, kw_only=True)

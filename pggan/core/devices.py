@@ -1,6 +1,5 @@
 """The devices of this machine: choosing them, their memory, waiting for their work."""
 
-import ctypes
 import os
 import resource
 import sys
@@ -9,8 +8,6 @@ from pathlib import Path
 import torch
 
 from pggan.core.errors import UserError
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at the top; blocks mapped one by one
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -63,14 +60,6 @@ def use_one_thread() -> None:
     """Let torch compute in one CPU thread, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library (glibc) keep freed memory: blocks of 35 MB from the system take 14 ms, page by page."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def synchronize(device: torch.device) -> None:

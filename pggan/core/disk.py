@@ -16,7 +16,6 @@ def require_free_space(path: Path, needed: int, remedy: str) -> int:
     """The bytes that are free on the disk of `path`; raises a UserError with the megabytes missing below `needed`."""
     free = free_bytes(path)
     if needed > free:
-        raise UserError(
-            f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {(needed - free) / 1e6:,.1f} MB short.", remedy
-        )
+        problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {(needed - free) / 1e6:,.1f} MB short."
+        raise UserError(problem, remedy)
     return free

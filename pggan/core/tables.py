@@ -1,7 +1,11 @@
-"""Tables and numbers in the console."""
+"""Tables, numbers and lines in the console."""
+
+from collections.abc import Callable
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
+
+Log = Callable[[str], None]  # called with a line to report
 
 
 def new_table(title: str, first: str, *others: str) -> Table:

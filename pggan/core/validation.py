@@ -1,10 +1,10 @@
 """Plain values to dataclasses, with errors that name the key."""
 
-import operator
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from math import inf, isfinite
+from operator import ge, gt, le, lt
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -13,12 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pggan.core.errors import UserError, nearest
 
 Conf = TypeVar("Conf")
-COMPARISONS = {
-    ">=": ("at least", operator.ge),
-    ">": ("above", operator.gt),
-    "<=": ("at most", operator.le),
-    "<": ("below", operator.lt),
-}
+COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:

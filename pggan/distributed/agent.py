@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from types import FrameType
@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from pggan.config import DistributedConfig
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
 from pggan.core.signals import handling
+from pggan.core.tables import Log
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
 TASK_VARIABLE = "PGGAN_TASK"  # the command of a rank and its configuration, as YAML
@@ -36,7 +37,7 @@ RESUMES = "The same command resumes from the last checkpoint."
 class Agent(LocalElasticAgent):
     """torchrun's agent, which restarts only where that helps, and reports which ranks were lost."""
 
-    def __init__(self, spec: WorkerSpec, logs: str, config: DistributedConfig, log: Callable[[str], None]) -> None:
+    def __init__(self, spec: WorkerSpec, logs: str, config: DistributedConfig, log: Log) -> None:
         super().__init__(spec, DefaultLogsSpecs(log_dir=logs), exit_barrier_timeout=ENDING_SECONDS)
         self.logs, self.log = logs, log
         self.lost = (
@@ -54,11 +55,6 @@ class Agent(LocalElasticAgent):
     def has_met(self) -> bool:
         """Whether there was a rendezvous of all machines."""
         return self._worker_group.group_world_size is not None
-
-    def exit_code(self, codes: list[int]) -> int:
-        """The exit code of the command, out of those of the ranks that failed."""
-        own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
-        return next((code for code in own if code in codes), EXIT_FAILED if self.signal is None else EXIT_INTERRUPTED)
 
     def send_signal(self, number: int) -> bool:
         """Pass a signal on to the ranks; returns whether there are any."""
@@ -152,13 +148,7 @@ class Agent(LocalElasticAgent):
 
 
 def launch(
-    command: str,
-    values: dict[str, Any],
-    count: int,
-    config: DistributedConfig,
-    *,
-    threads: int,
-    log: Callable[[str], None],
+    command: str, values: dict[str, Any], count: int, config: DistributedConfig, *, threads: int, log: Log
 ) -> int:
     """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
 
@@ -209,8 +199,10 @@ def launch(
                 raise rendezvous_failed(config, error) from error
             log(agent.lost)
             return EXIT_FAILED
-    codes = [failure.exitcode for failure in result.failures.values()]
-    return agent.exit_code(codes) if codes else 0
+    codes = {failure.exitcode for failure in result.failures.values()}
+    other = EXIT_FAILED if agent.signal is None else EXIT_INTERRUPTED
+    own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
+    return next((code for code in own if code in codes), other) if codes else 0
 
 
 @contextmanager

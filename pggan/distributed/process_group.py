@@ -1,10 +1,11 @@
-"""The ranks of one run, seen from one of them: joining them, collectives on small values, errors that all share."""
+"""The ranks of one run, seen from one of them: taking part, collectives on small values, errors that all share."""
 
 import json
 import os
 import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,12 +18,14 @@ from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from pggan.core.errors import UserError
+from pggan.core.devices import device_of_rank
+from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 from pggan.distributed.connect import reason, who_answers, within
 
 # The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
+ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -72,8 +75,7 @@ class ProcessGroup:
         """Args: control: group for small values in host memory; None in a single process."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
-        self.device = device
-        self.store = store
+        self.device, self.store = device, store
         self.is_main = info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.names = [f"rank {rank}" for rank in range(info.world_size)]  # `connect` completes them
@@ -147,6 +149,12 @@ class ProcessGroup:
         finally:
             self.waiting_since = None
 
+    def wait(self, work: dist.Work | None) -> None:
+        """Wait for an asynchronous collective, if there is one."""
+        if work is not None:
+            with self.collective():
+                work.wait()
+
     def all_gather_object(self, value: Any) -> list[Any]:
         """Every rank's `value`, which is plain enough for JSON, in order of rank."""
         text = json.dumps(value)
@@ -178,7 +186,9 @@ class ProcessGroup:
         if failed:
             raise problem if problem is not None and self.rank == failed[0] else RemoteUserError(f"rank {failed[0]}")
 
-    def require_same(self, facts: Mapping[str, Any]) -> None:
+    def require_same(
+        self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
+    ) -> None:
         """Raise UserError, naming the rank and the fact, unless `facts` are the same on all ranks."""
         everyone = self.all_gather_object(facts)
         with self.collective_errors():
@@ -188,7 +198,7 @@ class ProcessGroup:
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
                         problem = f"Rank {rank} has another {name} than rank 0: {there} instead of {here}."
-                        raise UserError(problem, "Give all ranks the same code, configuration and data.")
+                        raise UserError(problem, remedy)
 
     def all_reduce_flags(self, flags: int) -> int:
         """Bitwise OR of all ranks' `flags` in the call before, so that no rank waits; in a single process, of this one.
@@ -197,9 +207,7 @@ class ProcessGroup:
         """
         if self._control is None:
             return flags
-        if self._reduce is not None:
-            with self.collective():
-                self._reduce.wait()
+        self.wait(self._reduce)
         reduced = int(self._flags)
         self._raised = flags & ~self._raised
         self._flags = torch.tensor([self._raised], dtype=torch.int32)
@@ -208,29 +216,20 @@ class ProcessGroup:
 
     def reset_flags(self) -> None:
         """Forget the flags of the last call of `all_reduce_flags`, whose result nobody has seen yet."""
-        if self._reduce is not None:
-            with self.collective():
-                self._reduce.wait()
+        self.wait(self._reduce)
         self._reduce, self._flags, self._raised = None, torch.zeros(1, dtype=torch.int32), 0
 
-    def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The sums over all ranks of `values`, float64 in host memory."""
-        return self._all_reduce(values, ReduceOp.SUM)
-
-    def all_reduce_max(self, values: Tensor) -> Tensor:
-        """The maxima over all ranks of `values`, float64 in host memory."""
-        return self._all_reduce(values, ReduceOp.MAX)
-
-    def all_reduce_min(self, value: int | None) -> int | None:
-        """The smallest of all ranks' values; None, which is no value, counts as the largest."""
-        return min((other for other in self.all_gather_object(value) if other is not None), default=None)
-
-    def _all_reduce(self, values: Tensor, operation: Any) -> Tensor:
+    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> Tensor:
+        """The sums (or what else `operation` says) over all ranks of `values`, float64 in host memory."""
         values = values.double().cpu()
         if self._control is not None and values.numel():
             with self.collective():
                 dist.all_reduce(values, operation, group=self._control)
         return values
+
+    def all_reduce_min(self, value: int | None) -> int | None:
+        """The smallest of all ranks' values; None, which is no value, counts as the largest."""
+        return min((other for other in self.all_gather_object(value) if other is not None), default=None)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Overwrite `tensors` with those of rank 0."""
@@ -254,21 +253,41 @@ class ProcessGroup:
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
-        if self._control is None:
-            return
-        everyone = self.all_gather_object({name: _digest(weights) for name, weights in named.items()})
-        with self.collective_errors():
-            for rank, theirs in enumerate(everyone):
-                for name, digest in theirs.items():
-                    if digest != everyone[0][name]:
-                        raise UserError(
-                            f"The weights of {name} on rank {rank} differ from those on rank 0.",
-                            "Give the same command again: it resumes from the last checkpoint. If this comes back, the "
-                            "memory or the link of that machine is at fault.",
-                        )
+        if self._control is not None:
+            self.require_same(
+                {f"checksum of the weights of {name}": _checksum(weights) for name, weights in named.items()},
+                "The same command resumes from the last checkpoint. If this comes back, the memory or the link of that "
+                "machine is at fault.",
+            )
 
 
-def _digest(weights: list[Tensor]) -> list[int]:
+def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: Callable[[ProcessGroup], int]) -> int:
+    """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank.
+
+    Raises UserError when the others are not found within `timeout_seconds`.
+    """
+    problem: UserError | None = None
+    try:
+        device = device_of_rank(devices, info.local_rank, info.local_world_size)
+    except UserError as error:  # on all ranks, most likely: only one reports it
+        problem, device = error, torch.device("cpu")
+    group = ProcessGroup.connect(info, device, timeout_seconds)
+    try:
+        with group.collective_errors():
+            if problem is not None:
+                raise problem
+        code = run(group)
+        group.shutdown()
+        return code
+    except RemoteUserError:
+        return EXIT_USER_ERROR
+    except PeerLost as error:
+        time.sleep(ENDING_SECONDS)
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_LEFT
+
+
+def _checksum(weights: list[Tensor]) -> list[int]:
     """Two sums over the bits of all weights, one of which depends on their order; made on the device."""
     sums = torch.stack([weight.detach().view(torch.int32).sum(dtype=torch.int64) for weight in weights])
     return torch.stack([sums.sum(), (sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum()]).tolist()

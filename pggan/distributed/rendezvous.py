@@ -3,6 +3,7 @@
 import socket
 import time
 import uuid
+from contextlib import suppress
 from functools import partial
 
 from torch.distributed.elastic.rendezvous import (
@@ -26,10 +27,7 @@ SLOW = "has timed out"  # … when nobody does, or something that torch does not
 
 
 def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
-    """The rendezvous of the machines of this run, connected to its host.
-
-    Raises UserError when that takes longer than `rdzv_timeout_seconds`, or something else answers there.
-    """
+    """The rendezvous of all machines; raises UserError after `rdzv_timeout_seconds`, or when something else answers."""
     run_id = "pggan" if config.nnodes > 1 else uuid.uuid4().hex
     end = time.monotonic() + config.rdzv_timeout_seconds
     problem: Exception | None = None
@@ -66,10 +64,8 @@ def _handler(config: DistributedConfig, run_id: str) -> RendezvousHandler:
     if config.local_addr is None or config.rdzv_endpoint is None:
         return get_rendezvous_handler(parameters())  # torch looks at the names of this machine
     if _addresses(host) & _addresses(config.local_addr):
-        try:
+        with suppress(RendezvousConnectionError):  # another agent on this machine may have come first
             return get_rendezvous_handler(parameters(is_host=True))
-        except RendezvousConnectionError:  # another agent on this machine may have come first
-            pass
     return get_rendezvous_handler(parameters(is_host=False))
 
 

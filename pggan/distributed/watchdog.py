@@ -18,6 +18,7 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pggan.core.errors import EXIT_LEFT
+from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 
 HEARTBEAT_SECONDS = 1.0
@@ -32,7 +33,7 @@ class Heartbeat:
     number: int = 0
     waiting: bool = False
     allowed: float = math.inf  # seconds that the others are to wait for it while it is alive
-    position: str = ""  # in the run
+    position: str = "the start"  # in the run
     name: str = ""
 
 
@@ -41,14 +42,10 @@ class HeartbeatMonitor:
 
     def __init__(self, rank: int, names: Sequence[str], timeout: float) -> None:
         """Args: names: of all ranks."""
-        self.rank = rank
-        self.timeout = timeout
-        self._last = {
-            other: Heartbeat(position="the start", name=name) for other, name in enumerate(names) if other != rank
-        }
+        self.rank, self.timeout = rank, timeout
+        self._last = {other: Heartbeat(name=name) for other, name in enumerate(names) if other != rank}
         self._heard = dict.fromkeys(self._last, -math.inf)
-        self._looked = -math.inf
-        self._awake = -math.inf
+        self._looked = self._awake = -math.inf
 
     def hear(self, rank: int, beat: Heartbeat, now: float) -> None:
         """Take in the last heartbeat of `rank`, at `now` seconds; the same number again is silence."""
@@ -67,17 +64,15 @@ class HeartbeatMonitor:
             silent = now - max(self._heard[rank], self._awake)
             if waited > timeout and (silent > timeout or (not beat.waiting and waited > beat.allowed)):
                 does = f"has been silent for {silent:.0f} s" if silent > timeout else "does not come to its end"
-                where = f"; it was last seen at {beat.position}" if beat.position else ""
-                return f"Hung: {beat.name} {does}{where}. The others have waited for {waited:.0f} s, and end."
+                seen = f"{beat.name} {does}; it was last seen at {beat.position}"
+                return f"Hung: {seen}. The others have waited for {waited:.0f} s, and end."
         return ""
 
 
 class Watchdog:
     """Two threads that live as long as the block; does nothing where there is one rank only."""
 
-    def __init__(
-        self, group: ProcessGroup, timeout: float, log: Callable[[str], None], end: Callable[[int], Any] = os._exit
-    ) -> None:
+    def __init__(self, group: ProcessGroup, timeout: float, log: Log, end: Callable[[int], Any] = os._exit) -> None:
         """Args: timeout: seconds to wait for a rank; end: ends this process with an exit code."""
         self.group, self.timeout, self.log, self.end = group, timeout, log, end
         self.position = "the start"  # in the run

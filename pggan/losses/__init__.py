@@ -19,21 +19,13 @@ def require_loss(name: str) -> None:
         raise UserError(f"There is no loss '{name}'.", nearest(name, LOSSES))
 
 
-def loss_class(name: str) -> "type[Loss]":
-    """The `Loss` dataclass in the file `name`; raises UserError when there is none."""
+def build_loss(options: dict[str, Any]) -> "Loss":
+    """The loss `options["name"]` with the other options as its fields; raises UserError for what is not valid there."""
+    name = str(options.get("name"))
     require_loss(name)
     from pggan.losses.base import Loss
 
     module = import_module(f"{__name__}.{name}")
-    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
-    (found,) = (kind for kind in classes if issubclass(kind, Loss))
-    return found
-
-
-def build_loss(options: dict[str, Any]) -> "Loss":
-    """The loss `options["name"]` with the other options as its fields.
-
-    Raises UserError for an unknown name, an unknown or missing option, or a value of the wrong type or range.
-    """
-    values = {key: value for key, value in options.items() if key != "name"}
-    return validated(loss_class(str(options.get("name"))), values, prefix="loss.")
+    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Loss)]
+    (schema,) = (kind for kind in classes if kind.__module__ == module.__name__)
+    return validated(schema, {key: value for key, value in options.items() if key != "name"}, prefix="loss.")

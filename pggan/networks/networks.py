@@ -146,14 +146,10 @@ class Generator(ProgressiveNetwork):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        a = architecture
-        self.stem = GeneratorStem(a.latent_size + a.labels, a.width(SMALLEST_RESOLUTION))
-        self.blocks = nn.ModuleDict(
-            {str(r): GeneratorBlock(a.width(r // 2), a.width(r), a.resampling) for r in a.resolutions[1:]}
-        )
-        self.to_rgb = nn.ModuleDict(
-            {str(r): ToOrFromRGB(a.channels, a.width(r), 1, 1, gain=1.0) for r in a.resolutions}
-        )
+        a, width, levels = architecture, architecture.width, architecture.resolutions
+        self.stem = GeneratorStem(a.latent_size + a.labels, width(SMALLEST_RESOLUTION))
+        self.blocks = nn.ModuleDict({str(r): GeneratorBlock(width(r // 2), width(r), a.resampling) for r in levels[1:]})
+        self.to_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
         self.index_weights()
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
@@ -185,14 +181,12 @@ class Discriminator(ProgressiveNetwork):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        a = architecture
-        self.from_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.width(r), a.channels, 1, 1) for r in a.resolutions})
+        a, width, levels = architecture, architecture.width, architecture.resolutions
+        self.from_rgb = nn.ModuleDict({str(r): ToOrFromRGB(width(r), a.channels, 1, 1) for r in levels})
         self.blocks = nn.ModuleDict(
-            {str(r): DiscriminatorBlock(a.width(r), a.width(r // 2), a.resampling) for r in a.resolutions[1:]}
+            {str(r): DiscriminatorBlock(width(r), width(r // 2), a.resampling) for r in levels[1:]}
         )
-        self.head = DiscriminatorHead(
-            a.width(SMALLEST_RESOLUTION), a.width(SMALLEST_RESOLUTION // 2), 1 + a.labels, a.stddev_group
-        )
+        self.head = DiscriminatorHead(width(4), width(2), 1 + a.labels, a.stddev_group)
         self.index_weights()
 
     def forward(

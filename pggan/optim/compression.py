@@ -8,12 +8,11 @@ becomes of it with Adam is derived in docs/scaling.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, gcd, sqrt
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from pggan.config import OptimizerConfig
@@ -27,34 +26,38 @@ SAMPLE = 100_000  # entries that the threshold is estimated from
 CERTAINTY = 4.0  # standard deviations by which the estimate lets through too many rather than too few
 
 
-@dataclass(frozen=True, kw_only=True)
-class Warmup:
-    """The share of the entries that is sent: larger when a phase begins and all gradients are new, then `ratio`."""
+def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
+    """The share of entries to send when `since` images of a phase have been shown: a quarter, a sixteenth … `ratio`.
 
-    ratio: float
-    images: int  # over which the share falls, in steps of equal length
-
-    def ratio_at(self, since: int) -> float:
-        """The share to send when `since` images of the phase have been shown: a quarter, a sixteenth … `ratio`."""
-        larger: list[float] = []
-        while (share := WARMUP_FACTOR ** -(len(larger) + 1.0)) > self.ratio:
-            larger.append(share)
-        return larger[since * len(larger) // self.images] if since < self.images and larger else self.ratio
+    It falls in steps of equal length over the first `warmup_images`, while all gradients are new.
+    """
+    larger: list[float] = []
+    while (share := WARMUP_FACTOR ** -(len(larger) + 1.0)) > ratio:
+        larger.append(share)
+    return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
 
 
-class Compressor:
-    """What one rank has not sent yet of one network's updates, and the moments that make updates of gradients."""
+class Compressor(nn.Module):
+    """What one rank has not sent yet of one network's updates, and the moments that make updates of gradients.
+
+    The buffers are what a checkpoint has to hold; all belong to one rank and one set of parameters.
+    """
+
+    residual: Tensor  # updates not sent yet, in units of the learning rate
+    mean_square: Tensor  # of this rank's gradients, as Adam keeps it
+    steps: Tensor
+    mean: Tensor | None  # of the gradients not sent yet, as Adam keeps it
 
     def __init__(self, size: int, optimizer: OptimizerConfig, clip: float | None, device: torch.device) -> None:
         """Args: size: P; clip: the largest norm of a gradient of this rank, None for any (Lin et al. scale the norm
         allowed for the mean of n gradients by n^-1/2).
         """
-        self.optimizer = optimizer
-        self.clip = clip
-        self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self.mean_square = torch.zeros(size, device=device)  # of this rank's gradients, as Adam keeps it
-        self.mean = torch.zeros(size, device=device) if optimizer.beta1 else None  # of those not sent yet, likewise
-        self.steps = torch.zeros((), device=device)
+        super().__init__()
+        self.optimizer, self.clip = optimizer, clip
+        self.register_buffer("residual", torch.zeros(size, device=device))
+        self.register_buffer("mean_square", torch.zeros(size, device=device))
+        self.register_buffer("steps", torch.zeros((), device=device))
+        self.register_buffer("mean", torch.zeros(size, device=device) if optimizer.beta1 else None)
         self._worth = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
     def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: float | Tensor = 1.0) -> Tensor:
@@ -76,21 +79,6 @@ class Compressor:
         if self.mean is not None and count < len(self.residual):
             self.mean[indices] = 0  # factor masking: what is sent must not be carried on by momentum
         return pack(indices, sent, len(self.residual))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state by name, for checkpoints; all belong to one rank and one set of parameters."""
-        state = {"residual": self.residual, "mean_square": self.mean_square, "steps": self.steps}
-        return state if self.mean is None else {**state, "mean": self.mean}
-
-    def load_tensors(self, saved: dict[str, Tensor]) -> None:
-        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
-        ours = self.tensors()
-        if differing := ours.keys() ^ saved.keys():
-            raise RuntimeError(f"compression state of other settings: {', '.join(sorted(differing))}")
-        for name, tensor in ours.items():
-            if tensor.shape != saved[name].shape:
-                raise RuntimeError(f"{name} of shape {tuple(saved[name].shape)} does not fit {tuple(tensor.shape)}")
-            tensor.copy_(saved[name])
 
     def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: float | Tensor) -> None:
         """Add Adam's update for the gradient times `factor` to the residual: that is Adam's own step."""

@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pggan.config import OptimizerConfig
+from pggan.config import DgcConfig, OptimizerConfig
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.compression import Compressor, Warmup, mean_of
-from pggan.optim.reducer import GradientReducer, Handle, Parts, waiter
+from pggan.optim.compression import Compressor, mean_of, share_to_send
+from pggan.optim.reducer import GradientReducer, Handle, Parts
 from pggan.optim.sparse_optimizer import SparseOptimizer
 from pggan.optim.state import State, Trainable, in_memory_order
 
@@ -32,10 +32,6 @@ class ParameterVector:
         starts = torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device)
         self._ends, self._shifts = begins[1:], starts - begins[:-1]
 
-    def gradients(self) -> list[Tensor]:
-        """One vector per weight."""
-        return [in_memory_order(weight.grad).flatten() for weight in self.weights if weight.grad is not None]
-
     def positions(self, indices: Tensor) -> Tensor:
         """The positions in the optimizer's memory of the entries at `indices`."""
         return indices + self._shifts[torch.bucketize(indices, self._ends, right=True)]
@@ -46,15 +42,11 @@ class DgcReducer(GradientReducer):
 
     flat_tensors = 2  # what sending is worth, and room for the update
 
-    def __init__(
-        self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, warmup: Warmup, clip: float | None
-    ) -> None:
-        """Args: clip: the largest norm of the mean gradient; that of each rank is limited to clip / sqrt(n)."""
+    def __init__(self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, dgc: DgcConfig) -> None:
         super().__init__()
-        self.group = group
-        self.warmup = warmup
+        self.group, self.dgc = group, dgc
         self._optimizer = optimizer
-        self._clip = None if clip is None else clip / group.world_size**0.5
+        self._clip = None if dgc.clip is None else dgc.clip / group.world_size**0.5  # of each rank, not of the mean
         self._names = {id(state.g): "g", id(state.d): "d"}
         self._compressors: dict[str, Compressor] = {}
         self._vectors: dict[str, ParameterVector] = {}
@@ -66,15 +58,15 @@ class DgcReducer(GradientReducer):
         if phase.index != (self._state.phase_index if self._phase is None else self._phase):
             self._compressors.clear()  # as Adam's moments are forgotten; and other levels are in use
         self._phase = phase.index
-        self._share = self.warmup.ratio_at(images - phase.start)
+        self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        loss, name, optimizer = super().all_reduce(trainable, batch)(), self._names[id(trainable)], trainable.optimizer
+        loss, name, optimizer = self._losses.pop(id(trainable)), self._names[id(trainable)], trainable.optimizer
         assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
         vector = self._vectors.get(name)
         if vector is None or not trainable.uses(vector.weights):
             vector = self._vectors[name] = ParameterVector(trainable, optimizer)
-        gradients = vector.gradients()
+        gradients = [in_memory_order(weight.grad).flatten() for weight in vector.weights if weight.grad is not None]
         # All have to know of one that is not finite before any of them takes its gradient in.
         unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
         agreed = torch.stack([loss, unbounded.float()])
@@ -87,11 +79,10 @@ class DgcReducer(GradientReducer):
         message = self._compressor(name, vector.size).select(gradients, count, finite, factor)
         trainable.zero_grad()
         messages = message.new_empty(self.group.world_size, len(message))
-        finish = waiter(dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True))
+        work = dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True)
 
         def wait() -> Tensor:
-            with self.group.collective():
-                finish()
+            self.group.wait(work)
             indices, updates = mean_of(messages, count, vector.room)
             optimizer.set_update(vector.positions(indices), updates)
             return torch.where(finite, agreed[0], torch.nan)
@@ -102,7 +93,7 @@ class DgcReducer(GradientReducer):
         """What every rank keeps for later steps, of all ranks; in host memory of rank 0."""
         tensors = {}
         for network, compressor in self._compressors.items():
-            for name, tensor in compressor.tensors().items():
+            for name, tensor in compressor.state_dict().items():
                 for rank, theirs in enumerate(self.group.all_gather(tensor)):
                     tensors[f"{network}/{rank}/{name}"] = theirs
         return {EXTRA_STATE: tensors} if tensors else {}
@@ -120,7 +111,7 @@ class DgcReducer(GradientReducer):
             for name, by_rank in by_name.items():
                 same, ordered = len(by_rank) == self.group.world_size, [by_rank[rank] for rank in sorted(by_rank)]
                 mine[name] = ordered[self.group.rank] if same else torch.stack(ordered).mean(0)
-            self._compressor(network, len(mine["residual"])).load_tensors(mine)
+            self._compressor(network, len(mine["residual"])).load_state_dict(mine)
 
     def _compressor(self, network: str, size: int) -> Compressor:
         if network not in self._compressors:

@@ -1,13 +1,12 @@
 """Gradients summed in an order that does not depend on the number of ranks, so that no bit of the sum does either.
 
-A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node that spans
-`size` chunks from `start` is the sum of its left and its right half; what lies beyond the last chunk is left out.
+A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node is a range of
+chunks, whose length is a power of two that divides its start: it is the sum of its left and its right half, where what
+lies beyond the last chunk is left out.
 Each rank sums what it can, then each one finishes a slice of all numbers, and an all-gather collects the slices.
 
 P numbers in the gradients of the levels in use of one network, and one for the loss.
 """
-
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,42 +14,22 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle, waiter
+from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
-
-@dataclass(frozen=True)
-class Node:
-    """The chunks `start` … `start + size - 1`; `size` is a power of two, and `start` a multiple of it."""
-
-    start: int
-    size: int
-
-    @property
-    def halves(self) -> "tuple[Node, Node]":
-        """The left and the right half of these chunks."""
-        half = self.size // 2
-        return Node(self.start, half), Node(self.start + half, half)
-
-    @property
-    def parent(self) -> "Node":
-        """The node that this one is a half of."""
-        return Node(self.start - self.start % (2 * self.size), 2 * self.size)
-
-
-Sums = dict[Node, Tensor]
+Sums = dict[range, Tensor]  # by node
 
 
 def add_chunk(sums: Sums, chunk: int, numbers: Tensor) -> None:
     """Take in the next chunk of a rank, and sum every node whose two halves are there.  `numbers` is kept."""
-    node = Node(chunk, 1)
-    while (left := node.parent.halves[0]) in sums:
+    node = range(chunk, chunk + 1)
+    while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in sums:
         numbers = sums.pop(left).add_(numbers)
-        node = node.parent
+        node = range(left.start, node.stop)
     sums[node] = numbers
 
 
-def nodes_of(chunks: range) -> list[Node]:
+def nodes_of(chunks: range) -> list[range]:
     """The nodes that a rank with these chunks ends up with, in order."""
     sums: Sums = {}
     for chunk in chunks:
@@ -61,13 +40,13 @@ def nodes_of(chunks: range) -> list[Node]:
 def tree_sum(sums: Sums, count: int) -> Tensor:
     """The sum of all `count` chunks; uses up `sums`."""
 
-    def of(node: Node) -> Tensor:
+    def of(node: range) -> Tensor:
         if node in sums:
             return sums.pop(node)
-        left, right = node.halves
+        left, right = node[: len(node) // 2], node[len(node) // 2 :]
         return of(left) if right.start >= count else of(left).add_(of(right))
 
-    return of(Node(0, 1 << (count - 1).bit_length()))
+    return of(range(1 << (count - 1).bit_length()))
 
 
 class ElasticReducer(GradientReducer):
@@ -75,8 +54,7 @@ class ElasticReducer(GradientReducer):
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
         super().__init__()
-        self.group = group
-        self.partition = partition
+        self.group, self.partition = group, partition
         self.flat_tensors = partition.most_chunks.bit_length() + 1  # sums of chunks
         self._sums: dict[int, Sums] = {}
         self._buffers: dict[int, FlatBuffer] = {}
@@ -84,10 +62,9 @@ class ElasticReducer(GradientReducer):
     def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
         """Put the gradients of one chunk aside."""
         sums = self._sums.setdefault(id(trainable), {})
-        mine = self.partition.chunks_of(self.group.rank, batch)
-        done = sum(node.size for node in sums)
+        done = sum(map(len, sums))
         buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)  # the last one gets the sum in the end
-        add_chunk(sums, mine[done], buffer.fill(loss))
+        add_chunk(sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(loss))
         trainable.zero_grad()
 
     def abort_step(self) -> None:
@@ -109,17 +86,15 @@ class ElasticReducer(GradientReducer):
         parts = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)
         to_each, from_each = [len(mine) * width] * size, [len(of_rank) * width for of_rank in nodes]
         received = parts.new_empty(sum(from_each))
-        finish = waiter(
-            dist.all_to_all_single(received, parts, from_each, to_each, group=self.group.torch_group, async_op=True)
-        )
+        torch_group = self.group.torch_group
+        work = dist.all_to_all_single(received, parts, from_each, to_each, group=torch_group, async_op=True)
 
         def wait() -> Tensor:
-            with self.group.collective():
-                finish()
-                all_nodes = [node for of_rank in nodes for node in of_rank]
-                total = tree_sum(dict(zip(all_nodes, received.view(-1, width), strict=True)), count)
-                whole = total.new_empty(size, width)
-                dist.all_gather(list(whole), total, group=self.group.torch_group)
+            self.group.wait(work)
+            all_nodes = [node for of_rank in nodes for node in of_rank]
+            total = tree_sum(dict(zip(all_nodes, received.view(-1, width), strict=True)), count)
+            whole = total.new_empty(size, width)
+            self.group.wait(dist.all_gather(list(whole), total, group=torch_group, async_op=True))
             return buffer.attach(whole.view(-1)[: buffer.size])
 
         return wait

@@ -4,6 +4,7 @@ P numbers in the gradients of the levels in use of one network; one more for the
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -75,18 +76,14 @@ class FlatBuffer:
         return numbers[-1]
 
     def _views(self, numbers: Tensor) -> list[Tensor]:
-        views, start = [], numbers.storage_offset()
-        for weight in self.weights:  # with the strides of the weight, so that nothing is reordered on the way
-            views.append(numbers.as_strided(weight.shape, weight.stride(), start))
-            start += weight.numel()
-        return views
+        starts = accumulate((weight.numel() for weight in self.weights), initial=int(numbers.storage_offset()))
+        # With the strides of the weight, so that nothing is reordered on the way.
+        places = zip(self.weights, starts, strict=False)
+        return [numbers.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
 
 class AllReduceFp32(GradientReducer):
-    """All-reduce of gradients in float32.
-
-    The flat buffers are kept from step to step, and made anew when other levels come into use.
-    """
+    """All-reduce of gradients in float32."""
 
     flat_tensors = 1
     dtype: ClassVar[torch.dtype] = torch.float32  # that is sent
@@ -98,15 +95,14 @@ class AllReduceFp32(GradientReducer):
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = self._buffers.get(id(trainable))
-        if buffer is None or not trainable.uses(buffer.weights):
+        if buffer is None or not trainable.uses(buffer.weights):  # kept until other levels come into use
             buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)
-        numbers = buffer.fill(super().all_reduce(trainable, batch)())
+        numbers = buffer.fill(self._losses.pop(id(trainable)))
         sent = numbers.to(self.dtype)
-        finish = waiter(dist.all_reduce(sent, group=self.group.torch_group, async_op=True))
+        work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
 
         def wait() -> Tensor:
-            with self.group.collective():
-                finish()
+            self.group.wait(work)
             return buffer.attach(numbers.copy_(sent))
 
         return wait
@@ -117,13 +113,3 @@ class AllReduceBf16(AllReduceFp32):
 
     flat_tensors = 2
     dtype = torch.bfloat16
-
-
-def waiter(work: dist.Work | None) -> Callable[[], None]:
-    """A function that waits for an asynchronous collective."""
-
-    def wait() -> None:
-        assert work is not None, "asynchronous collectives give one"
-        work.wait()
-
-    return wait

@@ -5,8 +5,11 @@ N ranks, P numbers in the gradients of the levels in use of one network, and one
 
 import os
 import secrets
-from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from math import prod
 from pathlib import Path
+from typing import IO
 
 import torch
 import torch.distributed as dist
@@ -14,11 +17,10 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle, waiter
+from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
 LINE = 16  # float32 in a line of the processor's cache, which two ranks must not write to at the same time
-TOKEN_BYTES = 16
 
 
 class SharedMemoryReducer(GradientReducer):
@@ -31,43 +33,38 @@ class SharedMemoryReducer(GradientReducer):
         self.group = group
         self._buffers: dict[int, FlatBuffer] = {}
         self._rows: dict[int, Tensor] = {}  # [N, P + 1] and what fills the last line
-        self._read: dict[int, Callable[[], None]] = {}  # waits until all have collected the last sum
+        self._read: dict[int, dist.Work | None] = {}  # done when all have collected the last sum
 
     def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         key, rank = id(trainable), self.group.rank
-        if key in self._read:
-            with self.group.collective():
-                self._read[key]()
+        self.group.wait(self._read.get(key))
         buffer = self._buffers.get(key)
         if buffer is None or not trainable.uses(buffer.weights):
             buffer = self._buffers[key] = FlatBuffer(trainable)
             self._rows[key] = shared_rows(self.group, buffer.size)
         rows, total = self._rows[key][:, : buffer.size], buffer.numbers
-        buffer.fill(super().all_reduce(trainable, batch)(), rows[rank])
-        all_written = self._barrier()
+        buffer.fill(self._losses.pop(key), rows[rank])
+        barrier = partial(dist.barrier, group=self.group.torch_group, async_op=True)
+        all_written = barrier()
 
         def wait() -> Tensor:
-            with self.group.collective():
-                all_written()
-                width = whole_lines(-(-buffer.size // self.group.world_size))
-                slices = list(zip(torch.split(rows, width, 1), torch.split(total, width), strict=True))
-                if rank < len(slices):  # else the others have all
-                    summands, mine = slices[rank]
-                    torch.add(summands[0], summands[1], out=mine)
-                    for row in summands[2:]:
-                        mine.add_(row)
-                    summands[rank].copy_(mine)
-                self._barrier()()
-                for other, (theirs, here) in enumerate(slices):
-                    if other != rank:
-                        here.copy_(theirs[other])
-                self._read[key] = self._barrier()
+            self.group.wait(all_written)
+            width = whole_lines(-(-buffer.size // self.group.world_size))
+            slices = list(zip(torch.split(rows, width, 1), torch.split(total, width), strict=True))
+            if rank < len(slices):  # else the others have all
+                summands, mine = slices[rank]
+                torch.add(summands[0], summands[1], out=mine)
+                for row in summands[2:]:
+                    mine.add_(row)
+                summands[rank].copy_(mine)
+            self.group.wait(barrier())
+            for other, (theirs, here) in enumerate(slices):
+                if other != rank:
+                    here.copy_(theirs[other])
+            self._read[key] = barrier()
             return buffer.attach(total)
 
         return wait
-
-    def _barrier(self) -> Callable[[], None]:
-        return waiter(dist.barrier(group=self.group.torch_group, async_op=True))
 
 
 def whole_lines(numbers: int) -> int:
@@ -81,20 +78,15 @@ def shared_rows(group: ProcessGroup, size: int) -> Tensor:
     It has no name in the file system: whatever ends the ranks, it ends with them.
     Raises UserError when there is too little memory.
     """
-    width = whole_lines(size)
-    bytes_needed = group.world_size * width * torch.float32.itemsize
-    descriptor = os.memfd_create("gradients") if group.is_main else None
-    try:
+    shape = group.world_size, whole_lines(size)
+    with os.fdopen(os.memfd_create("gradients"), "wb") if group.is_main else nullcontext() as file:
         with group.collective_errors():
-            if descriptor is not None:
-                reserve(descriptor, bytes_needed)  # too little memory is an error here, not a crash later
-        path = group.broadcast_object(path_of(descriptor))
-        rows = torch.from_file(path, shared=True, size=group.world_size * width, dtype=torch.float32)
+            if file is not None:
+                reserve(file.fileno(), prod(shape) * torch.float32.itemsize)  # an error here, not a crash later
+        path = group.broadcast_object(path_of(file))
+        rows = torch.from_file(path, shared=True, size=prod(shape), dtype=torch.float32)
         group.barrier()  # whoever has mapped it keeps it
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-    return rows.view(group.world_size, width)
+    return rows.view(shape)
 
 
 def reserve(descriptor: int, size: int) -> None:
@@ -112,21 +104,18 @@ def shares_memory(group: ProcessGroup) -> bool:
     """Whether all ranks are on one machine, and can map memory of rank 0; called by all ranks."""
     if group.world_size == 1 or group.local_world_size < group.world_size or group.device.type != "cpu":
         return False
-    token = secrets.token_hex(TOKEN_BYTES)
-    descriptor = os.memfd_create("token") if group.is_main and hasattr(os, "memfd_create") else None
-    try:
-        if descriptor is not None:
-            os.write(descriptor, token.encode())
-        path, expected = group.broadcast_object([path_of(descriptor), token])
-        return group.all_reduce_min(int(text_at(path) == expected)) == 1
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    token = secrets.token_hex()
+    makes_it = group.is_main and hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("token"), "wb", buffering=0) if makes_it else nullcontext() as file:
+        if file is not None:
+            file.write(token.encode())
+        path, expected = group.broadcast_object([path_of(file), token])
+        return all(group.all_gather_object(text_at(path) == expected))
 
 
-def path_of(descriptor: int | None) -> str:
+def path_of(file: IO[bytes] | None) -> str:
     """The path at which other ranks of this machine find an open file of this one that has no name."""
-    return "" if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"
+    return "" if file is None else f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def text_at(path: str) -> str:

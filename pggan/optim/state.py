@@ -129,10 +129,7 @@ def new_state(
     half: bool = False,
     sparse: bool = False,
 ) -> State:
-    """The state before the first image.
-
-    Args: half: losses are scaled, for float16; sparse: updates are made by the gradient reducer, as sparse vectors.
-    """
+    """The state before the first image; `half`: losses are scaled; `sparse`: the gradient reducer makes the updates."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), Discriminator(architecture)
     initialize(generator, seed, "generator")

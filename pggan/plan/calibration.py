@@ -2,11 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from pggan.core.devices import free_memory, synchronize
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.core.tables import Log
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
 from pggan.data.stream.loader import budget_bytes
@@ -34,8 +37,7 @@ LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, ho
 EMA_DECAY = 0.999
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """The time of an update of one phase."""
 
     seconds: float  # mean over the interval of lazy penalties
@@ -47,37 +49,22 @@ class Timing:
 class TimedUpdates:
     """Updates of one trainer, made by the ranks of `group` together."""
 
-    def __init__(
-        self,
-        config: PlanConfig,
-        architecture: Architecture,
-        phases: Sequence[Phase],
-        *,
-        group: ProcessGroup,
-        data: Path,
-    ) -> None:
+    def __init__(self, config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> None:
         """Args: data: pyramid of the images to train on."""
-        self.group = group
-        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log_to_stderr)
+        self.group, phases = group, config.schedule.build().phases
+        log = partial(print, file=sys.stderr)
+        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
         self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
         self.accumulator = MetricAccumulator()
-        batches = (phase.batch for phase in phases)
-        self.partition = BatchPartition.of(config, batches, group.world_size, group.rank)
-        self.stream = RealStream(
-            ImagePyramid(data),
-            0,
-            group.device,
-            config.data.mirror,
-            config.data.labels,
-            budget=budget_bytes(config.data.device_budget_mib, group.device),
-            indices=self.partition.indices,
-        )
+        self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
+        budget, indices = budget_bytes(config.data.device_budget_mib, group.device), self.partition.indices
+        mirror, labels = config.data.mirror, config.data.labels
+        self.stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
 
     def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
-        """The time of an update of `phase`, mean over the interval of lazy penalties.
+        """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
 
-        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.  Called by all
-        ranks.
+        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
         """
         interval, state = self.trainer.loss.reg_interval, self.trainer.state
         state.images = (phase.start + phase.end) // 2  # the same on all ranks, whatever each did before
@@ -102,7 +89,7 @@ class TimedUpdates:
         return time.perf_counter() - start
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Probe:
     """Updates of one phase, timed in every round."""
 
@@ -121,20 +108,16 @@ class Probe:
         return 2 * self.seconds * (self.updates.warmup + 1)
 
 
-@dataclass(frozen=True)
-class PhaseProbes:
+class PhaseProbes(NamedTuple):
     """What is timed of one phase."""
 
     run: Probe  # the updates of the run
     lone: Probe  # the largest part of the batch, with nothing to reduce; in a run of one rank, the same as `run`
     small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
 
-    def __iter__(self) -> Iterator[Probe]:
-        yield self.run
-        if self.lone is not self.run:
-            yield self.lone
-        if self.small is not None:
-            yield self.small
+    def all(self) -> list[Probe]:
+        """Those that there are, each once."""
+        return [*dict.fromkeys(probe for probe in self if probe is not None)]
 
     def fixed_seconds(self) -> float:
         """The part of an update on one device that does not depend on the batch: a line through two batch sizes."""
@@ -155,23 +138,16 @@ class Calibration:
     """Trainers on all ranks of a run, which train on noise to see how long that takes."""
 
     def __init__(
-        self,
-        config: PlanConfig,
-        architecture: Architecture,
-        costs: Sequence[PhaseCost],
-        group: ProcessGroup,
-        data: Path,
+        self, config: PlanConfig, architecture: Architecture, costs: list[PhaseCost], group: ProcessGroup, data: Path
     ) -> None:
         """Args: data: pyramid of the images to train on."""
         self.config, self.costs, self.group = config, costs, group
-        phases = [cost.phase for cost in costs]
-        self.lone = self.run = TimedUpdates(config, architecture, phases, group=group, data=data)
+        self.lone = self.run = TimedUpdates(config, architecture, group, data)
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
-            single = ProcessGroup.single_process(group.device)
-            self.lone = TimedUpdates(alone, architecture, phases, group=single, data=data)
+            self.lone = TimedUpdates(alone, architecture, ProcessGroup.single_process(group.device), data)
 
-    def timings(self, log: Callable[[str], None]) -> list[Timing]:
+    def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
 
         `log` is told what is being measured.  Raises UserError if not even the first phase fits.
@@ -185,7 +161,7 @@ class Calibration:
             self._measure(found[-1], 1, log)
         for number in range(2, ROUNDS + 1):
             for probes in found:
-                need = sum(probe.round_seconds for probe in probes)
+                need = sum(probe.round_seconds for probe in probes.all())
                 if self.group.broadcast_object(time.monotonic() + need < deadline):
                     self._measure(probes, number, log)
         fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
@@ -205,10 +181,8 @@ class Calibration:
             return bool(self.group.broadcast_object(fits and time.monotonic() + need < deadline))
         with self.group.collective_errors():
             if not fits:
-                raise UserError(
-                    f"A step at {cost.phase.name} with {cost.phase.batch} images does not fit into the free memory.",
-                    "Leave out calibrate=true, or lower schedule.batch.",
-                )
+                problem = f"A step at {cost.phase.name} with {cost.phase.batch} images does not fit into free memory."
+                raise UserError(problem, "Leave out calibrate=true, or lower schedule.batch.")
         return True
 
     def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
@@ -219,10 +193,10 @@ class Calibration:
         first = phase.resolution not in [probes.run.phase.resolution for probes in found]
         return PhaseProbes(run, lone, Probe(self.lone, replace(phase, batch=group)) if group < part and first else None)
 
-    def _measure(self, probes: PhaseProbes, round_number: int, log: Callable[[str], None]) -> None:
+    def _measure(self, probes: PhaseProbes, round_number: int, log: Log) -> None:
         phase = probes.run.phase
         log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
-        for probe in probes:
+        for probe in probes.all():
             steps = -(-self.config.steps // ROUNDS)
             probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))
 
@@ -234,8 +208,3 @@ def write_noise(path: Path, architecture: Architecture, images: int) -> None:
     names = [str(number) for number in range(classes)] or None
     labels = [number % classes for number in range(images)] if classes else ()
     write_pyramid(path, list(pixels), {"kind": "noise"}, class_names=names, labels=labels)
-
-
-def log_to_stderr(text: str) -> None:
-    """Report a line that is not part of the plan."""
-    print(text, file=sys.stderr)

@@ -1,6 +1,7 @@
 """`pggan plan`: what a run will take, without training it."""
 
 import json
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,17 +11,15 @@ from rich.console import Console
 from pggan.config import DataConfig, PlanConfig
 from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
-from pggan.core.devices import choose_device, count_devices, device_of_rank, use_one_thread
+from pggan.core.devices import choose_device, count_devices, use_one_thread
 from pggan.core.errors import UserError, nearest
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
-from pggan.distributed.membership import run_distributed
-from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
-from pggan.plan.calibration import log_to_stderr
-from pggan.plan.links import LINKS
 from pggan.plan.phases import phase_costs
 from pggan.plan.run_time import assumed_time, measured_time
+from pggan.plan.scaling import LINKS
 from pggan.plan.summary import summary
 from pggan.plan.tables import tables
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
@@ -30,24 +29,22 @@ def run(config: PlanConfig) -> int:
     """Print what the run of `config` will take; with calibrate=true, measured on all ranks of that run."""
     if config.network not in LINKS:
         raise UserError(f"There is no network '{config.network}'.", nearest(config.network, LINKS))
-    info = rank_from_environment()
-    if info is not None:
-        device = partial(device_of_rank, config.devices, info.local_rank, info.local_world_size)
-        return run_distributed(info, device, config.distributed.rdzv_timeout_seconds, partial(plan_on_rank, config))
+    if (info := rank_from_environment()) is not None:
+        return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(predict, config))
     kind, count = count_devices(config.devices)
     size = count * config.distributed.nnodes
     config = replace(config, processes=sorted({*config.processes, size}))
     if size == 1 or not config.calibrate:
-        return plan_on_rank(config, ProcessGroup.single_process(choose_device(kind)))
+        return predict(config, ProcessGroup.single_process(choose_device(kind)))
     BatchPartition.of(config, (phase.batch for phase in config.schedule.build().phases), size)
     config = replace(config, devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = threads_per_rank(count, elastic=config.elastic)
     once = replace(config.distributed, max_restarts=0)
-    return launch("plan", to_plain(config), count, once, threads=threads, log=log_to_stderr)
+    return launch("plan", to_plain(config), count, once, threads=threads, log=partial(print, file=sys.stderr))
 
 
-def plan_on_rank(config: PlanConfig, group: ProcessGroup) -> int:
-    """Plan on one of the ranks; rank 0 prints.  Returns the exit code."""
+def predict(config: PlanConfig, group: ProcessGroup) -> int:
+    """Plan, on one of the ranks; rank 0 prints.  Returns the exit code."""
     config = replace(config, processes=sorted({*config.processes, group.world_size}))
     device = group.device
     options = compute_options(config.precision, config.compute, device)
@@ -55,8 +52,7 @@ def plan_on_rank(config: PlanConfig, group: ProcessGroup) -> int:
     configure_process(device, config.precision)
     if config.elastic:
         use_one_thread()  # as in training
-    data = prepared(config.data)
-    channels, classes, data_note = image_facts(config.data, data)
+    data, channels, classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
     with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:
         costs = phase_costs(config, architecture, options, group, status.update)
@@ -70,30 +66,20 @@ def plan_on_rank(config: PlanConfig, group: ProcessGroup) -> int:
     plan["notes"].insert(0, data_note)
     if config.json:
         print(json.dumps(plan, indent=1))
-        return 0
-    console = Console(highlight=False)
-    for table in tables(plan):
-        console.print(table)
+    else:
+        Console(highlight=False).print(*tables(plan))
     return 0
 
 
-def prepared(config: DataConfig) -> Path | None:
-    """The prepared pyramid that data.path names; None if there is none yet."""
-    path = None if config.path is None else Path(config.path)
-    return path if path is not None and (path / INDEX_FILE).is_file() else None
-
-
-def image_facts(config: DataConfig, data: Path | None) -> tuple[int, int, str]:
-    """Channels and classes of the images, and where that is from: the index of `data`, or the keys."""
-    if data is not None:
-        pyramid = ImagePyramid(data)
-        classes = len(pyramid.class_names or ()) if config.labels else 0
-        return pyramid.channels, classes, f"{pyramid.channels} channels, {classes} classes, as in {pyramid.path}."
+def image_facts(config: DataConfig) -> tuple[Path | None, int, int, str]:
+    """The pyramid that data.path names, if it is prepared; channels and classes, and a note of where they are from."""
+    if config.path is not None and Path(config.path, INDEX_FILE).is_file():
+        pyramid = ImagePyramid(Path(config.path))
+        channels, classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
+        return pyramid.path, channels, classes, f"{channels} channels, {classes} classes, as in {pyramid.path}."
     if config.labels:
-        raise UserError(
-            "data.labels=true, but the number of classes is not known.",
-            "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=.",
-        )
+        remedy = "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=."
+        raise UserError("data.labels=true, but the number of classes is not known.", remedy)
     if config.channels is not None:
-        return config.channels, 0, f"{config.channels} channels, as data.channels says."
-    return 3, 0, "3 channels, unless data.channels= or a prepared data.path= says otherwise."
+        return None, config.channels, 0, f"{config.channels} channels, as data.channels says."
+    return None, 3, 0, "3 channels, unless data.channels= or a prepared data.path= says otherwise."

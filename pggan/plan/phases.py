@@ -1,6 +1,5 @@
 """What every phase of a schedule costs, whatever it runs on: updates, operations, gradients, memory."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,13 +7,12 @@ import torch
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
 from pggan.core.schedule import Phase
+from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import Count, FakeStep
-
-HALFWAY = 0.5  # alpha of a fading phase; at 0 or 1 there would be nothing to blend
 
 
 @dataclass(frozen=True)
@@ -30,16 +28,12 @@ class PhaseCost:
 
 
 def halfway(phase: Phase) -> Phase:
-    """`phase` with alpha in the middle if it fades."""
-    return replace(phase, alpha=HALFWAY) if phase.fading else phase
+    """`phase` with alpha in the middle if it fades: at 0 or 1 there would be nothing to blend."""
+    return replace(phase, alpha=0.5) if phase.fading else phase
 
 
 def phase_costs(
-    config: PlanConfig,
-    architecture: Architecture,
-    options: ComputeOptions,
-    group: ProcessGroup,
-    log: Callable[[str], None],
+    config: PlanConfig, architecture: Architecture, options: ComputeOptions, group: ProcessGroup, log: Log
 ) -> list[PhaseCost]:
     """The costs of all phases that the schedule reaches; `log` is told what is being counted."""
     schedule, loss = config.schedule.build(), build_loss(config.loss)

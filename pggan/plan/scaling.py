@@ -3,26 +3,65 @@
 B batch, n devices.  Strong scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch
 stddev; devices beyond B / group are idle and take no part in the reduction.  Weak scaling keeps the images per device:
 the batch grows to n B, and the same images take 1/n of the updates.  Every update adds up the gradients of D and of G.
+
+The devices form a ring, each with a link of its own.  An all-reduce sends 2 (n - 1) messages with 1/n of the gradient
+each; an all-gather sends n - 1 messages with all that one device has.
+Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-
-from pggan.plan.links import Network
+from math import ceil
+from typing import NamedTuple
 
 MOST_DEVICES = 1024  # up to which the number at which communication dominates is searched for
+SENT_BYTES = 3  # of one number of a compressed gradient: its position in a block in 16 bits, its value in 8
+
+Scaling = StrEnum("Scaling", "strong weak")
+# How gradients are added up: by an all-reduce, or an all-gather of the largest numbers and their positions (Lin et al.
+# 2018, deep gradient compression).
+Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
 
 
-class Scaling(StrEnum):
-    """What stays the same when devices are added."""
+class Link(NamedTuple):
+    """The connection from one device to the next."""
 
-    strong = "strong"  # the batch
-    weak = "weak"  # the images per device
+    bytes_per_second: float  # in one direction, while the other one is busy too
+    latency_seconds: float  # of one message
+    source: str
 
 
-@dataclass(frozen=True)
-class Load:
+# Of line rates, 92 % are left for the data.  Latencies are those of NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
+# microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at
+# 1 Gbit/s, and a guess of 30 for faster cards.
+LINKS = {
+    "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; all-reduces measured at 360 to 480"),
+    "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
+    "400g": Link(0.92 * 50e9, 15e-6, "400 Gbit/s InfiniBand or RoCE, a card per device"),
+    "100g": Link(0.92 * 12.5e9, 15e-6, "100 Gbit/s with RDMA, a card per device"),
+    "25g": Link(0.92 * 3.125e9, 30e-6, "25 Gbit/s Ethernet through sockets"),
+    "10g": Link(0.92 * 1.25e9, 30e-6, "10 Gbit/s Ethernet through sockets"),
+    "1g": Link(0.92 * 0.125e9, 55e-6, "1 Gbit/s Ethernet through sockets"),
+}
+
+
+class Network(NamedTuple):
+    """A link, and what is sent over it."""
+
+    link: Link
+    reduction: Reduction
+    ratio: float  # share of a gradient's numbers that dgc sends
+
+    def seconds(self, devices: int, numbers: int) -> float:
+        """The time until every one of `devices` has the sum of their gradients of `numbers` numbers."""
+        if self.reduction is Reduction.dgc:
+            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numbers))
+        else:
+            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numbers / devices
+        return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
+
+
+class Load(NamedTuple):
     """The work of one phase on one device."""
 
     updates: int
@@ -43,39 +82,36 @@ class Load:
         return min(devices, -(-self.batch // self.group))
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A run on several devices."""
-
-    hours: float
-    device_hours: float
-    efficiency: float  # hours on one device, over device hours
-    communication: float  # share of the time of updates
-
-
-def split(load: Load, network: Network, devices: int, scaling: Scaling) -> tuple[float, float]:
-    """Seconds of compute and of communication in all updates of one phase."""
-    if scaling is Scaling.strong:
-        updates, compute, reducing = float(load.updates), load.compute_seconds(devices), load.users(devices)
-    else:
-        updates, compute, reducing = load.updates / devices, load.seconds, devices
-    return updates * compute, updates * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
+def split(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling) -> tuple[float, float]:
+    """Seconds of compute and of communication in all updates of `loads`."""
+    compute = communication = 0.0
+    for load in loads:
+        updates, seconds, reducing = load.updates / devices, load.seconds, devices
+        if scaling is Scaling.strong:
+            updates, seconds, reducing = load.updates, load.compute_seconds(devices), load.users(devices)
+        compute += updates * seconds
+        communication += updates * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
+    return compute, communication
 
 
-def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling, rest_seconds: float) -> Scaled:
-    """The run of `loads` on `devices`; `rest_seconds` of it (grids, checkpoints) do not get shorter."""
-    parts = [split(load, network, devices, scaling) for load in loads]
-    compute, communication = (sum(part[index] for part in parts) for index in (0, 1))
-    hours = (compute + communication + rest_seconds) / 3600
-    alone = (sum(load.updates * load.seconds for load in loads) + rest_seconds) / 3600
-    return Scaled(hours, devices * hours, alone / (devices * hours), communication / (compute + communication))
+def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling, rest: float) -> dict[str, float]:
+    """The run of `loads` on `devices`; `rest` seconds of it (grids, checkpoints) do not get shorter."""
+    compute, communication = split(loads, network, devices, scaling)
+    hours = (compute + communication + rest) / 3600
+    alone = (sum(load.updates * load.seconds for load in loads) + rest) / 3600
+    return {
+        "hours": hours,
+        "device_hours": devices * hours,
+        "efficiency": alone / (devices * hours),
+        "communication": communication / (compute + communication),  # share of the time of updates
+    }
 
 
 def dominated_from(loads: Sequence[Load], network: Network, scaling: Scaling) -> int | None:
     """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
     most = max(load.users(MOST_DEVICES) for load in loads) if scaling is Scaling.strong else MOST_DEVICES
     for devices in range(2, most + 1):
-        compute, communication = zip(*(split(load, network, devices, scaling) for load in loads), strict=True)
-        if sum(communication) > sum(compute):
+        compute, communication = split(loads, network, devices, scaling)
+        if communication > compute:
             return devices
     return None

@@ -1,7 +1,7 @@
 """A whole plan as plain values, for people and for JSON."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,16 +12,31 @@ from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.plan.calibration import Timing
-from pggan.plan.links import LINKS, Network, Reduction
 from pggan.plan.phases import PhaseCost
-from pggan.plan.power import watts_of
 from pggan.plan.run_time import RunTime
-from pggan.plan.scaling import Load, Scaling, dominated_from, scaled
+from pggan.plan.scaling import LINKS, Load, Network, Reduction, Scaling, dominated_from, scaled
 from pggan.training.device_rates import hardware
+
+# The power of a GPU is its limit (thermal design power), which training comes close to.  By watts, parts of the names
+# that PyTorch gives; the longest that fits counts.  Source: NVIDIA's data sheets.
+WATTS = {
+    1000: ["B200"],
+    700: ["H200", "H100"],
+    600: ["H200 NVL"],
+    575: ["RTX 5090"],
+    450: ["RTX 4090"],
+    400: ["H100 NVL", "A100"],
+    350: ["H100 PCIe", "L40S", "RTX 3090"],
+    300: ["A100-PCIE", "A100 80GB PCIe", "V100", "L40"],
+    250: ["V100-PCIE"],
+    72: ["L4"],
+    70: ["T4"],
+}
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses
 
 
 def summary(
-    config: PlanConfig, architecture: Architecture, costs: Sequence[PhaseCost], spent: RunTime, device: torch.device
+    config: PlanConfig, architecture: Architecture, costs: list[PhaseCost], spent: RunTime, device: torch.device
 ) -> dict[str, Any]:
     """The whole plan."""
     facts, free = hardware(device), free_memory(device)
@@ -59,8 +74,8 @@ def summary(
         },
         "scaling": {
             "network": config.network,
-            "link": asdict(LINKS[config.network]),
-            "ratio": dgc_ratio(config),
+            "link": LINKS[config.network]._asdict(),
+            "ratio": networks(config, config.network)[0].ratio,
             "runs": scaling_runs(config, loads, overhead, watts),
         },
         "communication_dominates_from": {name: dominance(config, loads, name) for name in LINKS},
@@ -104,25 +119,32 @@ def phase_row(cost: PhaseCost, timing: Timing, watts: float) -> dict[str, Any]:
     }
 
 
-def scaling_runs(config: PlanConfig, loads: Sequence[Load], rest: float, watts: float) -> list[dict[str, Any]]:
+def scaling_runs(config: PlanConfig, loads: list[Load], rest: float, watts: float) -> list[dict[str, Any]]:
     """The run on every number of devices, with every reduction, in both ways of scaling."""
     runs: list[dict[str, Any]] = []
-    for scaling in Scaling:
-        for devices in config.processes:
-            for reduction in Reduction:
-                network = Network(LINKS[config.network], reduction, dgc_ratio(config))
-                found = scaled(loads, network, devices, scaling, rest)
-                about = {"scaling": scaling, "devices": devices, "reduction": reduction}
-                runs.append({**about, **asdict(found), "energy_kwh": found.device_hours * watts / 1000})
+    for scaling, devices, network in product(Scaling, config.processes, networks(config, config.network)):
+        found = scaled(loads, network, devices, scaling, rest)
+        about = {"scaling": scaling, "devices": devices, "reduction": network.reduction}
+        runs.append({**about, **found, "energy_kwh": found["device_hours"] * watts / 1000})
     return runs
 
 
-def dominance(config: PlanConfig, loads: Sequence[Load], network: str) -> dict[str, dict[str, int | None]]:
+def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dict[str, int | None]]:
     """The number of devices from which on updates communicate longer than they compute, by scaling and reduction."""
-    kinds = [Network(LINKS[network], reduction, dgc_ratio(config)) for reduction in Reduction]
+    kinds = networks(config, link)
     return {scaling: {kind.reduction: dominated_from(loads, kind, scaling) for kind in kinds} for scaling in Scaling}
 
 
-def dgc_ratio(config: PlanConfig) -> float:
-    """The share of a gradient that gradients=dgc sends: as configured, or the default."""
-    return float(config.gradients.get("ratio", DGC_RATIO))
+def networks(config: PlanConfig, link: str) -> list[Network]:
+    """A link with every reduction; gradients=dgc sends as much as configured, or as by default."""
+    ratio = float(config.gradients.get("ratio", DGC_RATIO))
+    return [Network(LINKS[link], reduction, ratio) for reduction in Reduction]
+
+
+def watts_of(device_type: str, name: str) -> tuple[float, str]:
+    """Watts of a device of `device_type` (cpu, cuda, mps) called `name`, and where the figure is from."""
+    known = {part: watts for watts, parts in WATTS.items() for part in parts if device_type == "cuda" and part in name}
+    if known:
+        part = max(known, key=len)
+        return known[part], f"data sheet of the {part}"
+    return OTHER_WATTS[device_type], f"a guess for {device_type}; set watts= for a better figure"

@@ -1,6 +1,6 @@
 """A plan as tables for the console, 80 columns wide."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import log
 from typing import Any
 
@@ -11,15 +11,13 @@ from rich.text import Text
 
 from pggan.core.tables import duration, new_table, three_digits
 from pggan.plan.calibration import EXTRAPOLATED
-from pggan.plan.links import LINKS, Reduction
-from pggan.plan.scaling import Scaling
+from pggan.plan.scaling import LINKS, Reduction, Scaling
 
 
-def tables(plan: dict[str, Any]) -> Iterator[RenderableType]:
+def tables(plan: dict[str, Any]) -> list[RenderableType]:
     """What to print, from top to bottom."""
-    for table in (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan)):
-        yield Padding(table, (0, 0, 1, 0))
-    yield Group(*(Text(note) for note in plan["notes"]))
+    found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
+    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:
@@ -100,15 +98,12 @@ def dominance_table(plan: dict[str, Any]) -> Table:
         "Devices from which on communication takes more than half of an update (-: never)",
         *("network", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
     )
-
-    def add(name: str, found: dict[str, dict[str, int | None]]) -> None:
-        table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
-
-    for row in plan["phases"]:
-        add(f"{plan['scaling']['network']}, {short_name(row)}", row["communication_dominates_from"])
-    table.add_section()
-    for name in LINKS:
-        add(f"{name}, whole run", plan["communication_dominates_from"][name])
+    network, key = plan["scaling"]["network"], "communication_dominates_from"
+    by_phase = {f"{network}, {short_name(row)}": row[key] for row in plan["phases"]}
+    for rows in (by_phase, {f"{name}, whole run": plan[key][name] for name in LINKS}):
+        table.add_section()
+        for name, found in rows.items():
+            table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
     return table
 
 

@@ -2,28 +2,25 @@
 
 import json
 import os
-import shutil
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
-from pggan.config import CheckpointConfig, MonitorConfig, TrainConfig
+from pggan.checkpoints.read import meta_networks
+from pggan.config import CheckpointConfig, MonitorConfig
 from pggan.config.notation import parse_grid
-from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
+from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.networks.networks import Discriminator, Generator
-from pggan.optim.state import State
+from pggan.run.run_dir import RunContext
 from pggan.sampling.images import contact_sheet, to_pil
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
@@ -45,27 +42,18 @@ class DiskNeed:
     files: int
 
 
-def disk_need(
-    config: TrainConfig,
-    schedule: Schedule,
-    state: State,
-    pyramid: ImagePyramid,
-    description: dict[str, Any],
-    *,
-    moments: int = 1,
-) -> DiskNeed:
-    """What a run with this `state` needs from its first to its last image.
-
-    Args: description: what checkpoints say about the run; moments: ranks that have optimizer moments of their own.
-    """
-    architecture, generator = state.g_ema.architecture, _tensor_bytes(state.g_ema)
-    weights = 2 * generator + _tensor_bytes(state.d.network) + len(json.dumps(description, indent=1))
+def disk_need(run: RunContext, moments: int) -> DiskNeed:
+    """What a run needs from its first to its last image, where `moments` ranks have optimizer moments of their own."""
+    config, schedule, architecture = run.config, run.schedule, run.architecture
+    generator, discriminator = map(_tensor_bytes, meta_networks(architecture))
+    weights = 2 * generator + discriminator + len(json.dumps(run.description, indent=1))
 
     def checkpoint_bytes(resolution: int) -> int:
-        return weights + moments * _moment_bytes(replace(architecture, resolution=resolution))
+        trained = meta_networks(replace(architecture, resolution=resolution))
+        return weights + moments * sum(map(_moment_bytes, trained))
 
     kept = _kept(schedule, config.checkpoint)
-    pictures, picture_bytes = _pictures(schedule, config.monitor, pyramid)
+    pictures, picture_bytes = _pictures(schedule, config.monitor, run.pyramid)
     ticks = multiples_between(config.monitor.tick_images, 0, schedule.total) + 1
     saved = sum(checkpoint_bytes(schedule.at(images - 1).resolution) for images in kept)
     final = generator + saved + picture_bytes + ticks * TICK_BYTES
@@ -79,16 +67,10 @@ def _tensor_bytes(network: nn.Module) -> int:
     return sum(weight.nbytes + len(name) + HEADER_BYTES for name, weight in network.named_parameters())
 
 
-def _moment_bytes(architecture: Architecture) -> int:
-    """Adam's state of both networks when they have been trained up to the resolution of `architecture`."""
-    with torch.device("meta"):  # shapes only
-        networks = Generator(architecture), Discriminator(architecture)
-    names = sum(HEADER_BYTES + len(name) for name in MOMENT_NAMES)
-    return sum(
-        2 * weight.nbytes + 4 + len(MOMENT_NAMES) * len(name) + names  # the two moments, and the step count
-        for network in networks
-        for name, weight in network.named_parameters()
-    )
+def _moment_bytes(network: nn.Module) -> int:
+    """Adam's state of a network as a safetensors file: for each weight two moments, and the step count."""
+    each = 4 + sum(HEADER_BYTES + len(name) for name in MOMENT_NAMES)
+    return sum(2 * weight.nbytes + len(MOMENT_NAMES) * len(name) + each for name, weight in network.named_parameters())
 
 
 def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
@@ -120,17 +102,10 @@ def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid)
 
 def require_disk(run_dir: Path, need: DiskNeed) -> str:
     """Raise a UserError, with the megabytes missing, unless the rest of `need` is free; returns a line about it."""
-    free = shutil.disk_usage(run_dir).free
-    rest = max(need.peak - directory_bytes(run_dir), 2 * need.checkpoint)
-    if rest > free:
-        raise UserError(
-            f"{run_dir} will need {rest / 1e6:,.1f} MB more; the disk is {(rest - free) / 1e6:,.1f} MB short.",
-            "Free some space, choose another run_dir=, lower checkpoint.keep, or raise monitor.grid_images.",
-        )
+    remedy = "Make room there, choose another run_dir=, lower checkpoint.keep, or raise monitor.grid_images."
+    free = require_free_space(run_dir, max(need.peak - directory_bytes(run_dir), 2 * need.checkpoint), remedy)
     inodes, more = os.statvfs(run_dir), need.files - len(list(run_dir.rglob("*")))
     if inodes.f_files and inodes.f_favail < more:  # f_files is 0 where files are not counted
-        raise UserError(
-            f"{run_dir} will need about {more:,} more files; the disk has room for {inodes.f_favail:,}.",
-            "Remove files there, choose another run_dir=, or raise monitor.grid_images.",
-        )
+        problem = f"{run_dir} needs about {more:,} more files; the disk has room for {inodes.f_favail:,}."
+        raise UserError(problem, remedy)
     return f"{need.final / 1e6:,.1f} MB in the end, {need.peak / 1e6:,.1f} MB at most; {free / 1e6:,.0f} MB are free"

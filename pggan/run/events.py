@@ -1,16 +1,13 @@
 """What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
 
-from typing import Any
-
 from torch import Tensor
 
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
-from pggan.config import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
-from pggan.core.schedule import Phase, Schedule
+from pggan.core.schedule import Phase
 from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
@@ -18,6 +15,7 @@ from pggan.distributed.watchdog import Watchdog
 from pggan.run.metrics import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
+from pggan.run.run_dir import RunContext
 from pggan.training.step import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
@@ -29,8 +27,7 @@ class Events:
 
     def __init__(
         self,
-        config: TrainConfig,
-        schedule: Schedule,
+        run: RunContext,
         trainer: Trainer,
         group: ProcessGroup,
         *,
@@ -38,13 +35,13 @@ class Events:
         watchdog: Watchdog,
         reporter: NullReporter,
         writer: CheckpointWriter,
-        notes: dict[str, Any],
     ) -> None:
-        """Args: notes: what every checkpoint says besides."""
+        config, schedule = run.config, run.schedule
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
-        self.reporter, self.writer, self.notes = reporter, writer, notes
-        self.previews = Previews(config.monitor, schedule, writer.run_dir / "samples", reporter)
+        self.reporter, self.writer = reporter, writer
+        self.notes = {"config": run.description, "data": run.pyramid.fingerprint}  # what every checkpoint says besides
+        self.previews = Previews(config.monitor, schedule, writer.run_dir / "samples", reporter.picture)
         self.accumulator = MetricAccumulator()
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
@@ -55,7 +52,6 @@ class Events:
     def _restart(self) -> None:
         """Reset everything that depends on the image count: training starts, or restarts from a checkpoint."""
         images = self.state.images
-        self.reporter.begin(images)
         self.group.reset_flags()
         self.accumulator.reset()
         self.interval.restart(images)
@@ -63,8 +59,6 @@ class Events:
         self.saved_at = images or -1
         self.save_asked = self.save_wanted = self.is_milestone = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
-
-    # ---- around a step -----------------------------------------------------------------------------------
 
     def before_step(self) -> Phase | None:
         """The phase of the next step; None at the end of the schedule, or when a rank was asked to stop.
@@ -123,8 +117,6 @@ class Events:
             with self.watchdog.slow():
                 self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
 
-    # ---- checkpoints -------------------------------------------------------------------------------------
-
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
         images = self.saved_at = self.state.images
@@ -137,14 +129,11 @@ class Events:
             if self._wait_for_writer():
                 self.interval.begin(images)
                 phase = self.schedule.at(max(images - 1, 0))
-                self.snapshot = take_snapshot(self.state, phase, notes, memory=self.snapshot, extra_state=extra_state)
+                self.snapshot = take_snapshot(self.state, phase, notes, extra_state, memory=self.snapshot)
                 self.writer.save(self.snapshot)
 
     def _wait_for_writer(self) -> bool:
-        """Wait for the last checkpoint; False if a number in it is not finite, which `before_step` tells all ranks.
-
-        Raises UserError when the state could not be saved.
-        """
+        """Wait for the last checkpoint; False if a number in it is not finite, which `before_step` tells all ranks."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -152,8 +141,6 @@ class Events:
         if self.problem is None:
             self.interval.saved()
         return self.problem is None
-
-    # ---- beginning and end -------------------------------------------------------------------------------
 
     def begin(self, pyramid: ImagePyramid) -> None:
         """Show the first grids, if the run is new; called before the first step."""
@@ -178,6 +165,7 @@ class Events:
         """Go back to the last checkpoint; raises UserError when that has been of no use."""
         self._wait_for_writer()  # what is still being written may be the checkpoint to go back to
         self.reporter.line(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
+        self.reporter.restart(self.state.images)
         self._restart()
 
     def exit_code(self) -> int:
@@ -186,7 +174,6 @@ class Events:
         if images >= self.schedule.total:
             self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63")
             return 0
-        self.reporter.line(
-            f"Interrupted at {images:,} images; everything is saved. The same command with run_dir={run_dir} resumes."
-        )
+        resumes = f"The same command with run_dir={run_dir} resumes."
+        self.reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")
         return EXIT_INTERRUPTED

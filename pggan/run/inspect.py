@@ -6,17 +6,17 @@ from typing import Any
 
 from numpy import arange, bincount, concatenate, uint8, zeros
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from torch import device
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.header import architecture_to_plain
-from pggan.checkpoints.read import resolve_checkpoint
+from pggan.checkpoints.read import meta_networks, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.networks.networks import Discriminator, Generator, count_parameters
+from pggan.networks.networks import count_parameters
 from pggan.sampling.images import Pixels, check_output, enlarge, grid, save_png
 
 SHEET_IMAGES = 48
@@ -27,7 +27,7 @@ SHEET_TILE = 128  # pixels
 def run(config: InspectConfig) -> int:
     """Print what `run=` or `data=` holds; returns the exit code."""
     if (config.run is None) == (config.data is None):
-        raise UserError("inspect looks at one thing.", "Give run=DIRECTORY or data=DIRECTORY.")
+        raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
     if config.run is None:
         facts = facts_of_data(config)
     else:
@@ -35,9 +35,7 @@ def run(config: InspectConfig) -> int:
     if config.json:
         print(json.dumps(facts, indent=1))
         return 0
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
+    table = Table(Column(), Column(overflow="fold"), show_header=False)
     for name, value in facts.items():
         table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
     Console().print(table)
@@ -47,18 +45,10 @@ def run(config: InspectConfig) -> int:
 def facts_of_run(path: Path) -> dict[str, Any]:
     """What the newest valid checkpoint of the run at `path`, or the checkpoint at `path`, holds."""
     checkpoint, _ = resolve_checkpoint(path, "run")
-    header = checkpoint.header
-    with device("meta"):  # shapes only
-        networks = {
-            "generator": Generator(checkpoint.architecture),
-            "discriminator": Discriminator(checkpoint.architecture),
-        }
+    header, (generator, discriminator) = checkpoint.header, meta_networks(checkpoint.architecture)
     return {
-        "images": checkpoint.images,
-        "resolution": header["resolution"],
-        "alpha": header["alpha"],
-        "phase": header["phase"],
-        "parameters": {name: count_parameters(network) for name, network in networks.items()},
+        **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
+        "parameters": {"generator": count_parameters(generator), "discriminator": count_parameters(discriminator)},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
         "architecture": header["architecture"],

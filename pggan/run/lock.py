@@ -17,20 +17,19 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def lock_run_dir(run_dir: Path) -> Iterator[None]:
-    """Create `run_dir` if needed, and keep every other process out of it while the block runs.
+    """Create the directories of a run, if needed, and keep every other process out while the block runs.
 
     The system frees the lock however this process ends, so a killed run leaves nothing to clean up.
-    A directory created here is removed again if the block fails before there is anything in it.
+    Directories created here are removed again if the block fails before there is anything in them.
     Raises UserError, naming process, host and start, when another run has the directory; or when it can't be written.
     """
     try:
-        made = make_directory(run_dir)
+        samples = make_directory(run_dir / "samples")
+        made = [*make_directory(run_dir / "checkpoints"), *samples]
         descriptor = _lock(run_dir)
     except OSError as error:
-        raise UserError(
-            f"run_dir={run_dir} can't be written: {error.strerror}.",
-            "Choose another run_dir=, or get permission there.",
-        ) from error
+        remedy = "Choose another run_dir=, or get permission there."
+        raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     try:
         yield
     finally:
@@ -49,10 +48,8 @@ def _lock(run_dir: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if not try_lock(descriptor, without_locks=True):
-                raise UserError(
-                    f"run_dir={run_dir} is in use by {_holder(os.read(descriptor, 4096))}.",
-                    "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=.",
-                )
+                remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
+                raise UserError(f"run_dir={run_dir} is in use by {_holder(os.read(descriptor, 4096))}.", remedy)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     break

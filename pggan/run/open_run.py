@@ -3,25 +3,18 @@
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pggan.checkpoints.broadcast import broadcast_extra_state, broadcast_state
-from pggan.checkpoints.resume import (
-    ResumePoint,
-    check_changes,
-    check_networks,
-    find_resume_point,
-    load_weights,
-    transfer,
-)
+from pggan.checkpoints.broadcast import broadcast_state
+from pggan.checkpoints.resume import check_resumable, find_resume_point, load_weights, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, describe, flatten
-from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.devices import use_one_thread
@@ -36,14 +29,13 @@ from pggan.distributed.watchdog import Watchdog
 from pggan.losses import build_loss
 from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.build_reducer import sends_sparse_updates
 from pggan.optim.state import State
 from pggan.run.disk_space import disk_need, require_disk
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
-from pggan.run.run_dir import choose_run_dir, create_run_dir, rank_logger, write_config
-from pggan.training.build import build_trainer
+from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, write_config
+from pggan.training.build import build_trainer, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
 
@@ -52,18 +44,6 @@ REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 # What may differ between the ranks of a run: where they are, and what rank 0 alone decides.
 OWN_KEYS = ("run_dir", "distributed.local_addr")
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """What a run is made of before there is a trainer."""
-
-    run_dir: Path
-    schedule: Schedule
-    pyramid: ImagePyramid
-    architecture: Architecture
-    description: dict[str, Any]
-    resume_point: ResumePoint
 
 
 @contextmanager
@@ -82,50 +62,38 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))
         patience = config.distributed.heartbeat_timeout_seconds
-        watchdog = stack.enter_context(Watchdog(group, patience, rank_logger(run_dir)))
+        watchdog = stack.enter_context(Watchdog(group, patience, partial(log_on_rank, run_dir)))
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
-        context = find(config, description, run_dir, group)
-        pyramid, schedule, architecture = context.pyramid, context.schedule, context.architecture
+        run = find(config, description, run_dir, group)
+        pyramid, schedule = run.pyramid, run.schedule
         budget = budget_bytes(config.data.device_budget_mib, device)
+        reports = group.is_main and run.checkpoint is None  # the memory of every phase, once
         image_bytes = budget if device.type == "cuda" else 0
-        is_new = context.resume_point.checkpoint is None  # then the memory of every phase is reported
         trainer, memory = build_trainer(
-            config, architecture, schedule.phases, group, every_phase=is_new, image_bytes=image_bytes
+            config, run.architecture, schedule.phases, group, every_phase=reports, image_bytes=image_bytes
         )
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
-        remarks = init_or_restore(config, context, trainer, group)
-        disk = stack.enter_context(writing(config, context, trainer.state, group))
+        init_or_restore(run, trainer, group)
+        disk = stack.enter_context(writing(run, group))
         reporter = NullReporter()
         if group.is_main:
-            reporter = stack.enter_context(Reporter(run_dir, schedule, architecture, device))
+            reporter = stack.enter_context(Reporter(run_dir, schedule, run.architecture, device, trainer.state.images))
         trainer.log = reporter.line
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
-        introduce(reporter, trainer.state, context, config, {"Disk": disk, "Memory": memory.summary})
-        for remark in [*remarks, *idle_cores(config, partition, group, available_cores())]:
+        introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
+        for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
         data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
         stream = RealStream(
             pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
         )
-        notes = {"config": description, "data": pyramid.fingerprint}
         events = Events(
-            config,
-            schedule,
-            trainer,
-            group,
-            interruption=interruption,
-            watchdog=watchdog,
-            reporter=reporter,
-            writer=writer,
-            notes=notes,
+            run, trainer, group, interruption=interruption, watchdog=watchdog, reporter=reporter, writer=writer
         )
         interruption.at_once = False
         yield trainer, stream, events
-
-
-# ---- finding and checking ----------------------------------------------------------------------------------
 
 
 def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path]:
@@ -144,38 +112,33 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
 
 def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
     """Where to start, and with what; raises UserError when that does not go together."""
-    point, schedule = ResumePoint(None, []), config.schedule.build()
+    schedule, checkpoint = config.schedule.build(), None
+    remarks: list[str] = []
     with group.collective_errors():
         if group.is_main:
             for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
                 clean_partials(directory)
-            point = find_resume_point(config.resume, run_dir)
+            checkpoint, remarks = find_resume_point(config.resume, run_dir)
     pyramid = open_everywhere(config, schedule, group)
     group.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
     with group.collective_errors():
-        if point.checkpoint is not None:
-            check_networks(point.checkpoint, architecture)
-            now = description, pyramid.fingerprint, schedule
-            point.remarks.extend(check_changes(point.checkpoint, *now, allowed=config.allow_changes))
+        if checkpoint is not None:
+            remarks += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
-    return RunContext(run_dir, schedule, pyramid, architecture, description, point)
+    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, remarks)
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
     """The images, prepared if need be: once on a disk that machines share, and checked by one rank per machine."""
-    largest_batch = max(phase.batch for phase in schedule.phases)
-    unchecked = replace(config.data, verify=False)
-    with group.collective_errors():
-        # Before other machines find nothing, too.
-        if group.is_main and group.world_size > group.local_world_size:
-            open_data(unchecked, schedule.final_resolution, largest_batch)
-    for turn in (True, False):
+    largest_batch, unchecked = max(phase.batch for phase in schedule.phases), replace(config.data, verify=False)
+    first = group.is_main and group.world_size > group.local_world_size  # before other machines find nothing, too
+    for is_mine, data in ((first, unchecked), (group.local_rank == 0, config.data), (group.local_rank > 0, unchecked)):
         with group.collective_errors():
-            if (group.local_rank == 0) is turn:
-                pyramid = open_data(config.data if turn else unchecked, schedule.final_resolution, largest_batch)
+            if is_mine:
+                pyramid = open_data(data, schedule.final_resolution, largest_batch)
     return pyramid  # type: ignore[possibly-undefined]
 
 
@@ -186,9 +149,9 @@ def facts(description: Mapping[str, Any]) -> dict[str, Any]:
     return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
 
 
-def init_or_restore(config: TrainConfig, context: RunContext, trainer: Trainer, group: ProcessGroup) -> list[str]:
-    """Put the trainer into the state that the run starts from, the same on all ranks; returns lines to log."""
-    remarks, checkpoint, state = [*context.resume_point.remarks], context.resume_point.checkpoint, trainer.state
+def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> None:
+    """Put the trainer into the state that the run starts from, the same on all ranks, and remark on it."""
+    config, checkpoint, state, remarks = run.config, run.checkpoint, trainer.state, run.remarks
     with group.collective_errors():
         if checkpoint is not None:
             checkpoint.restore(state)
@@ -197,53 +160,41 @@ def init_or_restore(config: TrainConfig, context: RunContext, trainer: Trainer, 
                 remarks.append("init_from= was for the beginning of this run, and is ignored from then on.")
         elif config.init_from is not None and group.is_main:
             remarks += transfer(config.init_from, state)
-    broadcast_state(state, group)
-    broadcast_extra_state(checkpoint, trainer.reducer, group)
+    broadcast_state(state, trainer.reducer, checkpoint, group)
     if group.world_size == 1 and config.gradients["name"] != "fp32":
         remarks.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
-    return remarks
-
-
-# ---- writing and reporting ---------------------------------------------------------------------------------
 
 
 @contextmanager
-def writing(config: TrainConfig, context: RunContext, state: State, group: ProcessGroup) -> Iterator[str]:
-    """A line about the disk, where rank 0 has created and described the run directory.
-
-    Raises UserError when there is not enough space, then or later.
-    """
-    run_dir, disk, needed = context.run_dir, "", 0
+def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
+    """A line about the disk, where rank 0 has described the run; raises UserError if space is short, then or later."""
+    disk, needed = "", 0
     try:
         with group.collective_errors():
             if group.is_main:
-                moments = group.world_size if sends_sparse_updates(config, group) else 1
-                need = disk_need(config, context.schedule, state, context.pyramid, context.description, moments=moments)
-                needed, disk = need.checkpoint, require_disk(run_dir, need)
-                create_run_dir(run_dir)
-                write_config(run_dir, context.description)
+                need = disk_need(run, group.world_size if sends_sparse_updates(run.config, group) else 1)
+                needed, disk = need.checkpoint, require_disk(run.run_dir, need)
+                write_config(run.run_dir, run.description)
         yield disk
     except OSError as error:
-        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)
+        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run.run_dir)
         if group.is_main and (error.errno in REFUSED_WRITES or ours):
-            raise refused_by_disk(run_dir, error, needed) from error
+            raise refused_by_disk(run.run_dir, error, needed) from error
         raise
 
 
-def introduce(
-    reporter: NullReporter, state: State, context: RunContext, config: TrainConfig, needs: dict[str, str]
-) -> None:
+def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:
     """Report what is about to happen, and what it needs."""
-    schedule, pyramid, side = context.schedule, context.pyramid, context.pyramid.resolution
+    schedule, pyramid, side = run.schedule, run.pyramid, run.pyramid.resolution
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution
     lines = {
-        "Run directory": str(context.run_dir),
+        "Run directory": str(run.run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {config.loss['name']}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         **needs,
-        "Watch": f"tensorboard --logdir {context.run_dir}",
+        "Watch": f"tensorboard --logdir {run.run_dir}",
     }
     for name, text in lines.items():
         reporter.line(f"{name:<14} {text}")
@@ -255,7 +206,5 @@ def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGro
     enough = useful <= group.world_size or torch.get_num_threads() > 1
     if not config.elastic or group.device.type != "cpu" or enough:
         return []
-    return [
-        f"Elastic training takes one thread per rank: devices=cpu:{useful} would use {useful} of the {cores} cores "
-        "here, and not change a bit."
-    ]
+    more = f"devices=cpu:{useful} would use {useful} of the {cores} cores here, and not change a bit"
+    return [f"Elastic training takes one thread per rank: {more}."]

@@ -1,5 +1,6 @@
 """The pictures that a run makes of itself: a grid of reals, and fakes of the same latents throughout the training."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from pggan.config.notation import parse_grid
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
-from pggan.run.report import NullReporter
 from pggan.sampling.generate import generate
 from pggan.sampling.images import Pixels, contact_sheet, save_png
 from pggan.sampling.latents import seed_latents
@@ -19,11 +19,13 @@ BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of mega
 
 
 class Previews:
-    """Grids of one run, as PNG files in `folder` and in the reporter."""
+    """Grids of one run, as PNG files in `folder`, each also given to `show` with its tag and image count."""
 
-    def __init__(self, config: MonitorConfig, schedule: Schedule, folder: Path, reporter: NullReporter) -> None:
+    def __init__(
+        self, config: MonitorConfig, schedule: Schedule, folder: Path, show: Callable[[str, Pixels, int], None]
+    ) -> None:
         self.columns, self.rows = parse_grid(config.grid, "monitor.grid")
-        self.schedule, self.folder, self.reporter = schedule, folder, reporter
+        self.schedule, self.folder, self.show = schedule, folder, show
 
     def show_reals(self, pyramid: ImagePyramid) -> None:
         """Write reals.png: the first images of the set, at the final resolution."""
@@ -41,4 +43,4 @@ class Previews:
     def _show(self, tag: str, images: Pixels, file: str, count: int) -> None:
         picture = contact_sheet(images, self.columns, self.schedule.final_resolution)
         save_png(picture, self.folder / file)
-        self.reporter.picture(tag, picture, count)
+        self.show(tag, picture, count)

@@ -11,11 +11,11 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
@@ -24,9 +24,6 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.run.metrics import COUNTED, PEAK, PEAKED
 from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels
-
-if TYPE_CHECKING:
-    from pggan.run.tensorboard import TensorBoardWriter
 
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
@@ -54,11 +51,9 @@ class GradientSpikeDetector:
 
 def remaining_seconds(schedule: Schedule, architecture: Architecture, images: int, seconds_per_image: float) -> float:
     """The time left, from the speed at `images` and the arithmetic cost of the phases still ahead."""
-    total = 0.0
-    for phase in schedule.phases:
-        left = min(phase.end, schedule.total) - max(phase.start, images)
-        total += max(left, 0) * architecture.multiply_adds(phase.resolution)
-    return total * seconds_per_image / architecture.multiply_adds(schedule.at(images).resolution)
+    ahead = [(phase, min(phase.end, schedule.total) - max(phase.start, images)) for phase in schedule.phases]
+    work = sum(max(left, 0) * architecture.multiply_adds(phase.resolution) for phase, left in ahead)
+    return work * seconds_per_image / architecture.multiply_adds(schedule.at(images).resolution)
 
 
 def clock(seconds: float) -> str:
@@ -71,8 +66,8 @@ def clock(seconds: float) -> str:
 class NullReporter:
     """What ranks other than 0 report: nothing."""
 
-    def begin(self, images: int) -> None:
-        """Continue from `images`: what an interrupted run has written beyond it is dropped."""
+    def restart(self, images: int) -> None:
+        """Continue from `images` after a rollback: what was written beyond it is dropped."""
 
     def line(self, text: str) -> None:
         """Show a line on the console and keep it in train.log."""
@@ -87,26 +82,24 @@ class NullReporter:
         """Show a picture [H, W, C] in TensorBoard."""
 
     def flush(self) -> None:
-        """Hand to the system what is still held back.
-
-        Called before a state is saved, so that a process killed afterwards has reported everything up to there.
-        """
+        """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before."""
 
 
 class Reporter(NullReporter):
     """The one place where a run's numbers, lines and pictures are written."""
 
-    def __init__(self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device) -> None:
+    def __init__(
+        self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device, images: int
+    ) -> None:
+        """Args: images: shown already."""
         self.run_dir, self.schedule, self.architecture, self.device = run_dir, schedule, architecture, device
         self.spikes = GradientSpikeDetector()
         self.console = Console(stderr=True, highlight=False)
-        self._writer: TensorBoardWriter | None = None  # until `begin`
         name, status = TextColumn("{task.description}"), TextColumn("{task.fields[status]}")
-        shown: list[ProgressColumn] = [name, BarColumn(), TaskProgressColumn(), status]
-        disable = not self.console.is_terminal
-        self._progress = Progress(*shown, console=self.console, transient=True, disable=disable)
+        options: dict[str, Any] = {"transient": True, "disable": not self.console.is_terminal}
+        self._progress = Progress(name, BarColumn(), TaskProgressColumn(), status, console=self.console, **options)
         self._task = self._progress.add_task("starting", total=schedule.total, status="")
-        self._tick_images, self._tick_time = 0, time.monotonic()
+        self._open(images)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -115,13 +108,14 @@ class Reporter(NullReporter):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.stop()
         with nullcontext() if kind is None else suppress(OSError):  # a full disk, which is why the block failed
-            self._close()
+            self._board.close()
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def restart(self, images: int) -> None:
+        self._board.close()
+        self._open(images)
 
-    def begin(self, images: int) -> None:
+    def _open(self, images: int) -> None:
+        """Continue the files of the run from `images`; what was written beyond it is dropped."""
         from pggan.run.tensorboard import TensorBoardWriter  # slow to import, and needed by rank 0 only
 
         metrics = self.run_dir / "metrics.jsonl"
@@ -129,8 +123,7 @@ class Reporter(NullReporter):
             lines = metrics.read_text().splitlines()
             with atomic_write(metrics) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
-        self._close()
-        self._writer = TensorBoardWriter(self.run_dir, first=images + 1 if images else 0)
+        self._board = TensorBoardWriter(self.run_dir, first=images + 1 if images else 0)
         self._tick_images, self._tick_time = images, time.monotonic()
 
     def line(self, text: str) -> None:
@@ -181,11 +174,6 @@ class Reporter(NullReporter):
 
     def flush(self) -> None:
         self._board.flush()
-
-    @property
-    def _board(self) -> "TensorBoardWriter":
-        assert self._writer is not None, "begin() comes first"
-        return self._writer
 
 
 def _images_of(line: str) -> int:

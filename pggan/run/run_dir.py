@@ -1,17 +1,35 @@
-"""The directory of one run: where it is, its log, and the configuration in it."""
+"""One run before there is a trainer: what it is made of, its directory, the log and the configuration in it."""
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from pggan.checkpoints.read import Checkpoint
 from pggan.config import TrainConfig
-from pggan.core.atomic_io import atomic_write, make_directory
+from pggan.core.architecture import Architecture
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
+from pggan.core.schedule import Schedule
+from pggan.data.format.pyramid import ImagePyramid
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run is made of."""
+
+    config: TrainConfig
+    description: dict[str, Any]  # of the configuration and the versions, as it is saved
+    run_dir: Path
+    schedule: Schedule
+    pyramid: ImagePyramid
+    architecture: Architecture
+    checkpoint: Checkpoint | None  # to resume from, on rank 0
+    remarks: list[str]  # to log
 
 
 def choose_run_dir(config: TrainConfig) -> Path:
@@ -26,15 +44,6 @@ def choose_run_dir(config: TrainConfig) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def create_run_dir(path: Path) -> None:
-    """Create the directories of a run; raises UserError when that can't be done."""
-    try:
-        for directory in (path / "samples", path / "checkpoints"):
-            make_directory(directory)
-    except OSError as error:
-        raise UserError(f"run_dir={path} can't be written: {error.strerror}.", "Choose another run_dir=.") from error
-
-
 def write_config(path: Path, description: dict[str, Any]) -> None:
     """Write config.yaml into the run directory `path`."""
     with atomic_write(path / "config.yaml") as temporary:
@@ -47,12 +56,8 @@ def append_log(run_dir: Path, text: str) -> None:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
-def rank_logger(run_dir: Path) -> Callable[[str], None]:
-    """A logger for what rank 0 may no longer be able to report: to this rank's own console, and train.log."""
-
-    def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-        with suppress(OSError):  # on another machine, it may not be there
-            append_log(run_dir, text)
-
-    return log
+def log_on_rank(run_dir: Path, text: str) -> None:
+    """Log what rank 0 may no longer be able to report: to this rank's own console, and train.log."""
+    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # on another machine, it may not be there
+        append_log(run_dir, text)

@@ -10,7 +10,6 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -21,12 +20,11 @@ from pggan.sampling.images import Pixels
 EVENTS = "events.out.tfevents."
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
     """An event file in `run_dir` whose points replace all earlier ones from step `first` on."""
 
     def __init__(self, run_dir: Path, first: int) -> None:
-        self._file: BinaryIO = _next_file(run_dir).open("xb")
-        self._records = RecordWriter(self._file)
+        super().__init__(_next_file(run_dir).open("xb"))
         self._add(Event(file_version="brain.Event:2"))
         self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 
@@ -38,17 +36,9 @@ class TensorBoardWriter:
         """Write a picture [H, W, C]."""
         self._add(Event(step=step, summary=image(tag, picture, dataformats="HWC")))  # type: ignore[no-untyped-call]
 
-    def flush(self) -> None:
-        """Hand everything written to the system."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._file.close()
-
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
+        self.write(event.SerializeToString())
 
 
 def _next_file(run_dir: Path) -> Path:

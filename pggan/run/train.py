@@ -8,15 +8,14 @@ from pggan.checkpoints.write import NonFiniteError
 from pggan.config import TrainConfig
 from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
-from pggan.core.devices import choose_device, count_devices, device_of_rank
+from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
-from pggan.distributed.membership import run_distributed
-from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.ema import ema_decay
 from pggan.run.open_run import open_run
-from pggan.run.run_dir import choose_run_dir, rank_logger
+from pggan.run.run_dir import choose_run_dir, log_on_rank
 
 
 def run(config: TrainConfig) -> int:
@@ -52,9 +51,8 @@ def train(config: TrainConfig, group: ProcessGroup) -> int:
 def join_ranks(config: TrainConfig, info: RankInfo) -> int:
     """Train as one of the ranks that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
-        raise UserError("Ranks that are restarted need to know where they were.", "Add run_dir=DIR.")
-    device = partial(device_of_rank, config.devices, info.local_rank, info.local_world_size)
-    return run_distributed(info, device, config.distributed.rdzv_timeout_seconds, partial(train, config))
+        raise UserError("Ranks that are restarted need a run directory to resume from.", "Add run_dir=DIR.")
+    return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(train, config))
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
@@ -66,8 +64,8 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
-    threads = threads_per_rank(count, elastic=config.elastic)
-    return launch("train", to_plain(config), count, config.distributed, threads=threads, log=rank_logger(run_dir))
+    threads, log = threads_per_rank(count, elastic=config.elastic), partial(log_on_rank, run_dir)
+    return launch("train", to_plain(config), count, config.distributed, threads=threads, log=log)
 
 
 def refuse_copies(config: TrainConfig) -> None:

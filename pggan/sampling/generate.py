@@ -30,10 +30,9 @@ class RenderSettings:
 def open_generator(config: SampleConfig) -> tuple[LoadedGenerator, RenderSettings]:
     """The generator and the settings that `config` asks for."""
     generator = load_generator(config.run, choose_device(config.device, "device"))
-    settings = render_settings(
+    return generator, render_settings(
         generator, resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
     )
-    return generator, settings
 
 
 def render_settings(
@@ -47,31 +46,25 @@ def render_settings(
     """The settings asked for, or for None those of the newest level trained; raises UserError for impossible ones."""
     architecture = generator.network.architecture
     if resolution is not None and resolution not in architecture.resolutions:
-        raise UserError(
-            f"resolution={resolution}: this generator has no such level.",
-            f"It has {', '.join(map(str, architecture.resolutions))}.",
-        )
+        levels = ", ".join(map(str, architecture.resolutions))
+        raise UserError(f"This generator has no level for resolution={resolution}.", f"Choose one of {levels}.")
     if alpha is None:
         alpha = generator.alpha if resolution in (None, generator.resolution) else 1.0
     if not 0 <= alpha <= 1:
         raise UserError(f"alpha={alpha} is not a weight.", "Take a number from 0 (old layers) to 1 (new layers).")
     if label is not None and not 0 <= label < architecture.labels:
-        raise UserError(
-            f"label={label}: this generator has {architecture.labels} classes.",
-            "Take a number below that, or leave it out.",
-        )
+        remedy = f"It has {architecture.labels} classes: take a number below that, or leave out label=."
+        raise UserError(f"This generator has no class for label={label}.", remedy)
     if label is None and architecture.labels:
         label = 0
     return RenderSettings(resolution or generator.resolution, alpha, truncation, label)
 
 
 def render(generator: LoadedGenerator, latents: Tensor, settings: RenderSettings) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z], one at a time.
-
-    The arithmetic of a batch can depend on its size, and a seed's face must not.
-    """
+    """Images uint8 [N, R, R, C] of `latents` [N, Z]."""
     classes = None if settings.label is None else torch.full((len(latents),), settings.label)
     network, resolution, alpha = generator.network, settings.resolution, settings.alpha
+    # One at a time: the arithmetic of a batch can depend on its size, and a seed's face must not.
     return generate(network, latents, classes, resolution, alpha, batch_size=1, truncation=settings.truncation)
 
 

@@ -30,8 +30,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
     """Images [N, R, R, C] as one picture [rows * R, columns * R, C], row by row; missing ones are black."""
     rows = -(-len(images) // columns)
     _, height, width, channels = images.shape
-    padded = np.zeros((rows * columns, height, width, channels), np.uint8)
-    padded[: len(images)] = images
+    padded = np.pad(images, [(0, rows * columns - len(images)), (0, 0), (0, 0), (0, 0)])
     tiled = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
     return np.ascontiguousarray(tiled.reshape(rows * height, columns * width, channels))
 
@@ -64,10 +63,8 @@ def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> Non
     most = LARGEST_SIDE[path.suffix.lower()]
     height, width = frames[0].shape[:2]
     if max(height, width) > most:
-        raise UserError(
-            f"{path}: frames of {width}x{height} pixels are more than the {most} that such a file can have.",
-            "Take a smaller zoom, grid or resolution.",
-        )
+        problem = f"{path} can't be written: frames of {width}x{height} pixels are more than the {most} of such a file."
+        raise UserError(problem, "Take a smaller zoom, grid or resolution.")
     first, *others = [to_pil(frame) for frame in frames]
     kind = {"format": "WEBP", "lossless": True} if path.suffix.lower() == ".webp" else {"format": "GIF"}
     duration = round(1000 / frames_per_second)  # milliseconds
@@ -76,10 +73,7 @@ def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> Non
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
-    """`out`, from `key`, as a path in a directory that exists now.
-
-    Raises UserError for an ending that is not among `kinds`, or when the directory can't be created.
-    """
+    """`out`, given as `key`, as a path whose directory exists; raises UserError unless it ends as one of `kinds`."""
     path = Path(out)
     if path.suffix.lower() not in kinds:
         raise UserError(f"{key}={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
@@ -87,9 +81,12 @@ def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
     return path
 
 
-def make_folder(path: Path, key: str) -> None:
+def make_folder(path: Path, key: str) -> Path:
     """Create the directory `path`; raises UserError, naming `key`, when that can't be done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{key}: {path} can't be a directory: {error.strerror}.", "Name another place.") from error
+        raise UserError(
+            f"{path} (from {key}=) can't be a directory: {error.strerror}.", "Name another place."
+        ) from error
+    return path

@@ -41,9 +41,7 @@ def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, si
     if config.path is InterpolationPath.walk:
         return random_walk(shifted[0], size, config.frames, config.smoothness)
     if len(seeds) < 2:
-        raise UserError(
-            f"path={config.path.value} goes from one seed to the next, and there is one.",
-            "Give at least two, for example seeds=[1,5,9]; path=walk needs only one.",
-        )
+        problem = f"path={config.path.value} needs at least two seeds, and there is one."
+        raise UserError(problem, "Give several, for example seeds=[1,5,9]; path=walk needs only one.")
     between, closed = lerp if config.path is InterpolationPath.lerp else slerp, config.path is InterpolationPath.loop
     return interpolate_path(seed_latents(shifted, size), config.frames, between, closed)

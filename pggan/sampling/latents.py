@@ -12,14 +12,9 @@ from torch import Tensor
 from pggan.core.rng import generator_for
 
 
-def seed_latent(seed: int, size: int) -> Tensor:
-    """The latent [Z] of a seed, N(0, 1), drawn on the CPU whatever the device."""
-    return torch.randn(size, generator=generator_for(seed, "latent", 0))
-
-
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`."""
-    return torch.stack([seed_latent(seed, size) for seed in seeds])
+    """The latents [N, Z] of `seeds`, N(0, 1), drawn on the CPU whatever the device."""
+    return torch.stack([torch.randn(size, generator=generator_for(seed, "latent", 0)) for seed in seeds])
 
 
 def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:

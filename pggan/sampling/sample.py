@@ -19,9 +19,7 @@ def run(config: SampleConfig) -> int:
         raise UserError(f"grid={config.grid} has no room for {len(seeds)} seeds.", "Take a larger grid or fewer seeds.")
     generator, settings = open_generator(config)
     one_file = bool(Path(config.out).suffix)
-    out = check_output(config.out, (".png",)) if one_file else Path(config.out)
-    if not one_file:
-        make_folder(out, "out")
+    out = check_output(config.out, (".png",)) if one_file else make_folder(Path(config.out), "out")
     latents = seed_latents(seeds, generator.network.architecture.latent_size)
     images = enlarge(render(generator, latents, settings), config.zoom)
     if one_file:

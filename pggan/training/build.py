@@ -1,20 +1,24 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from pggan.config import TrainerConfig
+from pggan.config import TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.build_reducer import build_reducer, sends_sparse_updates
-from pggan.optim.state import new_state
+from pggan.optim.dgc import DgcReducer
+from pggan.optim.elastic import ElasticReducer
+from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
+from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
+from pggan.optim.state import State, new_state
 from pggan.training.compute_options import captures_graphs, compute_options
 from pggan.training.memory_fit import MemoryFit, fit_memory
+from pggan.training.passes import Passes, compiled_passes
 from pggan.training.step import Trainer
 
 
@@ -58,15 +62,16 @@ def build_trainer(
             captured=capture,
             every_phase=every_phase,
         )
-    sizes: Mapping[tuple[int, int], int | None] = memory.micro_batch_sizes
+    sizes: dict[tuple[int, int], int | None] = {**memory.micro_batch_sizes}
     if config.elastic:  # a pass is a chunk
         sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
-    batches = {phase.batch for phase in phases} if group.world_size > 1 else set()
+    batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
     trainer = Trainer(
         state,
         loss,
         options,
+        passes=compiled_passes() if options.compiled else Passes(),
         reducer=reducer,
         indices=indices.get,
         micro_batch_sizes=sizes,
@@ -77,3 +82,24 @@ def build_trainer(
         log=log,
     )
     return trainer, memory
+
+
+def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:
+    """Whether the gradient reducer makes the updates, as sparse vectors that the optimizers apply."""
+    return config.gradients["name"] == "dgc" and group.world_size > 1
+
+
+def build_reducer(
+    config: TrainerConfig, state: State, group: ProcessGroup, partition: BatchPartition
+) -> GradientReducer:
+    """The reducer that `gradients=` and `elastic=` ask for."""
+    dgc = dgc_options(config.gradients, elastic=config.elastic)
+    if config.elastic:
+        return ElasticReducer(group, partition)
+    if group.world_size == 1:
+        return GradientReducer()
+    if dgc is not None:
+        return DgcReducer(group, state, config.optimizer, dgc)
+    if config.gradients["name"] == "bf16":
+        return AllReduceBf16(group)
+    return SharedMemoryReducer(group) if shares_memory(group) else AllReduceFp32(group)

@@ -6,18 +6,12 @@ from pathlib import Path
 import torch
 
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
-from pggan.core.devices import keep_freed_memory
+from pggan.core.cpu import keep_freed_memory
 from pggan.core.errors import UserError
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
 
-METHODS = {
-    ConvolutionMethod.auto: None,
-    ConvolutionMethod.native: NATIVE,
-    ConvolutionMethod.direct: DIRECT,
-    ConvolutionMethod.im2col: IM2COL,
-    ConvolutionMethod.winograd: WINOGRAD,
-}
+METHODS = {method.name: method for method in (NATIVE, DIRECT, IM2COL, WINOGRAD)}
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
@@ -47,12 +41,10 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
     if precision is Precision.auto:
         precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
     if config.convolution is ConvolutionMethod.winograd and (device.type != "cpu" or precision in DTYPES):
-        raise UserError(
-            "compute.convolution=winograd is for float32 on CPUs.", "Take compute.convolution=auto, or precision=fp32."
-        )
+        raise UserError("compute.convolution=winograd is for float32 on CPUs.", "Take auto, or precision=fp32.")
     return ComputeOptions(
         dtype=DTYPES.get(precision),
-        method=METHODS[config.convolution],
+        method=METHODS.get(config.convolution.name),  # auto: None
         jvp=config.penalty is PenaltyPath.jvp or (config.penalty is PenaltyPath.auto and config.compile),
         micro_batch_size=config.micro_batch_size,
         activation_checkpointing=config.activation_checkpointing,
@@ -62,7 +54,6 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
 
 def captures_graphs(config: ComputeConfig, device: torch.device) -> bool:
     """Whether steps are captured as CUDA graphs; raises UserError where there are none."""
-    wanted = config.cuda_graphs
-    if wanted is Switch.on and device.type != "cuda":
+    if config.cuda_graphs is Switch.on and device.type != "cuda":
         raise UserError(f"compute.cuda_graphs=on: there are none on {device.type}.", "Take auto or off.")
-    return wanted is not Switch.off and device.type == "cuda"
+    return config.cuda_graphs is not Switch.off and device.type == "cuda"

@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,50 +17,46 @@ Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
 
 
+@dataclass(eq=False)
 class CudaGraphs:
     """The captured steps of a trainer, kept as long as the phase lasts."""
 
-    def __init__(
-        self, step: Step, abort_step: Callable[[], None], any_rank: Callable[[bool], bool], log: Callable[[str], None]
-    ) -> None:
-        """Args: abort_step: clears away what a failed capture left; any_rank: as of `Trainer`."""
-        self.enabled = True
-        self._step, self._abort_step, self._any_rank, self._log = step, abort_step, any_rank, log
-        self._steps: Counter[StepSpec] = Counter()
-        self._captured: dict[StepSpec, CapturedStep] = {}
+    step: Step
+    abort_step: Callable[[], None]  # clears away what a failed capture left
+    any_rank: Callable[[bool], bool]  # as of `Trainer`
+    log: Callable[[str], None]
+    enabled: bool = True
+    seen: Counter[StepSpec] = field(default_factory=Counter)  # steps, until they are captured and after
+    captured: dict[StepSpec, "CapturedStep"] = field(default_factory=dict)
 
     def replay(self, inputs: StepInputs) -> Metrics | None:
         """Take the step as one launch; None where it is to be taken eagerly: in the warm-up, or if capture fails."""
         spec = inputs.spec
-        self._steps[spec] += 1
-        if not self.enabled or self._steps[spec] <= WARMUP_STEPS:
+        self.seen[spec] += 1
+        if not self.enabled or self.seen[spec] <= WARMUP_STEPS:
             return None
-        if spec not in self._captured and not self._capture(inputs):
+        if spec not in self.captured and not self._capture(inputs):
             return None
-        return self._captured[spec].replay(inputs)
+        return self.captured[spec].replay(inputs)
 
     def clear(self) -> None:
         """Release all captured steps, and warm up again."""
-        self._steps.clear()
-        self._captured.clear()
-
-    def release_memory(self) -> None:
-        """Release all captured steps; they are captured again at their next turn."""
-        self._captured.clear()
+        self.seen.clear()
+        self.captured.clear()
 
     def _capture(self, inputs: StepInputs) -> bool:
         """Capture the step; whether that worked, on all ranks."""
         reason = ""
         try:
-            self._captured[inputs.spec] = CapturedStep(self._step, inputs)
+            self.captured[inputs.spec] = CapturedStep(self.step, inputs)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-        if not self._any_rank(bool(reason)):
+        if not self.any_rank(bool(reason)):
             return True
         self.enabled = False
         self.clear()
-        self._abort_step()
-        self._log(f"Training goes on without CUDA graphs: {reason or 'another rank could not capture its step'}")
+        self.abort_step()
+        self.log(f"Training goes on without CUDA graphs: {reason or 'another rank could not capture its step'}")
         return False
 
 

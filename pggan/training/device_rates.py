@@ -52,9 +52,4 @@ def seconds(work: Callable[[], torch.Tensor]) -> float:
 def hardware(device: torch.device) -> dict[str, Any]:
     """What figures are measured on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "device": str(device),
-        "name": name,
-        "threads": torch.get_num_threads(),
-        "system": platform.platform(),
-    }
+    return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}

@@ -111,7 +111,7 @@ class FakeStep:
             self.state.reset_optimizers()
             first = ComputeOptions(dtype=options.dtype, method=NATIVE)
             self._step(phase, loss, first, penalties=False)  # makes the moments
-            present = [tensor for part in self.state.tensors().values() for tensor in part.values()]
+            present = [tensor for part in self.state.tensors().values() for tensor in part.values()]  # kept alive
             counter = OpCounter(present)
             with counter:
                 self._step(phase, loss, options, penalties=True)
@@ -122,7 +122,7 @@ class FakeStep:
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
-        trainer = Trainer(self.state, loss, options, reset_at_phase=False, **{"passes": Passes(), **others})
+        trainer = Trainer(self.state, loss, options, reset_at_phase=False, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

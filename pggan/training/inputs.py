@@ -56,9 +56,9 @@ def draw_inputs(
     reals: Reals,
     loss: Loss,
     rng: StepRng,
+    ema_decay: float,
     *,
     latent_size: int,
-    ema_decay: float,
     options: ComputeOptions,
     indices: Tensor | None = None,
 ) -> StepInputs:
@@ -74,20 +74,11 @@ def draw_inputs(
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
     if indices is not None:
         latents_d, latents_g, mix = latents_d[indices], latents_g[indices], None if mix is None else mix[indices]
-    alpha: float | Tensor = phase.alpha
-    if phase.fading and options.compiled:  # else every alpha would be compiled anew
-        alpha = torch.full((), phase.alpha, device=latents_d.device)
-    return StepInputs(
-        StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count),
-        reals,
-        latents_d,
-        latents_g,
-        mix,
-        alpha,
-        phase.learning_rate_d,
-        phase.learning_rate_g,
-        ema_decay,
-    )
+    as_tensor = phase.fading and options.compiled  # else every alpha would be compiled anew
+    alpha = torch.full((), phase.alpha, device=latents_d.device) if as_tensor else phase.alpha
+    spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count)
+    rates = phase.learning_rate_d, phase.learning_rate_g
+    return StepInputs(spec, reals, latents_d, latents_g, mix, alpha, *rates, ema_decay)
 
 
 def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -62,8 +63,7 @@ def fit_memory(
     if bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB", {})
     fake = FakeStep(architecture, optimizer, device, half=options.dtype is torch.float16)
-    if free is not None:
-        free -= flat_tensors * fake.weight_bytes
+    room = inf if free is None else free - flat_tensors * fake.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
     for size_of_maps, (phase, part) in sorted(zip(sizes, parts, strict=True), key=lambda pair: -pair[0]):
@@ -72,29 +72,24 @@ def fit_memory(
         kind, group = (part.resolution, phase.batch), min(architecture.stddev_group, part.batch)
         fixed = partition.micro_batch_size(phase.batch) or options.micro_batch_size
         size = min(found.get(kind, part.batch), fixed or part.batch)
-        need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
-        while free is not None and need > usable * free:
+        while (need := fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))) > usable * room:
             if size <= group or fixed is not None:
                 raise UserError(
                     f"A step at {part.resolution}x{part.resolution} needs {need / 2**30:.1f} GiB with {size} images "
-                    f"per pass; {free / 2**30:.1f} GiB are free on {device}.",
+                    f"per pass; {room / 2**30:.1f} GiB are free on {device}.",
                     "Take compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
-            size = max(size // 2 // group, 1) * group
-            found[kind] = size
-            need = fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))
+            size = found[kind] = max(size // 2 // group, 1) * group
         needs[part.resolution] = max(need, needs.get(part.resolution, 0))
-    return MemoryFit(_summary(needs, found, free, every_phase=every_phase), found)
+    return MemoryFit(_summary(needs, found, room, every_phase=every_phase), found)
 
 
-def _summary(
-    needs: Mapping[int, int], sizes: Mapping[tuple[int, int], int], free: int | None, *, every_phase: bool
-) -> str:
+def _summary(needs: dict[int, int], sizes: dict[tuple[int, int], int], room: float, *, every_phase: bool) -> str:
     where = max(needs, key=lambda resolution: needs[resolution])
     words = [f"{needs[where] / 2**30:.2f} GiB at most, at {where}x{where}"]
-    if free is not None:
-        words[0] += f" of {free / 2**30:.1f} GiB free"
+    if room < inf:
+        words[0] += f" of {room / 2**30:.1f} GiB free"
     words += [f"{r}x{r} in micro-batches of {size}" for (r, _), size in sizes.items()]
     if every_phase:
         words.append(", ".join(f"{r}x{r} {need / 2**30:.2f}" for r, need in sorted(needs.items())))

@@ -1,47 +1,39 @@
 """Micro-batches that the memory suffices for, found by trying the first step of every kind."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from pggan.core.errors import UserError
 from pggan.training.inputs import StepInputs, StepSpec
 
 
+@dataclass(eq=False)
 class OomProbe:
     """Tries the first step of every StepSpec, and halves its micro-batches once if the memory does not suffice."""
 
-    def __init__(
-        self, try_step: Callable[[StepInputs], bool], any_rank: Callable[[bool], bool], log: Callable[[str], None]
-    ) -> None:
-        """Args: try_step: whether the memory suffices for a step, which it takes back; any_rank: as of `Trainer`."""
-        self._try_step, self._any_rank, self._log = try_step, any_rank, log
-        self._known: set[StepSpec] = set()
-
-    def clear(self) -> None:
-        """Try all steps again."""
-        self._known.clear()
+    try_step: Callable[[StepInputs], bool]  # whether the memory suffices for a step, which it takes back
+    any_rank: Callable[[bool], bool]  # as of `Trainer`
+    log: Callable[[str], None]
+    known: set[StepSpec] = field(default_factory=set)  # not to be tried again
 
     def fitting(self, inputs: StepInputs, stddev_group: int) -> StepInputs:
-        """The inputs, with smaller micro-batches if a step runs out of memory on any rank.
-
-        Raises UserError when it does even so.
-        """
+        """The inputs, with smaller micro-batches if a step runs out of memory on any rank; UserError if that fails."""
         spec = inputs.spec
-        if spec in self._known:
+        if spec in self.known:
             return inputs
-        if self._any_rank(not self._try_step(inputs)):
+        if self.any_rank(not self.try_step(inputs)):
             count = len(inputs.latents_d)
             group, size = min(stddev_group, count), min(spec.options.micro_batch_size or count, count)
             half = max(size // 2 // group, 1) * group
-            self._log(
+            self.log(
                 f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training goes on "
                 f"with micro-batches of {half}, which give the same updates."
             )
             spec = replace(spec, options=replace(spec.options, micro_batch_size=half))
             inputs = inputs._replace(spec=spec)
-            if self._any_rank(not self._try_step(inputs)):
+            if self.any_rank(not self.try_step(inputs)):
                 raise out_of_memory(spec)
-        self._known.add(spec)
+        self.known.add(spec)
         return inputs
 
 

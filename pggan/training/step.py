@@ -3,8 +3,8 @@
 N batch, C channels, R resolution of the phase.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,45 +21,32 @@ from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs, Metrics
 from pggan.training.inputs import StepInputs, draw_inputs, micro_batches
 from pggan.training.oom_probe import OomProbe, out_of_memory
-from pggan.training.passes import Passes, compiled_passes
+from pggan.training.passes import Passes
 
 
+@dataclass(eq=False)
 class Trainer:
     """The networks of one run, and how their steps are calculated: eagerly, compiled, or by replaying CUDA graphs."""
 
-    def __init__(
-        self,
-        state: State,
-        loss: Loss,
-        options: ComputeOptions,
-        *,
-        reducer: GradientReducer | None = None,
-        indices: Callable[[int], Tensor | None] = lambda batch: None,
-        micro_batch_sizes: Mapping[tuple[int, int], int | None] | None = None,
-        passes: Passes | None = None,
-        reset_at_phase: bool = True,
-        capture: bool = False,
-        probe_memory: bool = False,
-        any_rank: Callable[[bool], bool] = bool,
-        log: Callable[[str], None] = print,
-    ) -> None:
-        """Args: indices: from a batch's size to the positions in it that this rank has; None for all.
+    state: State
+    loss: Loss
+    options: ComputeOptions
+    _: KW_ONLY
+    passes: Passes = Passes()  # noqa: RUF009 - a tuple
+    reducer: GradientReducer = field(default_factory=GradientReducer)
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # of a batch, those of this rank; None for all
+    # Images per pass by (resolution, batch), where the whole batch is too large.
+    micro_batch_sizes: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    reset_at_phase: bool = True  # forget Adam's moments when a phase begins
+    capture: bool = False  # replay CUDA graphs
+    probe_memory: bool = False  # try the first step of every kind, to find micro-batches that the memory suffices for
+    any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
+    log: Callable[[str], None] = print  # called with what does not work here
 
-        micro_batch_sizes: images per pass by (resolution, batch), where the whole batch is too large.
-        passes: the forward passes, where not those that `options` ask for.
-        reset_at_phase: forget Adam's moments when a phase begins.  capture: replay CUDA graphs.
-        probe_memory: try the first step of every kind, to find micro-batches that the memory suffices for.
-        any_rank: whether something is so on any of the ranks.  log: called with what does not work here.
-        """
-        self.state, self.loss, self.options = state, loss, options
-        self.reducer = reducer or GradientReducer()
-        self.indices = indices
-        self.micro_batch_sizes = dict(micro_batch_sizes or {})
-        self.reset_at_phase = reset_at_phase
-        self.passes = passes or (compiled_passes() if options.compiled else Passes())
-        self.log = log
-        self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._log) if capture else None
-        self.oom_probe = OomProbe(self._try_step, any_rank, self._log) if probe_memory else None
+    def __post_init__(self) -> None:
+        any_rank, log = self.any_rank, self._log
+        self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, log) if self.capture else None
+        self.oom_probe = OomProbe(self._try_step, any_rank, log) if self.probe_memory else None
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> Metrics:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
@@ -67,22 +54,18 @@ class Trainer:
         Raises UserError when the memory does not suffice.
         """
         if phase.index != self.state.phase_index:
-            self.begin_phase()
+            if self.reset_at_phase:
+                self.state.reset_optimizers()
+            self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
-        architecture, kind = self.state.g_ema.architecture, (phase.resolution, phase.batch)
+        a, kind = self.state.g_ema.architecture, (phase.resolution, phase.batch)
         size = self.micro_batch_sizes.get(kind, self.options.micro_batch_size)
+        options, indices = replace(self.options, micro_batch_size=size), self.indices(phase.batch)
         inputs = draw_inputs(
-            phase,
-            reals,
-            self.loss,
-            rng,
-            latent_size=architecture.latent_size,
-            ema_decay=ema_decay,
-            options=replace(self.options, micro_batch_size=size),
-            indices=self.indices(phase.batch),
+            phase, reals, self.loss, rng, ema_decay, latent_size=a.latent_size, options=options, indices=indices
         )
         if self.oom_probe is not None:
-            inputs = self.oom_probe.fitting(inputs, architecture.stddev_group)
+            inputs = self.oom_probe.fitting(inputs, a.stddev_group)
             self.micro_batch_sizes[kind] = inputs.spec.options.micro_batch_size
         metrics = None if self.graphs is None else self.graphs.replay(inputs)
         try:
@@ -93,18 +76,12 @@ class Trainer:
         self.state.phase_index = phase.index
         return metrics
 
-    def begin_phase(self) -> None:
-        """Release captured steps, which hold the moments of the phase before, and forget these if configured."""
-        if self.reset_at_phase:
-            self.state.reset_optimizers()
-        self.release_graphs()
-
     def release_graphs(self) -> None:
         """Release captured steps and their memory, because what they refer to changes."""
         if self.graphs is not None:
             self.graphs.clear()
         if self.oom_probe is not None:
-            self.oom_probe.clear()
+            self.oom_probe.known.clear()
 
     def _train_step(self, inputs: StepInputs) -> Metrics:
         return train_step(self.state, inputs, self.passes, self.reducer)
@@ -112,7 +89,7 @@ class Trainer:
     def _try_step(self, inputs: StepInputs) -> bool:
         """Whether the memory suffices for a step, whose gradients stay on this rank; the state is as before."""
         if self.graphs is not None:
-            self.graphs.release_memory()  # which eager steps can't use
+            self.graphs.captured.clear()  # eager steps can't use their memory; captured again at their next turn
         saved = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in self.state.tensors().items()

@@ -26,6 +26,7 @@ def known_cost(monkeypatch):
     monkeypatch.setattr(FakeStep, "cost", lambda *_: StepCost(4_000_000, 8_000, 2**20, 100))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_cost")
 def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsys):
     out = tmp_path / "results" / "bench.json"
@@ -50,6 +51,7 @@ def test_bench_shows_a_table(capsys):
 VARIANTS = ["fp32 eager direct jvp", "bf16 eager direct jvp"]
 
 
+@pytest.mark.slow
 def test_all_variants_are_compared_with_the_reference_step_and_the_rates_of_the_device(capsys):
     choices = ["penalties=[jvp]", "convolutions=[direct]", "precisions=[fp32,bf16]", "against=true", "json=true"]
     assert main(["bench", *SMALL, "stages=4", *choices]) == 0
@@ -72,6 +74,7 @@ def test_all_variants_are_compared_with_the_reference_step_and_the_rates_of_the_
     assert variants["reference"]["peak_memory_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_bench_data_reports_loading_beside_the_step_of_every_level(toy_data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(loading.rate, "__defaults__", (0.01,))  # seconds of measuring
     out = tmp_path / "loading.json"
@@ -105,7 +108,8 @@ def test_bench_data_refuses_what_is_not_there(toy_data, tmp_path, capsys):
         ("loss.reg_interval=0", "at least 1"),
         ("loss.name=nope", "nope"),
         ("penalties=[jvp,nope]", "autograd"),
-        ("modes=[]", "compiled_graph"),
+        ("modes=[]", "at least one"),
+        ("modes=[fast]", "compiled_graph"),
         ("modes=[eager,graph] device=cpu", "no CUDA graphs on cpu"),
         ("precisions=[fp32,tf32] device=cpu", "tf32 does not exist on cpu"),
         ("modes=[compiled] penalties=[autograd]", "autograd"),

@@ -44,8 +44,8 @@ def both(dtype):
     return state, reference
 
 
-def steps(state, reference, loss, resolution, dtype, count):
-    phase = Phase(0, resolution, False, 1.0, 0, 100, 4, 0.001, 0.001, int(math.log2(64 / resolution)))
+def steps(state, reference, loss, resolution, dtype, count, learning_rate_d=0.001):
+    phase = Phase(0, resolution, False, 1.0, 0, 100, 4, 0.001, learning_rate_d, int(math.log2(64 / resolution)))
     trainer = Trainer(state, loss, ComputeOptions(), reset_at_phase=False)
     for step in range(count):
         images = torch.rand(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(step)) * 2 - 1
@@ -55,6 +55,7 @@ def steps(state, reference, loss, resolution, dtype, count):
         reference.step(phase, reals, loss, rng, ema_decay=0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "resolution"), [(WGAN_GP, 4), (WGAN_GP, 32), (LOGISTIC, 8), (LOGISTIC, 16), (RELATIVISTIC, 16)]
 )
@@ -72,26 +73,36 @@ def test_in_float64_the_trainers_step_does_exactly_what_the_reference_does(loss,
             torch.testing.assert_close(parameter, weights[name], atol=1e-8, rtol=0, msg=name)
 
 
-@pytest.mark.parametrize("resolution", [4, 64])
-def test_in_float32_gradients_differ_from_the_references_by_rounding_only(resolution):
-    state, reference = both(torch.float32)
+@pytest.mark.parametrize(
+    ("dtype", "resolution"), [(torch.float64, 4), (torch.float64, 16), (torch.float32, 4), (torch.float32, 64)]
+)
+def test_gradients_differ_from_the_references_by_rounding_only(dtype, resolution):
+    """D's, and G's through a D that stays as it is: Adam would move it by the sign of each gradient, rounding included.
+
+    A sum of n terms is off by at most n u of the sum of their absolute values, u being the unit roundoff.  A gradient
+    goes through n terms: the inputs of every neuron of both networks, forward, backward and again for the derivative
+    of the penalty, and the pixels of the batch.  In float64 that is all, n u = 1e-11.  In float32, activations change
+    by sqrt(n) u, because roundings have random signs (Higham and Mary 2019); so that share of them has another sign
+    than in the reference, their derivatives differ by 80 %, and the gradient by the root of the share at most.
+    """
+    state, reference = both(dtype)
     found = {}
 
-    def keep_gradients(trainable, tolerance):
+    def keep_gradients(trainable):
         def keep(*_):
-            weights = trainable.network.parameters()
-            found.update({w: (None if w.grad is None else w.grad.clone(), tolerance) for w in weights})
+            found.update({w: None if w.grad is None else w.grad.clone() for w in trainable.network.parameters()})
 
         trainable.optimizer.register_step_pre_hook(keep)
 
-    keep_gradients(state.d, 1e-3)
-    keep_gradients(state.g, 5e-3)
-    steps(state, reference, WGAN_GP, resolution, torch.float32, 1)
-    # G learns from a D that Adam has just moved by the sign of each gradient, rounding included: hence its tolerance.
+    keep_gradients(state.d)
+    keep_gradients(state.g)
+    steps(state, reference, WGAN_GP, resolution, dtype, 1, learning_rate_d=0.0)
+    kernels = [weight for weight, gradient in found.items() if gradient is not None and weight.ndim > 1]
+    terms, unit = 4 * sum(kernel[0].numel() for kernel in kernels) + 4 * resolution**2, torch.finfo(dtype).eps / 2
+    tolerance = terms * unit if dtype is torch.float64 else math.sqrt(math.sqrt(terms) * unit)
     for network, weights in ((state.d.network, reference.d), (state.g.network, reference.g)):
         for name, parameter in network.named_parameters():
-            gradient, tolerance = found[parameter]
-            expected = weights[name].grad
+            gradient, expected = found[parameter], weights[name].grad
             assert (gradient is None) == (expected is None)
-            if gradient is not None:
-                assert (gradient - expected).norm() < tolerance * expected.norm() + 1e-7, name
+            if gradient is not None:  # that of D's last bias is 0 but for rounding: terms of about 1 cancel
+                assert (gradient - expected).norm() < tolerance * expected.norm() + terms * unit, name

@@ -30,7 +30,7 @@ def config():
 @pytest.fixture(scope="module")
 def make_steps(config):
     """`Steps` of the given variants alone."""
-    steps = Steps(config, WGAN_GP, CPU, channels=3, log=print)
+    steps = Steps(config, CPU, 3, print)
 
     def with_variants(*variants, loss=WGAN_GP):
         steps.loss, steps.variants = loss, {str(number): one for number, one in enumerate(variants)}

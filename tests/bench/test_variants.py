@@ -2,10 +2,11 @@
 
 import torch
 
-from pggan.bench.variants import Memory
+from pggan.bench.variants import Variant
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.validation import validated
+from pggan.networks.numerics import ComputeOptions
 
 
 def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto():
@@ -15,13 +16,20 @@ def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto
         f"auto graph{convolution}{penalty}" for convolution in ("", " native") for penalty in (" jvp", "")
     ]
     assert len(variants) == 8
-    precision, compute = variants["auto graph native jvp"]
-    assert (precision, compute.convolution, compute.penalty) == (
-        Precision.auto,
-        ConvolutionMethod.native,
-        PenaltyPath.jvp,
-    )
-    assert (compute.cuda_graphs, variants["auto eager"][1].cuda_graphs) == (Switch.on, Switch.off)
+    one, compute = variants["auto graph native jvp"], variants["auto graph native jvp"].compute
+    expected = (Precision.auto, ConvolutionMethod.native, PenaltyPath.jvp)
+    assert (one.precision, compute.convolution, compute.penalty) == expected
+    assert (compute.cuda_graphs, variants["auto eager"].compute.cuda_graphs) == (Switch.on, Switch.off)
+
+
+class Idle(Variant):
+    """Takes no steps."""
+
+    def begin(self):
+        pass
+
+    def step(self, phase, reals, rng):
+        pass
 
 
 def test_memory_of_a_variant_leaves_out_what_others_hold(monkeypatch):
@@ -34,14 +42,14 @@ def test_memory_of_a_variant_leaves_out_what_others_hold(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now["bytes"])
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak["bytes"])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.update(now))
-    memory = Memory(torch.device("cuda"))
-    with memory.counted():
+    variant = Idle(Precision.fp32, ComputeOptions(), torch.device("cuda"))
+    with variant.counted():
         allocate(50)  # the state
     allocate(1000)  # others again
-    with memory.counted():
+    with variant.counted():
         allocate(30), allocate(-10)
-    assert (memory.held, memory.peak) == (70, 80)
+    assert (variant.held, variant.peak) == (70, 80)
     allocate(-1000)
-    with memory.counted():
+    with variant.counted():
         allocate(-20), allocate(25)
-    assert (memory.held, memory.peak) == (75, 80)
+    assert (variant.held, variant.peak) == (75, 80)

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.loop import Measurement
 
 
+@pytest.mark.slow
 def test_the_share_of_a_run_that_is_not_steps(tmp_path, monkeypatch):
     small = ["model.fmap_max=4", "monitor.grid=2x1", "checkpoint.every_minutes=1"]
     measurement = Measurement(tmp_path, 8, 4, 2, small, devices="cpu")

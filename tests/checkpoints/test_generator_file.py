@@ -10,6 +10,7 @@ from pggan.core.errors import UserError
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_a_run_a_checkpoint_and_a_file_give_the_same_averaged_generator(finished_run):
     places = (finished_run, finished_run / "checkpoints" / "000000160", finished_run / "generator.safetensors")
     found = [load_generator(str(place), CPU) for place in places]
@@ -28,5 +29,13 @@ def test_a_generator_of_another_program_is_refused(tmp_path):
 
 @pytest.mark.parametrize("key", ["run", "init_from"])
 def test_a_path_without_generator_is_refused_with_its_key_and_advice(tmp_path, key):
-    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path}: there is no generator.*first checkpoint"):
+    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path} has no generator.*first checkpoint"):
         load_generator(str(tmp_path), CPU, key)
+
+
+def test_a_checkpoint_without_its_averaged_generator_is_refused_although_it_has_the_raw_one(newest):
+    """A checkpoint's own generator.safetensors has the name that the averaged generator has in a run directory."""
+    (newest / "generator_ema.safetensors").unlink()
+    assert (newest / "generator.safetensors").is_file()
+    with pytest.raises(UserError, match=f"run={newest} has no generator"):
+        load_generator(str(newest), CPU)

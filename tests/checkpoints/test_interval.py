@@ -13,19 +13,34 @@ def saving_every(images: int, minutes: float | None = None) -> CheckpointConfig:
     return CheckpointConfig(every_images=images, every_minutes=minutes, keep=2, milestones=[], roll_back_after=20)
 
 
+class Clock:
+    """Stands in for the module `time`."""
+
+    now = 1000.0
+
+    @classmethod
+    def monotonic(cls) -> float:
+        return cls.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(Clock, "now", 1000.0)
+    monkeypatch.setattr("pggan.checkpoints.interval.time", Clock)
+
+
 class Training:
     """Steps and writes of any duration; what a kill loses at its worst is looked at at the end of every step."""
 
     def __init__(self, config: CheckpointConfig) -> None:
-        self.now = 1000.0
-        self.interval = CheckpointInterval(config, lambda: self.now)
+        self.interval = CheckpointInterval(config)
         self.images = 0
         self.writing: tuple[float, int, float] | None = None  # when it ends, and the images and time that it holds
-        self.on_disk = (0, self.now)
+        self.on_disk = (0, Clock.now)
         self.most_images, self.most_seconds, self.waits, self.saves = 0, 0.0, 0, 0
 
     def look(self) -> None:
-        if self.writing is not None and self.now >= self.writing[0]:
+        if self.writing is not None and Clock.now >= self.writing[0]:
             self.on_disk, self.writing = self.writing[1:], None
 
     def step(self, batch: int, step_seconds: float, save_seconds: float) -> None:
@@ -36,22 +51,22 @@ class Training:
         late = self.interval.is_late
         if self.interval.must_wait(self.images + batch) and self.writing is not None:
             self.waits += 1
-            self.now = self.writing[0]
+            Clock.now = self.writing[0]
             self.look()
             self.interval.saved()
         before, self.images = self.images, self.images + batch
-        self.now += step_seconds
+        Clock.now += step_seconds
         self.look()
         self.most_images = max(self.most_images, self.images - self.on_disk[0])
-        self.most_seconds = max(self.most_seconds, self.now - self.on_disk[1])
+        self.most_seconds = max(self.most_seconds, Clock.now - self.on_disk[1])
         if self.interval.is_due(before, self.images) or late:
             if self.writing is not None:
                 self.waits += 1
-                self.now = self.writing[0]
+                Clock.now = self.writing[0]
                 self.look()
                 self.interval.saved()
             self.interval.begin(self.images)
-            self.writing = (self.now + save_seconds, self.images, self.now)
+            self.writing = (Clock.now + save_seconds, self.images, Clock.now)
             self.saves += 1
 
 
@@ -104,5 +119,5 @@ def test_after_a_rollback_everything_begins_anew():
 
 def test_without_minutes_only_images_count():
     training = Training(saving_every(100))
-    training.now = math.inf
+    Clock.now = math.inf
     assert not training.interval.is_late

@@ -1,5 +1,6 @@
-"""Hydra's own flags: --cfg, --multirun, --config-dir."""
+"""Hydra's own flags: --cfg, --multirun, --config-dir; and the changes to Hydra: no code from a file, Python 3.14."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def own_folder(tmp_path):
     return tmp_path / "own"
 
 
+@pytest.mark.slow
 def test_multirun_trains_one_run_per_value_also_with_an_experiment_of_ones_own(own_folder, tiny_overrides, tmp_path):
     words = ["--multirun", "-cd", str(own_folder), *tiny_overrides, "experiment=mine", "schedule.total_images=8"]
     result = train(*words, "seed=1,2", f"run_dir={tmp_path}/seed-${{seed}}", folder=tmp_path)
@@ -47,6 +49,7 @@ def test_multirun_trains_one_run_per_value_also_with_an_experiment_of_ones_own(o
         assert (tmp_path / f"seed-{seed}" / "generator.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", [("--config-dir", "{}"), ("-cd", "{}"), ("--config-dir={}",)])
 def test_experiments_can_lie_in_a_folder_of_ones_own(flag, own_folder, capsys):
     words = [word.format(own_folder) for word in flag]
@@ -82,3 +85,49 @@ def test_jobs_that_are_queued_again_need_a_run_directory(monkeypatch):
     assert _job_settings(train_command, [slurm, "run_dir=x"]) == ["hydra.launcher.max_num_timeout=1000"]
     assert _job_settings(train_command, ["hydra/launcher=submitit_local", "run_dir=x"]) == []
     assert _job_settings(COMMANDS["sample"], [slurm]) == ["hydra.launcher.max_num_timeout=1000"]
+
+
+# ---- changes to Hydra -------------------------------------------------------------------------------------
+
+
+def test_hydra_flags_survive_the_help_check_of_newer_argparse(monkeypatch, capsys):
+    """Python 3.14's argparse formats every help text when it is added; this does what it does."""
+
+    def check_help(self, action):
+        if action.help and hasattr(self, "_get_formatter"):
+            try:
+                "%" in action.help  # noqa: B015 - raises TypeError for Hydra's lazy object
+            except TypeError as error:
+                raise ValueError("badly formed help string") from error
+
+    add = argparse.ArgumentParser._add_action
+
+    def checking_add(self, action):
+        self._check_help(action)
+        return add(self, action)
+
+    monkeypatch.setattr(argparse._ActionsContainer, "_check_help", check_help, raising=False)
+    monkeypatch.setattr(argparse.ArgumentParser, "_add_action", checking_add)
+    monkeypatch.setattr(sys, "argv", ["pggan"])
+    from hydra._internal.utils import get_args_parser
+
+    with pytest.raises(ValueError, match="badly formed help string"):
+        get_args_parser()
+    assert main(["train", "--cfg", "job"]) == 0
+    assert "seed: 0" in capsys.readouterr().out
+
+
+def test_a_configuration_that_names_code_to_call_is_refused(tmp_path, capsys):
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "called.py").write_text(
+        f"import pathlib\nclass Call:\n    def __init__(self): pathlib.Path({str(tmp_path / 'trace')!r}).touch()\n"
+    )
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\nhydra:\n  callbacks:\n    mine:\n      _target_: called.Call\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        assert main(["train", "-cd", str(tmp_path / "own"), "experiment=mine", "data.path=nowhere"]) == 2
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert "hydra.callbacks" in capsys.readouterr().err
+    assert not (tmp_path / "trace").exists()

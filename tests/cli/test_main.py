@@ -38,6 +38,7 @@ def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
         assert meant in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["modle.latent_size=5"], ["model.fmap_max=0"]])
 def test_the_script_answers_help_and_mistakes_without_importing_torch(arguments):
     code = (
@@ -52,6 +53,7 @@ def test_the_script_answers_help_and_mistakes_without_importing_torch(arguments)
     assert result.stdout.splitlines()[-1] == f"code {0 if arguments == ['--help'] else 2} torch False"
 
 
+@pytest.mark.slow
 def test_a_typo_of_any_command_is_answered_without_importing_torch():
     code = (
         "import sys; from pggan.cli.commands import COMMANDS; from pggan.cli.main import main\n"
@@ -62,6 +64,7 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
     assert result.stderr.count("There is no key 'sead_of_all'") == len(COMMANDS)
 
 
+@pytest.mark.slow
 def test_a_typo_ends_the_process_with_2_and_without_traceback():
     result = python("train.py", "modle.latent_size=5")
     assert result.returncode == 2

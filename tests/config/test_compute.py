@@ -34,11 +34,3 @@ def test_choices_that_exclude_each_other_are_refused(choices, hint):
 )
 def test_other_choices_go_together(choices):
     assert ComputeConfig(**choices)
-
-
-def test_micro_batches_hold_whole_groups():
-    ComputeConfig(micro_batch_size=None).require_whole_groups(4)
-    ComputeConfig(micro_batch_size=8).require_whole_groups(4)
-    for size, advice in {6: "Take 4", 3: "Take 4", 11: "Take 8"}.items():
-        with pytest.raises(UserError, match=advice):
-            ComputeConfig(micro_batch_size=size).require_whole_groups(4)

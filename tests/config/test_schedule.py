@@ -12,6 +12,7 @@ def schedule_of(*overrides):
     return validated(TrainConfig, compose("train", list(overrides))).schedule.build()
 
 
+@pytest.mark.slow
 def test_per_level_values_take_a_number_or_a_table_and_tables_merge():
     assert schedule_of("schedule.batch=8").at(0).batch == 8
     merged = schedule_of("schedule=official_1gpu", "schedule.batch={4: 64}")

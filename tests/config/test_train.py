@@ -6,7 +6,7 @@ import pytest
 
 from pggan.cli.commands import CONFIGS
 from pggan.cli.compose import compose
-from pggan.config import CheckpointConfig, TrainConfig, TrainerConfig
+from pggan.config import CheckpointConfig, ComputeConfig, TrainConfig, TrainerConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.core.validation import validated
@@ -19,11 +19,13 @@ def train_config(*overrides: str) -> TrainConfig:
     return validated(TrainConfig, compose("train", list(overrides)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_of_every_group_makes_a_valid_configuration(group, choice):
     assert isinstance(train_config(f"{group}={choice}"), TrainConfig)
 
 
+@pytest.mark.slow
 def test_experiments_are_named_after_their_file():
     for file in (CONFIGS / "experiment").glob("*.yaml"):
         assert train_config(f"experiment={file.stem}").name == file.stem
@@ -109,6 +111,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("override", "hint"), MISTAKES.items())
 def test_a_value_that_cannot_work_is_refused_with_its_key_and_what_would_do(override, hint):
     with pytest.raises(UserError) as caught:
@@ -122,11 +125,21 @@ def test_adam_betas_given_as_whole_numbers_become_floats():
     assert isinstance(train_config("optimizer.beta1=0").optimizer.beta1, float)
 
 
+@pytest.mark.slow
 def test_a_new_run_from_weights_can_not_resume_another_one():
     for resume in ("auto", "never"):
         train_config("init_from=elsewhere", f"resume={resume}")
     with pytest.raises(UserError, match="Leave out one of them"):
         train_config("init_from=elsewhere", "resume=elsewhere")
+
+
+def test_micro_batches_hold_whole_groups():
+    model = train_config().model  # in groups of 4
+    for size in (None, 4, 8):
+        TrainerConfig(model=model, loss={"name": "wgan_gp"}, compute=ComputeConfig(micro_batch_size=size))
+    for size, advice in {6: "Take 4", 3: "Take 4", 11: "Take 8"}.items():
+        with pytest.raises(UserError, match=advice):
+            TrainerConfig(model=model, loss={"name": "wgan_gp"}, compute=ComputeConfig(micro_batch_size=size))
 
 
 def test_milestones_are_listed_or_the_ends_of_all_phases():

@@ -1,5 +1,6 @@
 """When something periodic is due, against counting one image at a time."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from pggan.core.intervals import is_due, is_nth_update, lies_between, multiples_
 FIXED = settings(deadline=None, derandomize=True)
 
 
+@pytest.mark.slow
 @FIXED
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(0, 100))
 def test_multiples_are_counted_after_the_first_end_up_to_the_second(every, before, step):

@@ -281,6 +281,7 @@ def test_phases_follow_one_another_without_gaps_and_cover_the_whole_run(schedule
     assert not phases[-1].fading
 
 
+@pytest.mark.slow
 @FIXED
 @given(schedules(), st.integers(0, 9000))
 def test_an_image_count_lies_within_its_phase(schedule, images):

@@ -75,6 +75,7 @@ def test_doing_it_again_opens_no_file_and_changes_nothing(photos, tmp_path, deco
     assert contents(tmp_path / "set") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_dataset_is_the_same_byte_by_byte_with_any_number_of_workers(photos, tmp_path, workers):
     (photos / "bad.png").write_bytes((photos / "00.png").read_bytes()[:300])
@@ -382,6 +383,7 @@ class Interrupted(BaseException):
     """As a killed process: nothing may catch it."""
 
 
+@pytest.mark.slow
 def test_an_update_that_is_cut_off_at_any_call_leaves_the_old_dataset_or_the_new_one(photos, tmp_path, monkeypatch):
     """Before each call that changes names or waits for the disk, from the first that publishes to the last."""
     prepare(photos, tmp_path / "old", Options())

@@ -219,6 +219,7 @@ print(sum(record.header is None for record in records.values()), largest() - bef
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23)
 def test_bombs_take_little_memory(tmp_path):
     folder = tmp_path / "bombs"

@@ -96,6 +96,7 @@ def test_a_pyramid_is_extended_by_other_images(folder, tmp_path):
     assert [entry.name for entry in source.entries()][-2:] == ["1-first/00000003", "2-more/a.png"]
 
 
+@pytest.mark.slow
 def test_a_compressed_archive_and_a_folder_together(folder, tmp_path):
     archive = write_tar(tmp_path / "more.tgz", [("x/b.png", png(8)), ("x/a.png", png(9))])
     source = JoinedSource([open_source(archive), open_source(folder)])

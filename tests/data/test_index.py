@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.format.index import check_resolution
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
 
@@ -88,9 +87,3 @@ def test_a_shard_outside_the_directory_is_refused(dataset, name):
     edit_index(dataset, levels=index["levels"])
     with pytest.raises(UserError, match="not a plain file name"):
         ImagePyramid(dataset)
-
-
-@pytest.mark.parametrize("resolution", [0, 2, 3, 12, 100, -4])
-def test_a_resolution_that_is_no_power_of_two_from_4_is_refused(resolution):
-    with pytest.raises(UserError, match="not a power of two"):
-        check_resolution(resolution)

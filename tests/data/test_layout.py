@@ -1,13 +1,12 @@
 """Images at their places in the shards, written in any order and by several processes."""
 
 import os
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from pggan.data.format import layout as layouts
-from pggan.data.format.layout import close_files, new_layout
+from pggan.data.format.layout import Layout, close_files
 from pggan.data.format.levels import all_levels
 
 
@@ -19,7 +18,7 @@ def images(count):
 def layout(tmp_path, monkeypatch):
     """Seven images, at most three to a shard of the top level."""
     monkeypatch.setattr(layouts, "SHARD_BYTES", 3 * 16 * 16 * 3)
-    layout = new_layout(tmp_path, 16, 3, 7, "-0badcafe")
+    layout = Layout(tmp_path, 16, 3, 7, "-0badcafe")
     layout.resize()
     yield layout
     close_files()
@@ -34,21 +33,26 @@ def test_images_written_in_any_order_are_read_back_at_every_level(layout):
 
 
 def test_shards_follow_each_other_without_a_gap(layout):
-    for resolution, shards in layout.levels:
-        assert shards[0].first == 0
-        assert all(later.first == shard.first + shard.images for shard, later in pairwise(shards))
-        assert sum(shard.images for shard in shards) == 7
-        assert all(shard.file.startswith(f"r{resolution:04d}-") for shard in shards)
-        assert all(shard.file.endswith("-0badcafe.bin") for shard in shards)
-    assert [shard.images for shard in layout.levels[0][1]] == [3, 3, 1]
+    assert [(shard.path.name, shard.images) for shard in layout.shards()] == [
+        ("r0016-00000-0badcafe.bin", 3),
+        ("r0016-00001-0badcafe.bin", 3),
+        ("r0016-00002-0badcafe.bin", 1),
+        ("r0008-00000-0badcafe.bin", 7),
+        ("r0004-00000-0badcafe.bin", 7),
+    ]
+    assert all(shard.bytes == shard.images * shard.resolution**2 * 3 for shard in layout.shards())
+    for level, place in enumerate((2, 3, 4)):  # the last image is the last of its shard
+        layout.write(6, all_levels(images(7)[6]))
+        last = layout.shards()[place].path.read_bytes()[-3 * (16 >> level) ** 2 :]
+        assert last == all_levels(images(7)[6])[level].tobytes()
 
 
 def test_places_take_no_space_before_they_are_written(layout):
-    assert sum(path.stat().st_size for path in layout.paths()) == 7 * 3 * (16**2 + 8**2 + 4**2)
+    assert sum(shard.path.stat().st_size for shard in layout.shards()) == 7 * 3 * (16**2 + 8**2 + 4**2)
     before = layout.stored_bytes()
     layout.write(0, all_levels(images(1)[0]))
-    for path in layout.paths():
-        with path.open("rb") as file:
+    for shard in layout.shards():
+        with shard.path.open("rb") as file:
             os.fsync(file.fileno())  # some file systems decide on blocks only then
     assert before == 0 < layout.stored_bytes()
 
@@ -62,7 +66,7 @@ def test_a_write_that_takes_only_a_part_goes_on_with_the_rest(layout, monkeypatc
 
 
 def test_a_shard_that_was_cut_off_is_an_error(layout):
-    os.truncate(layout.paths()[0], 100)
+    os.truncate(layout.shards()[0].path, 100)
     with pytest.raises(EOFError, match="no image 1 at 16x16"):
         layout.read(1)
 

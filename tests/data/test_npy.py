@@ -9,7 +9,13 @@ from PIL import Image
 
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
-from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources import image_file
+from pggan.data.sources.folders import disk_file
+from pggan.data.sources.image_file import Target
+
+
+def load_image(path, target):
+    return image_file.load_image(disk_file(path, path.parent), target)
 
 
 def noise(seed, side=16, channels=3):

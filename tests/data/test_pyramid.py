@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid, pyramid_bytes
+from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
 
 
@@ -99,7 +99,7 @@ def test_a_label_without_a_class_is_refused(tmp_path):
         ImagePyramid(pyramid.path)
 
 
-def test_the_bytes_of_a_pyramid_are_those_of_its_shards(dataset):
+def test_the_bytes_of_a_level_are_those_of_its_shards(dataset):
     pyramid = ImagePyramid(dataset)
-    assert pyramid_bytes(5, 16, 3) == sum(path.stat().st_size for path in dataset.glob("r*.bin"))
-    assert pyramid_bytes(5, 16, 3) == sum(map(pyramid.level_bytes, pyramid.resolutions))
+    assert [pyramid.level_bytes(level) for level in (4, 8, 16)] == [5 * level**2 * 3 for level in (4, 8, 16)]
+    assert sum(path.stat().st_size for path in dataset.glob("r*.bin")) == sum(map(pyramid.level_bytes, (4, 8, 16)))

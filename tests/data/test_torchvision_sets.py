@@ -18,7 +18,7 @@ from pggan.data.prepare.command import open_sources, prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources import torchvision_sets
 from pggan.data.sources.image_file import Target, load_image
-from pggan.data.sources.torchvision_sets import NamedSet, load_torchvision, named_set, open_named
+from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, load_torchvision, named_set
 
 HERE = NamedSet(Path(), "train", download=False)
 
@@ -160,7 +160,7 @@ def test_an_image_of_a_known_set_is_opened_in_another_process(datasets, tmp_path
     for part in ("train", "t10k"):
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes(3))
-    entries = open_named("mnist", wanted(tmp_path)).entries()
+    entries = NamedSource("mnist", wanted(tmp_path)).entries()
     sent = pickle.dumps(entries[2])
     assert len(sent) < 1000  # where to find it, not the set itself
     torchvision_sets._opened.cache_clear()
@@ -171,7 +171,7 @@ def test_an_image_of_a_known_set_is_opened_in_another_process(datasets, tmp_path
 def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
     for name in ("cifar10", "mnist", "celeba", "lfw", "lsun"):
         with pytest.raises(UserError, match=f"{name} can't be opened"):
-            open_named(name, wanted(tmp_path))
+            NamedSource(name, wanted(tmp_path))
 
 
 def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
@@ -199,9 +199,10 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
 def test_lsun_without_lmdb_names_the_extra(monkeypatch):
     monkeypatch.setattr(torchvision_sets, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="lmdb"):
-        open_named("lsun", HERE)
+        NamedSource("lsun", HERE)
 
 
+@pytest.mark.slow
 def test_nothing_imports_torchvision_unless_asked():
     code = "import sys, pggan.data.stream.open, pggan.run.train; sys.exit('torchvision' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

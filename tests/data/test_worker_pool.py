@@ -22,8 +22,8 @@ def work(number):
     time.sleep(60)
 
 if __name__ == "__main__":
-    with WorkerPool(2) as pool, pool.in_order("Working", work, range(99), 99) as results:
-        list(results)
+    with WorkerPool(2) as pool:
+        list(pool.in_order("Working", work, range(99), 99))
 """
 
 
@@ -52,6 +52,7 @@ def is_running(process):
         return False
 
 
+@pytest.mark.slow
 def test_worker_processes_do_not_import_torch():
     """It takes seconds and hundreds of megabytes in each of them."""
     code = "import sys, pggan.data.prepare.command, pggan.data.sources.avatars; sys.exit('torch' in sys.modules)"
@@ -61,8 +62,8 @@ def test_worker_processes_do_not_import_torch():
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     items = [str(number) for number in range(40)]
-    with WorkerPool(workers) as pool, pool.in_order("Counting", int, items, 40) as results:
-        assert list(results) == list(range(40))
+    with WorkerPool(workers) as pool:
+        assert list(pool.in_order("Counting", int, items, 40)) == list(range(40))
 
 
 def test_only_a_few_items_are_worked_on_ahead():
@@ -73,30 +74,28 @@ def test_only_a_few_items_are_worked_on_ahead():
             handed_out.append(number)
             yield number
 
-    with WorkerPool(2) as pool, pool.in_order("Counting", int, items(), 1000) as results:
-        assert next(results) == 0
+    with WorkerPool(2) as pool:
+        assert next(pool.in_order("Counting", int, items(), 1000)) == 0
     assert len(handed_out) == 32
 
 
+@pytest.mark.slow
 def test_a_few_large_items_are_shared_among_the_workers(tmp_path):
     """Two that can only end together: in one worker, the first would wait for the second in vain."""
     items = [(tmp_path / "first", tmp_path / "second"), (tmp_path / "second", tmp_path / "first")]
-    with WorkerPool(2) as pool, pool.in_order("Meeting", meet, items, 2) as results:
-        assert list(results) == ["first", "second"]
+    with WorkerPool(2) as pool:
+        assert list(pool.in_order("Meeting", meet, items, 2)) == ["first", "second"]
 
 
 def test_nothing_to_do_is_done():
-    with WorkerPool(2) as pool, pool.in_order("Counting", int, [], 0) as results:
-        assert list(results) == []
+    with WorkerPool(2) as pool:
+        assert list(pool.in_order("Counting", int, [], 0)) == []
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_user_error():
-    with (
-        WorkerPool(2) as pool,
-        pool.in_order("Dying", die, range(99), 99) as results,
-        pytest.raises(UserError, match="was killed"),
-    ):
-        next(results)
+    with WorkerPool(2) as pool, pytest.raises(UserError, match="was killed"):
+        next(pool.in_order("Dying", die, range(99), 99))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")

@@ -163,7 +163,7 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
 
 def test_the_disk_is_looked_at_before_the_first_step(tiny_config, tmp_path, small_disk):
     fill(small_disk, 400_000)
-    with pytest.raises(UserError, match=r"will need .* MB more; the disk is .* MB short"):
+    with pytest.raises(UserError, match=r"needs .* MB more; the disk is .* MB short"):
         train.run(tiny_config(f"run_dir={small_disk / 'run'}"))
     assert not (small_disk / "run").exists()
 

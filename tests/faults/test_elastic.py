@@ -5,6 +5,7 @@ import signal
 from hashlib import sha256
 
 import pytest
+import torch
 
 from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
@@ -137,7 +138,7 @@ def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
 @pytest.mark.fault(20)
 def test_without_elastic_another_number_of_ranks_sees_the_same_images(tiny_config, tmp_path, monkeypatch):
     """And gets to nearly the same place: sums are rounded in another order."""
-    _, wanted = alone(monkeypatch, tiny_config(f"run_dir={tmp_path / 'whole'}"))
+    _, wanted = alone(monkeypatch, tiny_config(f"run_dir={tmp_path / 'whole'}", "checkpoint.keep=99"))
     config = tiny_config(f"run_dir={tmp_path / 'other'}", "checkpoint.keep=99")
     codes, shown = alone(monkeypatch, config, [40])
     for stops in ([96], []):
@@ -145,11 +146,14 @@ def test_without_elastic_another_number_of_ranks_sees_the_same_images(tiny_confi
         shown |= found
     assert codes == [0]
     assert shown == wanted
-    one, other = (
-        open_checkpoint(tmp_path / name / "checkpoints" / "000000160").load("generator_ema")
-        for name in ("whole", "other")
-    )
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-3
+
+    def weights(name: str, images: int) -> torch.Tensor:
+        checkpoint = open_checkpoint(tmp_path / name / "checkpoints" / f"{images:09}")
+        return torch.cat([weight.flatten().double() for weight in checkpoint.load("generator").values()])
+
+    # Rounding turns few updates of Adam round; a rank that learnt from other images would share hardly any of the way.
+    way, apart = (weights("whole", 160) - weights("whole", 64), weights("other", 160) - weights("whole", 160))
+    assert apart.norm() < 0.01 * way.norm()
     assert facts_of_run(tmp_path / "other")["images"] == 160
 
 

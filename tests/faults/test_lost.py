@@ -15,7 +15,7 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.compose import compose
 from pggan.cli.main import guarded
 from pggan.config import TrainConfig
-from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
 from pggan.core.validation import validated
 from pggan.distributed.watchdog import Watchdog
 from pggan.run import open_run
@@ -154,6 +154,23 @@ def test_ranks_whose_parent_is_killed_save_and_end(victims):
     assert facts_of_run(victim.run_dir)["images"] > 0
     assert "Traceback" not in victim.log.read_text()
     assert [path.name for path in checkpoints_of(victim.run_dir) if path.name.startswith(".")] == []
+
+
+@pytest.mark.fault(13)
+def test_a_second_interrupt_ends_all_ranks_at_once_and_the_last_checkpoint_is_valid(victims):
+    victim = victims("interrupted", "schedule.total_images=80000", "checkpoint.every_images=64")
+    workers = training(victim, 12)
+    victim.process.send_signal(signal.SIGINT)
+    time.sleep(0.02)  # two pending signals of one kind arrive as one
+    victim.process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert victim.process.wait(30) == EXIT_INTERRUPTED
+    assert time.monotonic() - began < 10
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert "Traceback" not in victim.log.read_text()
+    valid, corrupt = newest_checkpoint(victim.run_dir)
+    assert valid is not None
+    assert corrupt == []
 
 
 # ---- in ranks that are cheap to start --------------------------------------------------------------------

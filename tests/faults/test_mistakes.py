@@ -46,7 +46,7 @@ MISTAKES = {
     "model.resampling=cubic": "fused",
     "loss.gp_reference=theirs": "official",
     # values
-    "schedule.final_resolution=100": "Take one of 4, 8, 16",
+    "schedule.final_resolution=100": "a power of two from 4 up: 4, 8, 16",
     "schedule.first_resolution=32": "Training grows upwards",
     "schedule.batch=6": "Take a batch of 4 or 8",
     "schedule.batch=0": "at least 1",

@@ -161,6 +161,7 @@ def defined(judge):
     return penalty_and_slopes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "reference", "missing"),
     [(1.0, NormReference.native, 0), (3.0, NormReference.official, 1), (0.0, NormReference.native, 0)],

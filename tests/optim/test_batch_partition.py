@@ -72,6 +72,7 @@ def test_without_elastic_all_parts_are_equal(case):
     assert {len(part.indices(batch)) for part in parts} == {batch // len(parts)}
 
 
+@pytest.mark.slow
 @given(divisions(elastic=True))
 def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
     parts, batch = case

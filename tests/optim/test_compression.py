@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pggan.optim import compression
-from pggan.optim.compression import SENT_AS, Compressor, Warmup, largest, mean_of, pack
+from pggan.optim.compression import SENT_AS, Compressor, largest, mean_of, pack, share_to_send
 from tests.definitions import ADAM
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def test_nothing_is_lost_and_nothing_added_to_the_bit():
     ours = compressor(size)
     for gradient in all_gradients:
         keeps_all = compressor(size)
-        keeps_all.load_tensors(ours.tensors())
+        keeps_all.load_state_dict(ours.state_dict())
         keeps_all.select([gradient.clone()], 0, FINITE)
         message = ours.select([gradient.clone()], 37, FINITE)
         assert torch.equal(decoded(message, count=37, size=size) + ours.residual, keeps_all.residual)
@@ -113,6 +113,7 @@ def test_worth_is_between_the_update_and_what_the_loss_falls_by():
     assert decoded(message, count=1, size=3).tolist() == [0, 8, 0]
 
 
+@pytest.mark.slow
 def test_starved_entries_are_sent_in_the_end():
     ours, sent = compressor(100), torch.zeros(100)
     gradient = torch.tensor([1.0] * 50 + [0.1] * 50)
@@ -190,21 +191,21 @@ def test_a_restored_state_goes_on_to_the_bit():
         ours, all_gradients = compressor(400, beta1=beta1), gradients(400, 8)
         for gradient in all_gradients[:4]:
             ours.select([gradient.clone()], 10, FINITE)
-        saved = {name: tensor.clone() for name, tensor in ours.tensors().items()}
+        saved = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
         resumed = compressor(400, beta1=beta1)
-        resumed.load_tensors(saved)
+        resumed.load_state_dict(saved)
         for gradient in all_gradients[4:]:
             assert torch.equal(
                 ours.select([gradient.clone()], 10, FINITE), resumed.select([gradient.clone()], 10, FINITE)
             )
-        assert all(torch.equal(tensor, resumed.tensors()[name]) for name, tensor in ours.tensors().items())
+        assert all(torch.equal(tensor, resumed.state_dict()[name]) for name, tensor in ours.state_dict().items())
 
 
 def test_a_state_that_does_not_fit_is_refused():
     with pytest.raises(RuntimeError, match="residual"):
-        compressor(5).load_tensors(compressor(6).tensors())
+        compressor(5).load_state_dict(compressor(6).state_dict())
     with pytest.raises(RuntimeError, match="mean"):
-        compressor(5, beta1=0.5).load_tensors(compressor(5).tensors())
+        compressor(5, beta1=0.5).load_state_dict(compressor(5).state_dict())
 
 
 def test_nothing_asks_a_device_for_values():
@@ -256,15 +257,14 @@ def test_the_sampled_threshold_lets_through_a_few_more_than_are_wanted(kind, cou
 
 
 def test_the_ratio_falls_by_quarters_to_its_end():
-    warmup = Warmup(ratio=0.01, images=3000)
-    assert [warmup.ratio_at(since) for since in (0, 999, 1000, 2000, 2999)] == [1 / 4, 1 / 4, 1 / 16, 1 / 64, 1 / 64]
-    assert [warmup.ratio_at(since) for since in (3000, 10**9)] == [0.01, 0.01]
+    shares = [share_to_send(0.01, 3000, since) for since in (0, 999, 1000, 2000, 2999, 3000, 10**9)]
+    assert shares == [1 / 4, 1 / 4, 1 / 16, 1 / 64, 1 / 64, 0.01, 0.01]
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.25, 0.2, 0.0625, 0.01, 0.001])
 @pytest.mark.parametrize("images", [0, 1, 1000])
 def test_the_ratio_never_rises_and_is_never_below_the_last(ratio, images):
-    ratios = [Warmup(ratio=ratio, images=images).ratio_at(since) for since in range(0, 1100, 11)]
+    ratios = [share_to_send(ratio, images, since) for since in range(0, 1100, 11)]
     assert ratios == sorted(ratios, reverse=True)
     assert min(ratios) == ratios[-1] == ratio
     assert len(set(ratios)) <= 6
@@ -273,6 +273,7 @@ def test_the_ratio_never_rises_and_is_never_below_the_last(ratio, images):
 # ---- training --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_ranks_fit_what_adam_fits_sending_a_hundredth():
     generator = torch.Generator().manual_seed(0)
     size, halves = 100, []

@@ -1,18 +1,15 @@
 """Compressed gradients on two ranks: what each one takes in, and what it keeps over checkpoints and phases."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.config import ModelConfig, TrainerConfig
+from pggan.config import DgcConfig, ModelConfig, TrainerConfig
 from pggan.config.compute import Precision
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
-from pggan.optim.compression import Warmup
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.state import FIRST_SCALE, new_state, state_sha256
 from pggan.run import train
@@ -148,25 +145,26 @@ def test_a_phase_goes_on_with_what_waits_after_a_resume_and_after_rolling_back_i
         assert straight == resumed == rolled_back
 
 
-def reducer_of(group, warmup):
-    return DgcReducer(group, new_state(SMALL, ADAM, 0, CPU, sparse=True), ADAM, warmup, None)
+def reducer_of(group):
+    options = DgcConfig(ratio=0.1, warmup_images=0, clip=None)
+    return DgcReducer(group, new_state(SMALL, ADAM, 0, CPU, sparse=True), ADAM, options)
 
 
-def test_the_warmup_counts_images_of_the_phase():
+def test_the_warmup_counts_images_of_the_phase(monkeypatch):
     seen = []
-    warmup = SimpleNamespace(ratio_at=lambda since: seen.append(since) or 1.0)
-    reducer = reducer_of(ProcessGroup.single_process(CPU), warmup)
+    monkeypatch.setattr("pggan.optim.dgc.share_to_send", lambda ratio, images, since: seen.append(since) or 1.0)
+    reducer = reducer_of(ProcessGroup.single_process(CPU))
     for phase, images in ((FIRST, 0), (FIRST, 8), (SECOND, 16), (SECOND, 24)):
         reducer.begin_step(phase, images)
     assert seen == [0, 8, 0, 8]
 
 
 def test_more_ranks_get_the_mean_of_what_fewer_had_kept():
-    reducer = reducer_of(ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None), Warmup(ratio=0.1, images=0))
+    reducer = reducer_of(ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None))
     kept = {f"d/{rank}/{name}": torch.full((5,), rank + 1.0) for rank in (0, 1) for name in ("residual", "mean_square")}
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
     reducer.load_extra_state({"compression": kept, "generator": {}})
-    found = reducer._compressors["d"].tensors()
+    found = reducer._compressors["d"].state_dict()
     # What waits, in the mean of all, is what it was.
     assert found["residual"].tolist() == found["mean_square"].tolist() == [1.5] * 5
     assert float(found["steps"]) == 7
@@ -174,7 +172,7 @@ def test_more_ranks_get_the_mean_of_what_fewer_had_kept():
 
 def test_as_many_ranks_get_each_what_it_had_kept():
     for rank in (0, 1):
-        reducer = reducer_of(ProcessGroup(RankInfo(rank, 2, rank, 2), CPU, None, None), Warmup(ratio=0.1, images=0))
+        reducer = reducer_of(ProcessGroup(RankInfo(rank, 2, rank, 2), CPU, None, None))
         names = ("residual", "mean_square", "steps")
         kept = {f"g/{other}/{name}": torch.tensor([other + 1.0]) for other in (1, 0) for name in names}
         kept |= {f"g/{other}/steps": torch.tensor(7.0) for other in (0, 1)}

@@ -47,6 +47,7 @@ def small(make_config, costs, tmp_path_factory):
     return Calibration(config, architecture, costs, group, data)
 
 
+@pytest.mark.slow
 def test_every_update_is_waited_for_and_lazy_penalties_count_as_often_as_they_come(small, monkeypatch):
     """The clock is advanced by waiting for the device only: 5 s where penalties are due, else 1 s."""
     now, due = [0.0], []
@@ -71,7 +72,7 @@ def test_every_update_is_waited_for_and_lazy_penalties_count_as_often_as_they_co
 
 def test_a_first_phase_that_does_not_fit_into_the_memory_is_refused(small, monkeypatch):
     monkeypatch.setattr(calibration, "free_memory", lambda *_: 1000)
-    with pytest.raises(UserError, match="does not fit into the free memory"):
+    with pytest.raises(UserError, match="does not fit into free memory"):
         small.timings(lambda text: None)
 
 

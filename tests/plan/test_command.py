@@ -8,7 +8,7 @@ import pytest
 
 from pggan.cli.main import main
 from pggan.plan import calibration, command, run_time
-from pggan.plan.command import image_facts, prepared
+from pggan.plan.command import image_facts
 from tests.processes import in_processes, values_of
 
 
@@ -23,6 +23,7 @@ def plan_of(tiny, capsys):
     return plan
 
 
+@pytest.mark.slow
 def test_the_command_counts_the_steps_of_the_phases_that_are_reached(plan_of, costs):
     (row,) = plan_of("tflops=1", "schedule.total_images=16")["phases"]
     assert (row["phase"], row["images"], row["updates"], row["batch"]) == ("4x4 stable", 16, 2, 8)
@@ -80,7 +81,8 @@ def test_without_json_tables_are_printed(tiny, capsys):
     assert main(["plan", *tiny, "tflops=1"]) == 0
     shown = capsys.readouterr().out
     assert "default, on one cpu" in shown
-    assert "3 channels, unless data.channels=" in shown
+    assert "\n3 channels, unless data.channels=" in shown
+    assert "\nTime: from tflops=1" in shown  # every note begins a line
 
 
 def hurry(set_attribute):
@@ -99,6 +101,7 @@ def updating_seconds(plan):
     return sum(row["updates"] * row["milliseconds_per_update"] / 1000 for row in plan["phases"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_calibrated_times_are_those_of_real_updates(plan_of, labelled_data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -116,6 +119,7 @@ def test_calibrated_times_are_those_of_real_updates(plan_of, labelled_data, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_phases_beyond_the_limit_are_extrapolated_and_named(plan_of):
     plan = plan_of("calibrate=true", "steps=1", "limit_seconds=0.001")
@@ -176,16 +180,16 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused_before_they_start(tiny, 
     assert "3 ranks can't share evenly" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_data, make_config):
     def facts(*overrides):
-        data = make_config(*overrides).data
-        return image_facts(data, prepared(data))[:2]
+        return image_facts(make_config(*overrides).data)[:3]
 
-    assert facts() == (3, 0)
-    assert facts("data.channels=1") == (1, 0)
-    assert facts(f"data.path={labelled_data}", "data.labels=true") == (3, 3)
-    assert facts(f"data.path={labelled_data}") == (3, 0)
-    assert facts(f"data.path={labelled_data.parent}") == (3, 0)  # photographs that are not prepared yet
+    assert facts() == (None, 3, 0)
+    assert facts("data.channels=1") == (None, 1, 0)
+    assert facts(f"data.path={labelled_data}", "data.labels=true") == (labelled_data, 3, 3)
+    assert facts(f"data.path={labelled_data}") == (labelled_data, 3, 0)
+    assert facts(f"data.path={labelled_data.parent}") == (None, 3, 0)  # photographs that are not prepared yet
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def test_operations_are_the_mean_over_the_interval_of_lazy_penalties(costs):
         assert cost.flops == pytest.approx(plain + flops.penalty / 8)  # logistic: in one update of 8
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(costs, make_config):
     config = make_config()
     fake = FakeStep(config.model.architecture(8, 3, 0), config.optimizer, CPU, half=False)
@@ -37,6 +38,7 @@ def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(cost
     assert halfway(costs[2].phase) == costs[2].phase
 
 
+@pytest.mark.slow
 def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
     class Counted(FakeStep):
         """Counts every phase as the first."""

@@ -1,12 +1,11 @@
-"""Many devices, worked out by hand."""
-
-import dataclasses
+"""Many devices and the links between them, worked out by hand."""
 
 import pytest
 
-from pggan.plan.links import Link, Network, Reduction
-from pggan.plan.scaling import Load, Scaling, dominated_from, scaled, split
+from pggan.plan.scaling import LINKS, Link, Load, Network, Reduction, Scaling, dominated_from, scaled, split
 
+LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
+MILLION = 10**6  # numbers
 # 100 updates of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
 LOAD = Load(updates=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
 FREE = Network(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
@@ -21,47 +20,47 @@ def test_whole_groups_stay_together():
     assert LOAD.compute_seconds(3) == LOAD.compute_seconds(2)  # 2, 1 and 1 groups: as slow as the first
     assert LOAD.compute_seconds(16) == LOAD.compute_seconds(4)
     assert [LOAD.users(n) for n in (1, 3, 4, 16)] == [1, 3, 4, 4]
-    odd = dataclasses.replace(LOAD, batch=3, group=3)
+    odd = LOAD._replace(batch=3, group=3)
     assert [odd.users(8), odd.compute_seconds(8)] == pytest.approx([1, 1.0])
 
 
 def test_strong_scaling_shares_every_update():
-    run = scaled([LOAD], FREE, 4, Scaling.strong, rest_seconds=10)
-    assert run.hours == pytest.approx((100 * 0.4 + 10) / 3600)
-    assert run.device_hours == pytest.approx(4 * run.hours)
-    assert run.efficiency == pytest.approx(110 / (4 * 50))
-    assert run.communication == pytest.approx(0, abs=1e-9)
+    run = scaled([LOAD], FREE, 4, Scaling.strong, rest=10)
+    assert run["hours"] == pytest.approx((100 * 0.4 + 10) / 3600)
+    assert run["device_hours"] == pytest.approx(4 * run["hours"])
+    assert run["efficiency"] == pytest.approx(110 / (4 * 50))
+    assert run["communication"] == pytest.approx(0, abs=1e-9)
 
 
 def test_weak_scaling_takes_fewer_updates():
-    run = scaled([LOAD], FREE, 4, Scaling.weak, rest_seconds=0)
-    assert run.hours == pytest.approx(100 / 4 * 1.0 / 3600)
-    assert run.efficiency == pytest.approx(1)
+    run = scaled([LOAD], FREE, 4, Scaling.weak, rest=0)
+    assert run["hours"] == pytest.approx(100 / 4 * 1.0 / 3600)
+    assert run["efficiency"] == pytest.approx(1)
 
 
 def test_every_update_adds_up_the_gradients_of_both_networks():
     # 4 MB between two devices: each sends half, twice: 0.4 s at 10 MB/s.
-    assert split(LOAD, SLOW, 2, Scaling.strong) == pytest.approx((60, 40))
-    assert split(LOAD, SLOW, 2, Scaling.weak) == pytest.approx((50, 20))
-    assert scaled([LOAD], SLOW, 2, Scaling.strong, 0).communication == pytest.approx(0.4)
+    assert split([LOAD], SLOW, 2, Scaling.strong) == pytest.approx((60, 40))
+    assert split([LOAD], SLOW, 2, Scaling.weak) == pytest.approx((50, 20))
+    assert scaled([LOAD], SLOW, 2, Scaling.strong, 0)["communication"] == pytest.approx(0.4)
 
 
 def test_idle_devices_take_no_part_in_the_reduction():
     """Four groups: the fifth device and all after it have no images, and the others do not wait for them."""
-    slow_messages = dataclasses.replace(SLOW, link=Link(10e6, 0.01, "slow, and late"))
-    compute, communication = split(LOAD, slow_messages, 4, Scaling.strong)
+    slow_messages = SLOW._replace(link=Link(10e6, 0.01, "slow, and late"))
+    compute, communication = split([LOAD], slow_messages, 4, Scaling.strong)
     # 2 * 3 messages of 1 MB (0.1 s and 0.01 s each) per update; in two gradients, so twice the latency.
     assert communication == pytest.approx(100 * (6 * 0.1 + 2 * 6 * 0.01))
     for devices in (5, 16, 1000):
-        assert split(LOAD, slow_messages, devices, Scaling.strong) == (compute, communication)
-        run = scaled([LOAD], slow_messages, devices, Scaling.strong, rest_seconds=0)
-        assert run.device_hours == pytest.approx(devices * run.hours)  # they are paid for all the same
+        assert split([LOAD], slow_messages, devices, Scaling.strong) == (compute, communication)
+        run = scaled([LOAD], slow_messages, devices, Scaling.strong, rest=0)
+        assert run["device_hours"] == pytest.approx(devices * run["hours"])  # they are paid for all the same
 
 
 def test_one_device_is_the_run_itself():
     for scaling in Scaling:
-        run = scaled([LOAD, LOAD], SLOW, 1, scaling, rest_seconds=30)
-        assert (run.hours, run.efficiency, run.communication) == pytest.approx((230 / 3600, 1, 0))
+        run = scaled([LOAD, LOAD], SLOW, 1, scaling, rest=30)
+        assert (run["hours"], run["efficiency"], run["communication"]) == pytest.approx((230 / 3600, 1, 0))
 
 
 def test_communication_dominates_where_it_takes_more_than_half():
@@ -69,12 +68,67 @@ def test_communication_dominates_where_it_takes_more_than_half():
     assert dominated_from([LOAD], SLOW, Scaling.strong) == 4
     assert dominated_from([LOAD], FREE, Scaling.strong) is None
     assert dominated_from([LOAD], SLOW, Scaling.weak) is None  # at most 0.8 s of communication to 1 s of compute
-    slower = dataclasses.replace(SLOW, link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
+    slower = SLOW._replace(link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
     assert dominated_from([LOAD], slower, Scaling.weak) == 5
 
 
 def test_a_run_is_the_sum_of_its_phases():
-    quick = dataclasses.replace(LOAD, updates=10, seconds=0.1, fixed_seconds=0.0)
-    parts = [split(load, SLOW, 4, Scaling.strong) for load in (LOAD, quick)]
+    quick = LOAD._replace(updates=10, seconds=0.1, fixed_seconds=0.0)
+    parts = [split([load], SLOW, 4, Scaling.strong) for load in (LOAD, quick)]
     run = scaled([LOAD, quick], SLOW, 4, Scaling.strong, 0)
-    assert run.hours * 3600 == pytest.approx(sum(map(sum, parts)))
+    assert run["hours"] * 3600 == pytest.approx(sum(map(sum, parts)))
+
+
+def test_a_ring_all_reduce_sends_two_rounds_of_shares():
+    # Four devices, 400 MB: 2 * 3 messages of 100 MB each, 0.1 s, and a millisecond for every message.
+    assert Network(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
+
+
+def test_an_all_gather_passes_on_the_message_of_every_other_device():
+    # Four devices, 6 MB of compressed gradient each: 3 messages of 6 ms, and a millisecond for every message.
+    assert Network(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
+
+
+def test_one_device_sends_nothing():
+    for reduction in Reduction:
+        assert Network(LINK, reduction, 0.01).seconds(1, MILLION) == 0
+
+
+def test_the_size_of_a_gradient_depends_on_the_reduction():
+    def seconds(reduction, numbers, ratio):
+        return Network(LINK, reduction, ratio).seconds(2, numbers)
+
+    # Between two devices, an all-reduce sends the numbers once in either round, half at a time.
+    assert seconds(Reduction.fp32, MILLION, 0.5) == pytest.approx(4e6 / 1e9 + 2e-3)
+    assert seconds(Reduction.bf16, MILLION, 0.5) == pytest.approx(2e6 / 1e9 + 2e-3)
+    # One in a thousand, at 3 bytes: position and value; rounded up to whole numbers.
+    assert seconds(Reduction.dgc, MILLION, 0.001) == pytest.approx(3e3 / 1e9 + 1e-3)
+    assert seconds(Reduction.dgc, MILLION + 1, 0.001) == pytest.approx(3003 / 1e9 + 1e-3)
+
+
+def test_sparse_gradients_are_slower_than_dense_ones_between_many_devices():
+    """All-gathers grow with the devices, all-reduces do not: sparse ones lose at about 2 * 4 / (3 * ratio) devices."""
+    wide = Link(bytes_per_second=1e9, latency_seconds=0, source="no latency")
+
+    def sparse_wins(devices):
+        sparse, dense = (Network(wide, kind, 0.01).seconds(devices, 10**7) for kind in (Reduction.dgc, Reduction.fp32))
+        return sparse < dense
+
+    assert sparse_wins(266)
+    assert not sparse_wins(267)
+
+
+def test_no_link_is_faster_than_its_line_and_they_are_listed_from_fast_to_slow():
+    lines = {
+        "nvlink": 450e9,
+        "pcie": 31.5e9,
+        "400g": 50e9,
+        "100g": 12.5e9,
+        "25g": 3.125e9,
+        "10g": 1.25e9,
+        "1g": 0.125e9,
+    }
+    assert set(LINKS) == set(lines)
+    assert all(0 < LINKS[name].bytes_per_second < line for name, line in lines.items())
+    latencies = [link.latency_seconds for link in LINKS.values()]
+    assert latencies == sorted(latencies)

@@ -12,6 +12,7 @@ from pggan.plan.summary import summary
 from pggan.plan.tables import Unit, tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 def test_the_tables_fit_into_80_columns(large, make_config, costs, capsys):
     """With the figures of a small run, and those of 1024x1024 with millions of images."""

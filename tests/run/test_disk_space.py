@@ -26,6 +26,7 @@ def predict_and_train(config) -> DiskNeed:
     return found[0] if found else DiskNeed(0, 0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -70,7 +71,7 @@ def test_files_that_are_there_already_are_not_asked_for_again(tmp_path, monkeypa
 
 def test_bytes_that_are_there_already_are_not_asked_for_again_but_two_checkpoints_always_are(tmp_path, monkeypatch):
     (tmp_path / "there").write_bytes(bytes(600))
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 400}))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 400}))
     assert "are free" in require_disk(tmp_path, DiskNeed(checkpoint=100, final=900, peak=1000, files=1))
     with pytest.raises(UserError, match="short"):
         require_disk(tmp_path, DiskNeed(checkpoint=100, final=900, peak=1001, files=1))

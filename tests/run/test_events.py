@@ -36,6 +36,7 @@ def test_a_step_reaches_what_lies_after_its_first_image_up_to_its_last():
     assert [lies_between(count, 8, 16) for count in (7, 8, 9, 16, 17)] == [False, False, True, True, False]
 
 
+@pytest.mark.slow
 def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
     tiny_config, tmp_path, bad_gradients, monkeypatch
 ):

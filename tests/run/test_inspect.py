@@ -62,6 +62,7 @@ def labelled_run(tmp_path_factory, tiny_config, labelled_data):
     return path
 
 
+@pytest.mark.slow
 def test_inspect_prints_what_the_file_of_a_generator_holds(labelled_run, capsys):
     assert main(["inspect", f"run={labelled_run / 'generator.safetensors'}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -60,10 +60,10 @@ def test_the_first_tick_after_a_resume_counts_the_images_and_seconds_since_then(
     now = [100.0]
     monkeypatch.setattr("pggan.run.report.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     schedule, architecture = tiny_config().schedule.build(), variant(resolution=16, fmap_max=8)
-    reporter = Reporter(tmp_path, schedule, architecture, torch.device("cpu"))
+    reporter = Reporter(tmp_path, schedule, architecture, torch.device("cpu"), images=160)
     with reporter:
-        now[0] = 500.0  # the memory was measured, say
-        reporter.begin(96)
+        now[0] = 500.0  # the run was rolled back, say
+        reporter.restart(96)
         for images in (112, 128):
             now[0] += 4.0
             reporter.tick(images, schedule.at(images - 1), {"G/loss": 1.0, "D/loss": math.nan})
@@ -78,8 +78,8 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tiny_con
     lines = [json.dumps({"images": images}) for images in (8, 16, 24)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"images": 3']))
     architecture = variant(resolution=16, fmap_max=8)
-    with Reporter(tmp_path, tiny_config().schedule.build(), architecture, torch.device("cpu")) as reporter:
-        reporter.begin(16)
+    with Reporter(tmp_path, tiny_config().schedule.build(), architecture, torch.device("cpu"), images=16):
+        pass
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:2]
 
 

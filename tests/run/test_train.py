@@ -106,6 +106,7 @@ def test_a_finished_run_is_left_as_it_is(run_dir, tiny_config):
     assert (facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()) == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_when_more_images_are_asked_for_here_or_in_another_directory(
     run_dir, tiny_config, tmp_path
 ):
@@ -118,6 +119,7 @@ def test_a_finished_run_resumes_when_more_images_are_asked_for_here_or_in_anothe
     assert "schedule.total_images: None -> 200" in (run_dir / "train.log").read_text()
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_runs_repeat(finished_run, tiny_config, tmp_path):
     hashes = [facts_of_run(finished_run)["state_sha256"]]
     for seed in (0, 1):
@@ -139,6 +141,7 @@ def test_a_run_whose_data_stops_below_the_final_resolution_is_refused(tiny_confi
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_everything_saved_and_the_same_command_resumes(tiny_config, tmp_path, after_step, capsys):
     after_step(lambda state: state.images == 40 and os.kill(os.getpid(), signal.SIGINT))
     config = tiny_config(f"run_dir={tmp_path}", "schedule.total_images=56")
@@ -160,6 +163,7 @@ def test_grey_and_transparent_images_train(tiny_config, make_pyramid, tmp_path, 
     assert facts_of_run(tmp_path / "run")["architecture"]["channels"] == channels
 
 
+@pytest.mark.slow
 def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, labelled_data):
     config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
     assert train.run(config) == 0

@@ -9,6 +9,7 @@ from pggan.sampling.generate import generate, render, render_settings
 from pggan.sampling.latents import seed_latents
 
 
+@pytest.mark.slow
 def test_the_newest_stage_is_drawn_unless_another_is_asked_for(generator):
     assert (render_settings(generator).resolution, render_settings(generator).alpha) == (16, 31 / 32)
     assert (render_settings(generator, resolution=16).resolution, render_settings(generator, resolution=16).alpha) == (

@@ -54,12 +54,13 @@ def test_one_seed_is_enough_for_a_walk_only(run_dir, tmp_path, capsys):
     assert "at least two" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (["run=nowhere"], "no generator"),
         (["path=walk", "smoothness=inf"], "smoothness=inf"),
-        (["grid=32x1", "zoom=32", "frames=2"], "frames of 16384x512 pixels are more than the 16383"),
+        (["grid=32x1", "zoom=32", "frames=2"], "frames of 16384x512 pixels are more than the 16383 of such a file"),
     ],
 )
 def test_slips_of_interpolations_are_refused_and_leave_nothing(run_dir, arguments, hint, capsys, tmp_path):

@@ -85,6 +85,7 @@ def name_of(options):
     return ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in changed.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "options",
@@ -114,6 +115,7 @@ def test_every_way_of_computing_gives_the_same_step(loss, options):
         torch.testing.assert_close(metrics[name].double().mean(), value.double().mean(), atol=1e-9, rtol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_activation_checkpointing_needs_less_memory():
     peaks = []
     for checkpointing in (False, True):
@@ -167,6 +169,7 @@ def relative_errors(options, loss):
     return [((half / scale - full).norm() / full.norm()).item() for half, full in zip(found, expected, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jvp", [False, True])
 @HALF
 @pytest.mark.parametrize("loss", LOSSES)
@@ -208,6 +211,7 @@ def test_the_weights_are_the_same_whatever_power_of_two_scales_the_loss():
     torch.testing.assert_close(states[0][1], states[1][1])
 
 
+@pytest.mark.slow
 def test_an_overflow_halves_the_scale_skips_the_update_and_is_counted():
     options = ComputeOptions(dtype=torch.float16)
     state, metrics, _ = take_steps(options, count=2, dtype=torch.float32, spoil=1)

@@ -77,6 +77,7 @@ def take(trainer, phase, count=1):
     return metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [WGAN_GP, Logistic(gamma=1.0, reg_interval=2)])
 def test_replayed_steps_are_the_steps(captures, loss):
     plain, _ = short_run(loss)
@@ -286,7 +287,7 @@ def test_releasing_the_memory_of_captured_steps_costs_no_second_warm_up(captures
     inputs = inputs_of(phase_of(0, 0))
     found = [graphs.replay(inputs) for _ in range(WARMUP_STEPS + 1)]
     assert [metrics is None for metrics in found] == [True] * WARMUP_STEPS + [False]
-    graphs.release_memory()
+    graphs.captured.clear()
     assert graphs.replay(inputs) is not None
     graphs.clear()
     assert graphs.replay(inputs) is None
@@ -313,6 +314,7 @@ class Operations(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "options"),
     [

@@ -76,6 +76,7 @@ def of_layers(counter):
     return sum(count for operation, count in counts.items() if operation is not torch.ops.aten.bmm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("fading", [False, True])
 def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
@@ -92,6 +93,7 @@ def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
     assert flops.mean(2) == sum(totals) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fading", [False, True])
 def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
     flops = fake(SMALL).count(phase(fading), WGAN_GP).flops
@@ -107,6 +109,7 @@ def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
     assert flops.discriminator_forward == 3 * of_layers(discriminator) - taps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resampling", "g", "d"), [
     (Resampling.fused, 27_489_468_416, 27_489_542_656),
     (Resampling.unfused, 42_672_848_896, 42_672_923_136),
@@ -128,6 +131,7 @@ def test_passes_at_1024_have_the_multiply_adds_of_the_papers_layers(resampling, 
     assert flops.penalty == pytest.approx(6 * 2 * d * LARGE, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("resolution", "fading", "g", "d"),
     [(4, False, 6_556_163, 6_561_793), (8, True, 11_277_318, 11_283_457), (1024, False, 23_071_507, 23_077_137)],
@@ -141,6 +145,7 @@ def test_gradients_are_those_of_the_levels_in_use(resolution, fading, g, d):
 # ---- memory and time -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -161,6 +166,7 @@ def test_the_predicted_memory_is_that_of_a_real_step(options):
     assert predicted == pytest.approx(counter.peak, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resolution", "billions"), [(4, 1.5), (32, 166), (1024, 989)])
 def test_operations_are_those_of_the_layers(resolution, billions):
     # Forward and backward passes of both networks with gradient penalty, by hand from the layer tables.
@@ -175,6 +181,7 @@ def test_fake_steps_leave_real_ones_alone():
     assert all(torch.isfinite(parameter).all() for parameter in state.g.network.parameters())
 
 
+@pytest.mark.slow
 def test_lazy_penalties_cost_their_share():
     step = fake(variant(resolution=4))
 

@@ -66,6 +66,7 @@ def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
     assert set(looked_at) == {"16x16 fade", "16x16 stable"}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     """As the real step was counted, at 4x4, where that is soonest done."""

@@ -71,7 +71,7 @@ def test_each_kind_of_step_is_tried_once_until_a_phase_begins():
     one, other = inputs_of(8), inputs_of(8, resolution=16)
     assert [probe.fitting(inputs, 4) is inputs for inputs in (one, one, other, one)] == [True] * 4
     assert len(memory.tried) == 2
-    probe.clear()
+    probe.known.clear()
     probe.fitting(one, 4)
     assert len(memory.tried) == 3
     assert lines == []

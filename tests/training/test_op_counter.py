@@ -33,6 +33,7 @@ def test_two_operations_per_multiply_add_of_a_product_are_counted_and_nothing_of
     assert counter.operations == 3
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_tensors_alive_now_and_at_most():
     """Each storage once, however many tensors look at it."""
     present = torch.zeros(100)

@@ -406,6 +406,7 @@ def test_resetting_the_optimizers_clears_their_moments_and_begins_anew():
 # ---- direction -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_training_d_alone_tells_reals_from_fakes(loss):
     state, phase = state_of(), phase_at(8, rate_g=0.0, rate_d=0.003)
@@ -415,6 +416,7 @@ def test_training_d_alone_tells_reals_from_fakes(loss):
     assert (metrics["scores/reals"].mean() - metrics["scores/fakes"].mean()).item() > 0.3
 
 
+@pytest.mark.slow
 def test_training_g_alone_raises_its_scores():
     state, phase = state_of(), phase_at(8, rate_g=0.005, rate_d=0.0)
     first = step(state, phase)["G/critic"].mean().item()

@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two, resolutions_between
+from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 
 FORMAT = "pggan-pyramid"
@@ -13,20 +15,6 @@ VERSION = 1
 LABEL_BYTES = 8
 
 Kind = TypeVar("Kind")
-
-
-def is_resolution(side: int) -> bool:
-    """Whether images of this side can be the top of a pyramid: a power of two from 4 up."""
-    return side >= SMALLEST_RESOLUTION and is_power_of_two(side)
-
-
-def check_resolution(resolution: int) -> None:
-    """Raise a UserError unless `resolution` is a power of two from 4 up."""
-    if not is_resolution(resolution):
-        raise UserError(
-            f"A resolution of {resolution} is not a power of two from {SMALLEST_RESOLUTION} up.",
-            "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
-        )
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
@@ -58,13 +46,11 @@ class Index:
 
     def to_json(self) -> bytes:
         """The content of index.json."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return json.dumps(content, indent=1).encode() + b"\n"
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
-    @property
-    def files(self) -> list[StoredFile]:
-        """Every file of the dataset but the index itself."""
-        shards = [shard for level in self.levels.values() for shard in level]
+    def files(self, levels: Iterable[int]) -> list[StoredFile]:
+        """The shards of these levels, and the labels."""
+        shards = [shard for level in levels for shard in self.levels[level]]
         return shards if self.labels_file is None else [*shards, self.labels_file]
 
 
@@ -73,10 +59,7 @@ def parse_index(content: bytes) -> Index:
 
     Raises ValueError with what is wrong, and UserError for a dataset from a newer version of this package.
     """
-    try:
-        raw = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it is not JSON") from error
+    raw = parse_json(content)
     if _field(raw, "format", str) != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")
     if (version := _field(raw, "version", int)) > VERSION:
@@ -85,39 +68,35 @@ def parse_index(content: bytes) -> Index:
             "Upgrade it: pip install --upgrade pggan",
         )
     images, channels, resolution = (_field(raw, name, int) for name in ("images", "channels", "resolution"))
-    if images < 1 or channels not in (1, 3, 4) or not is_resolution(resolution):
+    possible = resolution >= SMALLEST_RESOLUTION and is_power_of_two(resolution)
+    if images < 1 or channels not in (1, 3, 4) or not possible:
         raise ValueError(f"{images} images of {channels} channels and side {resolution} are not possible")
-    labels = _parse_labels(raw)
-    labels_file = None if labels is None else _parse_file(raw.get("labels_file"), LABEL_BYTES)
-    if labels_file and labels_file.images != images:
-        raise ValueError(f"'labels_file' does not hold {images} labels")
-    levels = {level: _parse_level(raw, level, images, channels) for level in levels_up_to(resolution)}
+    labels = raw.get("labels")
+    if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
+        raise ValueError("'labels' is not a list of names")
+    labels_file = None if labels is None else _parse_files([raw.get("labels_file")], images, LABEL_BYTES)[0]
+    shards = _field(raw, "levels", dict)
+    levels = {
+        level: _parse_files(_field(shards, str(level), list), images, level * level * channels)
+        for level in levels_up_to(resolution)
+    }
     return Index(images, channels, resolution, labels, labels_file, levels, _field(raw, "source", dict))
 
 
-def _parse_labels(raw: dict[str, Any]) -> list[str] | None:
-    labels = raw.get("labels")
-    if labels is None or (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
-        return labels
-    raise ValueError("'labels' is not a list of names")
-
-
-def _parse_level(raw: object, level: int, images: int, channels: int) -> list[StoredFile]:
-    raw_shards = _field(_field(raw, "levels", dict), str(level), list)
-    shards = [_parse_file(shard, level * level * channels) for shard in raw_shards]
-    if sum(shard.images for shard in shards) != images:
-        raise ValueError(f"level {level} does not hold {images} images")
-    return shards
-
-
-def _parse_file(raw: object, bytes_per_image: int) -> StoredFile:
-    name, digest = _field(raw, "file", str), _field(raw, "sha256", str)
-    images, size = _field(raw, "images", int), _field(raw, "bytes", int)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"{name!r} is not a plain file name")
-    if images < 1 or size != images * bytes_per_image:
-        raise ValueError(f"{name} cannot hold {images} images in {size} bytes")
-    return StoredFile(name, images, size, digest)
+def _parse_files(raw: list[object], images: int, image_bytes: int) -> list[StoredFile]:
+    """The files of one kind, which hold `images` images or labels together."""
+    files = []
+    for entry in raw:
+        name, digest = _field(entry, "file", str), _field(entry, "sha256", str)
+        held, size = _field(entry, "images", int), _field(entry, "bytes", int)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError(f"{name!r} is not a plain file name")
+        if held < 1 or size != held * image_bytes:
+            raise ValueError(f"{name} cannot hold {held} images in {size} bytes")
+        files.append(StoredFile(name, held, size, digest))
+    if sum(file.images for file in files) != images:
+        raise ValueError(f"{', '.join(file.file for file in files)} do not hold {images} images")
+    return files
 
 
 def _field(holder: object, name: str, kind: type[Kind]) -> Kind:

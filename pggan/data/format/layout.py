@@ -1,106 +1,93 @@
 """The places of images in the shards of a dataset, written and read by several processes at once."""
 
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from pggan.data.format.index import Index, levels_up_to
+from pggan.data.format.index import levels_up_to
 from pggan.data.format.levels import Images
 
-SHARD_BYTES = 2**30
+SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 BLOCK_BYTES = 512  # of a file's status
 MOST_OPEN_FILES = 512
 
 
 class Shard(NamedTuple):
-    """One file of a level: the number of its first image among all, and how many it holds."""
+    """One file of level `resolution`."""
 
-    file: str
-    first: int
+    path: Path
+    resolution: int
     images: int
+    bytes: int
 
 
 class Layout(NamedTuple):
-    """Where the images of a dataset are: per level, highest first, the resolution and its shards."""
+    """Where the images of a dataset are.
+
+    generation: a part of every file name that differs from that of the files which these are to replace.
+    """
 
     directory: Path
+    resolution: int
     channels: int
-    levels: tuple[tuple[int, tuple[Shard, ...]], ...]
+    images: int
+    generation: str = ""
+
+    def shards(self) -> list[Shard]:
+        """All files, those of the highest level first."""
+        found = []
+        for level in reversed(levels_up_to(self.resolution)):
+            most = self._images_per_shard(level)
+            for first in range(0, self.images, most):
+                images = min(most, self.images - first)
+                found.append(Shard(self._path(level, first), level, images, images * self._image_bytes(level)))
+        return found
 
     def write(self, slot: int, levels: Sequence[Images]) -> None:
-        """Write image number `slot`, given at every level, into its place."""
-        for (resolution, shards), pixels in zip(self.levels, levels, strict=True):
-            descriptor, offset = self._place(resolution, shards, slot)
+        """Write image number `slot`, given at every level, highest first, into its place."""
+        for pixels in levels:
+            descriptor, offset = self._place(len(pixels), slot)
             content = memoryview(pixels.data).cast("B")
             while len(content):  # a nearly full disk takes a part, then refuses
                 written = os.pwrite(descriptor, content, offset)
                 content, offset = content[written:], offset + written
 
     def read(self, slot: int) -> list[Images]:
-        """Image number `slot` at every level.  Raises EOFError where a file is too short."""
+        """Image number `slot` at every level, highest first.  Raises EOFError where a file is too short."""
         found = []
-        for resolution, shards in self.levels:
-            descriptor, offset = self._place(resolution, shards, slot)
-            content = os.pread(descriptor, self._image_bytes(resolution), offset)
-            if len(content) < self._image_bytes(resolution):
-                raise EOFError(f"{self.directory}: no image {slot} at {resolution}x{resolution}")
-            found.append(np.frombuffer(content, np.uint8).reshape(resolution, resolution, self.channels))
+        for level in reversed(levels_up_to(self.resolution)):
+            descriptor, offset = self._place(level, slot)
+            content = os.pread(descriptor, self._image_bytes(level), offset)
+            if len(content) < self._image_bytes(level):
+                raise EOFError(f"{self.directory}: no image {slot} at {level}x{level}")
+            found.append(np.frombuffer(content, np.uint8).reshape(level, level, self.channels))
         return found
-
-    def paths(self) -> list[Path]:
-        """All shards."""
-        return [self.directory / shard.file for _, shards in self.levels for shard in shards]
 
     def stored_bytes(self) -> int:
         """The bytes that existing shards take on the disk."""
-        return sum(path.stat().st_blocks * BLOCK_BYTES for path in self.paths() if path.exists())
+        return sum(shard.path.stat().st_blocks * BLOCK_BYTES for shard in self.shards() if shard.path.exists())
 
     def resize(self) -> None:
         """Create every shard or change it to its size; what is added takes no space until it is written."""
-        for resolution, shards in self.levels:
-            for shard in shards:
-                with (self.directory / shard.file).open("ab") as file:
-                    file.truncate(shard.images * self._image_bytes(resolution))
+        for shard in self.shards():
+            with shard.path.open("ab") as file:
+                file.truncate(shard.bytes)
 
-    def _image_bytes(self, resolution: int) -> int:
-        return resolution * resolution * self.channels
+    def _image_bytes(self, level: int) -> int:
+        return level * level * self.channels
 
-    def _place(self, resolution: int, shards: tuple[Shard, ...], slot: int) -> tuple[int, int]:
+    def _images_per_shard(self, level: int) -> int:
+        return max(1, SHARD_BYTES // self._image_bytes(level))
+
+    def _path(self, level: int, slot: int) -> Path:
+        return self.directory / f"r{level:04d}-{slot // self._images_per_shard(level):05d}{self.generation}.bin"
+
+    def _place(self, level: int, slot: int) -> tuple[int, int]:
         """The open file and the offset of an image."""
-        shard = shards[bisect_right(shards, slot, key=lambda shard: shard.first) - 1]
-        return _descriptor(self.directory / shard.file), (slot - shard.first) * self._image_bytes(resolution)
-
-
-def new_layout(directory: Path, resolution: int, channels: int, images: int, generation: str = "") -> Layout:
-    """The layout of a new dataset of `images` images.
-
-    generation: a part of every file name that differs from that of the files which these are to replace.
-    """
-    levels = []
-    for level in reversed(levels_up_to(resolution)):
-        per_shard = max(1, SHARD_BYTES // (level * level * channels))
-        shards = tuple(
-            Shard(f"r{level:04d}-{number:05d}{generation}.bin", first, min(per_shard, images - first))
-            for number, first in enumerate(range(0, images, per_shard))
-        )
-        levels.append((level, shards))
-    return Layout(directory, channels, tuple(levels))
-
-
-def layout_of(directory: Path, index: Index) -> Layout:
-    """The layout of an existing dataset."""
-    levels = []
-    for level, files in sorted(index.levels.items(), reverse=True):
-        shards, first = [], 0
-        for file in files:
-            shards.append(Shard(file.file, first, file.images))
-            first += file.images
-        levels.append((level, tuple(shards)))
-    return Layout(directory, index.channels, tuple(levels))
+        return _descriptor(self._path(level, slot)), slot % self._images_per_shard(level) * self._image_bytes(level)
 
 
 _open_files: dict[Path, int] = {}

@@ -19,18 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pggan.core.atomic_io import file_sha256
+from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.errors import UserError
-from pggan.data.format.index import StoredFile, levels_up_to, parse_index
+from pggan.data.format.index import levels_up_to, parse_index
 from pggan.data.format.levels import Images
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
-
-
-def pyramid_bytes(images: int, resolution: int, channels: int) -> int:
-    """The bytes of all levels of a number of images."""
-    return images * channels * sum(level * level for level in levels_up_to(resolution))
 
 
 class ImagePyramid:
@@ -61,9 +56,23 @@ class ImagePyramid:
         self.resolutions = levels_up_to(index.resolution)
         self.class_names = index.labels
         self.source = index.source
-        for stored in index.files:
-            self._check_size(stored)
-        self.labels = self._read_labels(index.labels_file) if index.labels_file else None
+        for stored in index.files(self.resolutions):
+            file = self.path / stored.file
+            # A link is refused even if it leads to a file of the right size: a dataset from elsewhere must not
+            # reach out of its own directory.
+            if not is_plain(file):
+                raise UserError(f"{file} is missing, or not a plain file.", PREPARE_AGAIN)
+            if (size := file.stat().st_size) != stored.bytes:
+                raise UserError(
+                    f"{file} has {size} bytes where {stored.bytes} are expected.",
+                    "The dataset was not copied completely: copy it again, or prepare it again.",
+                )
+        self.labels: NDArray[np.int64] | None = None
+        if index.labels_file is not None:
+            file, last = self.path / index.labels_file.file, len(index.labels or ()) - 1
+            self.labels = np.fromfile(file, dtype="<i8").astype(np.int64)
+            if self.labels.min() < 0 or self.labels.max() > last:
+                raise UserError(f"{file} holds a label outside 0..{last}.", PREPARE_AGAIN)
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
@@ -101,9 +110,7 @@ class ImagePyramid:
 
         Raises UserError that names the first whose checksum is not the index's.
         """
-        wanted = set(self.resolutions if resolutions is None else resolutions)
-        files = [shard for level, shards in self._index.levels.items() if level in wanted for shard in shards]
-        files += [self._index.labels_file] if self._index.labels_file else []
+        files = self._index.files(self.resolutions if resolutions is None else resolutions)
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets other threads run
             digests = pool.map(file_sha256, (self.path / stored.file for stored in files))
             for stored, digest in zip(files, digests, strict=True):
@@ -113,36 +120,13 @@ class ImagePyramid:
                         PREPARE_AGAIN,
                     )
 
-    def _check_size(self, stored: StoredFile) -> None:
-        path = self.path / stored.file
-        # A link is refused even if it leads to a file of the right size: a dataset from elsewhere must not
-        # reach out of its own directory.
-        if path.is_symlink() or not path.is_file():
-            raise UserError(f"{path} is missing, or not a plain file.", PREPARE_AGAIN)
-        size = path.stat().st_size
-        if size != stored.bytes:
-            raise UserError(
-                f"{path} has {size} bytes where {stored.bytes} are expected.",
-                "The dataset was not copied completely: copy it again, or prepare it again.",
-            )
-
-    def _read_labels(self, stored: StoredFile) -> NDArray[np.int64]:
-        labels = np.fromfile(self.path / stored.file, dtype="<i8").astype(np.int64)
-        last = len(self.class_names or []) - 1
-        if labels.min() < 0 or labels.max() > last:
-            raise UserError(f"{self.path / stored.file} holds a label outside 0..{last}.", PREPARE_AGAIN)
-        return labels
-
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
         """The shards of a level, and the number of the first image in each."""
         # Mapped on first use, because a run uses one level at a time and every map holds a file open.
         if resolution not in self._mapped:
-            shape = (resolution, resolution, self.channels)
-            stored = self._index.levels[resolution]
             maps = [
-                np.memmap(self.path / shard.file, np.uint8, mode="r", shape=(shard.images, *shape)).view(np.ndarray)
-                for shard in stored
+                np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)
+                for path in self.shard_paths(resolution)
             ]
-            starts = np.cumsum([0, *(shard.images for shard in stored[:-1])], dtype=np.int64)
-            self._mapped[resolution] = maps, starts
+            self._mapped[resolution] = maps, np.cumsum([0, *map(len, maps[:-1])], dtype=np.int64)
         return self._mapped[resolution]

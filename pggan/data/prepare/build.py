@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from glob import escape
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +19,9 @@ from pggan.core.atomic_io import atomic_write, file_sha256, fsync_path
 from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
 from pggan.core.file_lock import try_lock
-from pggan.data.format.layout import Layout, close_files, new_layout
+from pggan.data.format.layout import Layout, close_files
 from pggan.data.format.levels import all_levels
-from pggan.data.format.pyramid import INDEX_FILE, pyramid_bytes
+from pggan.data.format.pyramid import INDEX_FILE
 from pggan.data.format.writer import make_index
 from pggan.data.prepare.planning import Plan
 from pggan.data.prepare.records import (
@@ -28,6 +31,7 @@ from pggan.data.prepare.records import (
     About,
     ExistingDataset,
     Record,
+    found_before,
     read_journal,
     records_of,
     write_records,
@@ -40,25 +44,19 @@ COMMIT_SECONDS = 5.0
 LOCK_FILE = "lock"
 OF_A_GENERATION = re.compile(r"(?:r\d{4,}-\d{5}|labels|files)(-[0-9a-f]{8})?\.(?:bin|jsonl\.gz)")
 
-Done = dict[int, str | None]  # for each place that is done, why there is no image, if there is none
-
 
 class Job(NamedTuple):
-    """One image to be made, or to be taken over from place `earlier_slot` of the earlier dataset `earlier`."""
+    """One image to be made, or to be taken over from a place in an earlier dataset."""
 
     entry: Entry
     slot: int
-    landmarks: Landmarks | None
-    earlier: Layout | None = None
-    earlier_slot: int = 0
+    face: Landmarks | None
+    earlier: tuple[Layout, int] | None = None
 
 
 def attempts(destination: Path) -> list[Path]:
     """The directories in which preparations of a dataset are, or were when they were interrupted."""
-    if not destination.parent.is_dir():
-        return []
-    prefix = f".{destination.name}.prepare-"
-    return sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix))
+    return sorted(destination.parent.glob(f".{escape(destination.name)}.prepare-*"))
 
 
 def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> tuple[About, dict[str, Record]]:
@@ -88,18 +86,15 @@ def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> tuple[About, dict[s
 def _make(plan: Plan, about: About, earlier: Sequence[ExistingDataset], directory: Path) -> None:
     """Make everything of a dataset in `directory`, the index last."""
     recipe = plan.recipe
-    images = [record for record in plan.records if record.slot is not None]
-    layout = new_layout(directory, recipe.resolution, recipe.channels, len(images), about.generation)
+    slots = {record.slot: record for record in plan.records.values() if record.slot is not None}
+    layout = Layout(directory, recipe.resolution, recipe.channels, len(slots), about.generation)
     if not any(directory.glob(RECORDS_FILES)):
-        write_records(directory, about, plan.records, None)
-    done = dict(read_journal(directory))
-    for record in images:
-        if record.undecodable is not None and record.slot is not None:
-            done.setdefault(record.slot, record.undecodable)
-    left = [record for record in images if record.slot not in done]
-    done_bytes, all_bytes = (
-        pyramid_bytes(count, recipe.resolution, recipe.channels) for count in (len(images) - len(left), len(images))
-    )
+        write_records(directory, about, plan.records.values())
+    known = {slot: record.undecodable for slot, record in slots.items() if record.undecodable is not None}
+    done = known | read_journal(directory)
+    left = {slot: record for slot, record in slots.items() if slot not in done}
+    all_bytes = sum(shard.bytes for shard in layout.shards())
+    done_bytes = all_bytes * (len(slots) - len(left)) // len(slots)
     require_free_space(
         plan.destination,
         # Places that were written, but not written down as done (the disk was full), don't take space again.
@@ -111,55 +106,58 @@ def _make(plan: Plan, about: About, earlier: Sequence[ExistingDataset], director
         layout.resize()
         done |= _fill_places(plan, earlier, layout, left)
     undecodable = {slot: reason for slot, reason in done.items() if reason is not None}
-    plan.report([_final(record, undecodable, {}) for record in plan.records]).refuse(plan.on_bad)
-    moves = _moves(len(images), sorted(undecodable))
+    moves = _moves(len(slots), sorted(undecodable))
+    final = plan.records.copy()
+    for slot, record in slots.items():
+        final[record.name] = record._replace(slot=moves.get(slot, slot))
+    for slot, reason in undecodable.items():
+        final[slots[slot].name] = slots[slot]._replace(slot=None, undecodable=reason)
+    plan.report(final).refuse(plan.on_bad)
     if not filled:
         for slot, hole in moves.items():
             layout.write(hole, layout.read(slot))
         _commit(layout, [(FILLED, None)])
     close_files()
-    _write_index(plan, about, directory, [_final(record, undecodable, moves) for record in plan.records])
+    _write_index(plan, about, directory, final)
 
 
-def _fill_places(plan: Plan, earlier: Sequence[ExistingDataset], layout: Layout, left: Sequence[Record]) -> Done:
-    """Put the images of the records `left` into their places."""
-    done: Done = {}
-    jobs = [_job(plan, record, earlier) for record in left]
-    known = [job for job in jobs if job.earlier is not None]
-    new = {job.entry.name: job for job in jobs if job.earlier is None}
+def _fill_places(
+    plan: Plan, earlier: Sequence[ExistingDataset], layout: Layout, left: dict[int, Record]
+) -> dict[int, str | None]:
+    """Put the images of the records `left` into their places; for each, why there is no image, if there is none."""
+    done = {}
+    taken, new = [], {}
+    for slot, record in left.items():
+        found = found_before(earlier, record.name, record.stamp)
+        place = next(((place, before.slot) for before, place in found if before.slot is not None), None)
+        job = Job(plan.entries[record.name], slot, plan.landmarks.get(record.name), place)
+        if place is None:
+            new[record.name] = job
+        else:
+            taken.append(job)
     loaded = plan.source.loaded([job.entry for job in new.values()])
     new_jobs = (new[entry.name]._replace(entry=entry) for entry in loaded)
-    work = partial(_work, layout, plan.target)
+    work = partial(_work, layout, plan.recipe)
     with _journal(layout) as add:
-        for title, some, total in (
-            ("Taking over images", iter(known), len(known)),
+        for title, jobs, total in (
+            ("Taking over images", iter(taken), len(taken)),
             (plan.source.task, new_jobs, len(new)),
         ):
             if total:
-                with plan.workers.in_order(title, work, some, total) as results:
-                    for slot, bad in results:
-                        done[slot] = bad
-                        add(slot, bad)
+                for slot, bad in plan.workers.in_order(title, work, jobs, total):
+                    done[slot] = bad
+                    add(slot, bad)
     return done
-
-
-def _job(plan: Plan, record: Record, earlier: Sequence[ExistingDataset]) -> Job:
-    assert record.slot is not None, "an image"
-    job = Job(plan.entries[record.name], record.slot, plan.landmarks.get(record.name))
-    for dataset in earlier:
-        slot = dataset.slot_of(record.name, record.stamp)
-        if slot is not None:
-            return job._replace(earlier=dataset.layout, earlier_slot=slot)
-    return job
 
 
 def _work(layout: Layout, target: Target, job: Job) -> tuple[int, str | None]:
     """Make one image and put it into its place; the place, and why there is no image, if there is none."""
     if job.earlier is not None:
-        layout.write(job.slot, job.earlier.read(job.earlier_slot))
+        place, slot = job.earlier
+        layout.write(job.slot, place.read(slot))
         return job.slot, None
     try:
-        pixels = load_image(job.entry.file, target, job.landmarks)
+        pixels = load_image(job.entry.file, target, job.face)
     except BadImage as bad:
         return job.slot, bad.reason
     layout.write(job.slot, all_levels(pixels))
@@ -201,8 +199,8 @@ def _journal(layout: Layout) -> Iterator[Callable[[int, str | None], None]]:
 
 def _commit(layout: Layout, lines: Sequence[tuple[int, str | None]]) -> None:
     """Make the shards durable, then write down what is done, durably."""
-    for path in layout.paths():
-        fsync_path(path)
+    for shard in layout.shards():
+        fsync_path(shard.path)
     with (layout.directory / JOURNAL_FILE).open("a") as journal:
         journal.writelines(json.dumps(line) + "\n" for line in lines)
         journal.flush()
@@ -219,34 +217,23 @@ def _moves(images: int, holes: Sequence[int]) -> dict[int, int]:
     return {slot: hole for hole, slot in zip(holes, last, strict=False) if hole < count}
 
 
-def _final(record: Record, undecodable: dict[int, str], moves: dict[int, int]) -> Record:
-    """A record with the final place of its image, or with the reason why it has none."""
-    if record.slot in undecodable:
-        return record._replace(slot=None, undecodable=undecodable[record.slot])
-    return record if record.slot is None else record._replace(slot=moves.get(record.slot, record.slot))
-
-
-def _write_index(plan: Plan, about: About, directory: Path, records: list[Record]) -> None:
+def _write_index(plan: Plan, about: About, directory: Path, records: dict[str, Record]) -> None:
     """Cut the shards to their final size, compute their checksums, and write what a dataset has besides."""
-    by_slot = {record.slot: record.label for record in records if record.slot is not None}
-    layout = new_layout(directory, plan.recipe.resolution, plan.recipe.channels, len(by_slot), about.generation)
+    recipe = plan.recipe
+    by_slot = {record.slot: record.label for record in records.values() if record.slot is not None}
+    layout = Layout(directory, recipe.resolution, recipe.channels, len(by_slot), about.generation)
     layout.resize()
-    paths = layout.paths()
+    paths = [shard.path for shard in layout.shards()]
     for path in set(directory.glob("r*.bin")) - set(paths):
         path.unlink()
-    with plan.workers.in_order("Computing checksums", file_sha256, paths, len(paths)) as results:
-        checksums = list(results)
+    checksums = list(plan.workers.in_order("Computing checksums", file_sha256, paths, len(paths)))
     for path in paths:
         fsync_path(path)
-    content = make_index(
-        layout,
-        checksums,
-        plan.description(records),
-        class_names=plan.classes,
-        labels=[by_slot[slot] or 0 for slot in range(len(by_slot))],
-        generation=about.generation,
-    ).to_json()
-    write_records(directory, about, records, content)
+    how = {"crop": recipe.crop, "bad_images": len(records) - len(by_slot)}
+    source = {**plan.source.description, **how, **({"keep": recipe.keep} if recipe.keep != 1 else {})}
+    labels = [by_slot[slot] or 0 for slot in range(len(by_slot))]
+    content = make_index(layout, checksums, source, class_names=plan.classes, labels=labels).to_json()
+    write_records(directory, replace(about, index=sha256(content).hexdigest()), records.values())
     with atomic_write(directory / INDEX_FILE) as temporary:
         temporary.write_bytes(content)
 
@@ -265,7 +252,7 @@ def _publish(directory: Path, destination: Path) -> None:
         fsync_path(destination)
         os.replace(directory / INDEX_FILE, destination / INDEX_FILE)
         fsync_path(destination)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # or a network file system with an open lock file; see `clean_up`
     fsync_path(destination.parent)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,18 +31,16 @@ def examine(source: Source, entries: Sequence[Entry], workers: WorkerPool) -> di
     shared_sizes = frozenset(size for size, count in sizes.items() if count > 1)
     records: dict[str, Record] = {}
     same_ends: dict[bytes, list[str]] = defaultdict(list)
-    examine_one = partial(_examine_one, shared_sizes)
-    with workers.in_order("Reading headers", examine_one, source.loaded(entries), len(entries)) as results:
-        for record, digest in results:
-            records[record.name] = record
-            if digest is not None:
-                same_ends[digest].append(record.name)
+    one = partial(_examine_one, shared_sizes)
+    for record, digest in workers.in_order("Reading headers", one, source.loaded(entries), len(entries)):
+        records[record.name] = record
+        if digest is not None:
+            same_ends[digest].append(record.name)
     names = {name for group in same_ends.values() if len(group) > 1 for name in group}
+    if not names:
+        return records
     suspects = [entry for entry in entries if entry.name in names]
-    digests: dict[str, bytes] = {}
-    if suspects:
-        with workers.in_order("Comparing files", _whole_digest, source.loaded(suspects), len(suspects)) as results:
-            digests.update(results)
+    digests = dict(workers.in_order("Comparing files", _whole_digest, source.loaded(suspects), len(suspects)))
     first: dict[bytes, str] = {}
     for entry in suspects:
         if first.setdefault(digests[entry.name], entry.name) != entry.name:
@@ -73,23 +71,11 @@ def _examine_one(shared_sizes: frozenset[int], entry: Entry) -> tuple[Record, by
 
 def _whole_digest(entry: Entry) -> tuple[str, bytes]:
     """A digest of all of a file; of its name, if it can't be read."""
-    digest = hashlib.sha256()
     try:
         with entry.file.open() as file:
-            while piece := file.read(2**20):
-                digest.update(piece)
+            return entry.name, hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
     except Exception:  # as above
-        digest.update(entry.name.encode(errors="surrogateescape"))
-    return entry.name, digest.digest()
-
-
-def names_by_note(records: Iterable[Record]) -> dict[str, list[str]]:
-    """The names of the files that each note is about."""
-    names = defaultdict(list)
-    for record in records:
-        for note in record.notes:
-            names[note].append(record.name)
-    return names
+        return entry.name, entry.name.encode(errors="surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -138,3 +124,17 @@ class ValidationReport:
         }
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def report_on(
+    entries: Collection[Entry], records: Mapping[str, Record], reasons: Mapping[str, str | None]
+) -> ValidationReport:
+    """What was found in some files, given why each can't be used, by name, if it can't."""
+    bad, notes = [], defaultdict(list)
+    for entry in entries:
+        if (reason := reasons.get(entry.name)) is not None:
+            bad.append(BadImage(entry.file.path, reason))
+        else:
+            for note in records[entry.name].notes:
+                notes[note].append(entry.name)
+    return ValidationReport(bad, notes, len(entries))

@@ -2,24 +2,25 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from pggan.config import PrepareConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION
-from pggan.core.cpu import available_cores
+from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
-from pggan.data.prepare.checks import ValidationReport, examine, names_by_note
+from pggan.data.prepare.checks import examine, report_on
 from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
 from pggan.data.prepare.records import ExistingDataset, existing_dataset, interrupted_dataset
-from pggan.data.prepare.worker_pool import WorkerPool, keep_freed_memory
+from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks
 from pggan.data.sources.folders import JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, Target, load_image
 from pggan.data.sources.source import Entry, Source
-from pggan.data.sources.torchvision_sets import NamedSet, named_set, open_named
+from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
 
 REPORT_FILE = "report.json"
 
@@ -29,15 +30,7 @@ def run(config: PrepareConfig) -> int:
     keep_freed_memory()
     workers = config.num_workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
-    options = Options(
-        max_resolution=config.max_resolution,
-        channels=config.channels,
-        crop=config.crop.value,
-        keep=config.keep,
-        landmarks=config.landmarks,
-        labels=config.labels,
-        on_bad=config.on_bad.value,
-    )
+    options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
     if config.check:
         with WorkerPool(workers) as pool:
             check(source, options, pool, config.report)
@@ -62,7 +55,7 @@ def open_sources(paths: object, named: NamedSet) -> Source:
             raise UserError("source=[] names nothing.", "Give at least one folder or archive.")
         return JoinedSource([open_sources(path, named) for path in paths])
     name = named_set(str(paths))
-    return open_source(Path(str(paths))) if name is None else open_named(name, named)
+    return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
 
 
 def prepare(
@@ -98,9 +91,11 @@ def prepare(
             about, records = existing.about, existing.records
         else:
             others = [found for found in known if found.about.recipe == plan.recipe and found.about.plan != plan.digest]
-            about, records = build(plan, [found for found in others if found.done is not None or _is_undamaged(found)])
+            about, records = build(
+                plan, [found for found in others if found.about.index is None or _is_undamaged(found)]
+            )
     clean_up(destination, about.generation)
-    result = plan.report(list(records.values()))
+    result = plan.report(records)
     result.show()
     for path in (destination / REPORT_FILE, *([Path(report)] if report else [])):
         result.write(path)
@@ -114,22 +109,18 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     """
     entries = source.entries()
     records = examine(source, entries, workers)
-    files = {entry.name: entry.file.path for entry in entries}
-    faces = faces_of(files, options.landmarks)
+    faces = faces_of(entries, options.landmarks)
     target = Target(options.max_resolution or SMALLEST_RESOLUTION, options.channels or 3, options.crop, options.keep)
     reasons = {name: record.unreadable for name, record in records.items()}
     readable = [entry for entry in entries if reasons[entry.name] is None]
     decode = partial(_decode, target, faces)
-    with workers.in_order(source.task, decode, source.loaded(readable), len(readable)) as results:
-        reasons.update(results)
-    bad = [BadImage(files[entry.name], reason) for entry in entries if (reason := reasons[entry.name]) is not None]
-    notes = names_by_note(records[entry.name] for entry in entries if reasons[entry.name] is None)
-    result = ValidationReport(bad, notes, len(entries))
+    reasons.update(workers.in_order(source.task, decode, source.loaded(readable), len(readable)))
+    result = report_on(entries, records, reasons)
     if report is not None:
         result.write(Path(report))
     result.refuse(options.on_bad)
     result.show()
-    print(f"{len(entries) - len(bad)} of {len(entries)} images can be used.")
+    print(f"{result.total - len(result.bad)} of {result.total} images can be used.")
 
 
 def _decode(target: Target, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, str | None]:
@@ -145,11 +136,8 @@ def _check_same_dataset(existing: ExistingDataset, plan: Plan) -> None:
     """Raise UserError unless the plan brings the existing dataset up to date."""
     before, now = existing.about.recipe, plan.recipe
     if before != now:
-        changed = [
-            f"{key}={getattr(before, key)}, now {getattr(now, key)}"
-            for key in ("resolution", "channels", "crop", "keep", "landmarks")
-            if getattr(before, key) != getattr(now, key)
-        ]
+        values = zip(now._fields, before, now, strict=True)
+        changed = [f"{key}={old}, now {new}" for key, old, new in values if old != new]
         raise UserError(
             f"{plan.destination} exists already and was made otherwise: {'; '.join(changed)}.",
             "Choose another dest, or remove it first.",
@@ -164,7 +152,7 @@ def _check_same_dataset(existing: ExistingDataset, plan: Plan) -> None:
 def _is_undamaged(dataset: ExistingDataset) -> bool:
     """Whether every byte of a dataset is as it was written: damage must not be taken over."""
     try:
-        ImagePyramid(dataset.directory).verify()
+        ImagePyramid(dataset.layout.directory).verify()
     except UserError:
         return False
     return True

@@ -1,26 +1,25 @@
 """From the files of a source to a plan: which become images, of what size, with which label, at which place."""
 
+import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from pggan.core.architecture import SMALLEST_RESOLUTION
-from pggan.core.errors import UserError, nearest
-from pggan.data.format.index import check_resolution
-from pggan.data.prepare.checks import ValidationReport, examine, names_by_note
-from pggan.data.prepare.records import ExistingDataset, Recipe, Record, plan_digest
+from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
+from pggan.data.prepare.checks import ValidationReport, examine, report_on
+from pggan.data.prepare.records import ExistingDataset, Record, found_before
 from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.face_crop import Landmarks, face_side, read_landmarks
-from pggan.data.sources.image_file import CROPS, EXTENSIONS, MODES, BadImage, ImageHeader, Target, square_side
-from pggan.data.sources.labels import class_names, class_of_each
+from pggan.data.sources.face_crop import Landmarks, read_landmarks
+from pggan.data.sources.image_file import EXTENSIONS, MODES, Target, too_small, usable_side
+from pggan.data.sources.labels import classes_of
 from pggan.data.sources.source import Entry, Source
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
-ON_BAD = ("report", "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Options:
 
     max_resolution: the top level; None = the largest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square, a key of CROPS; keep: the share of the square's side that stays.
+    crop: how an image becomes square; keep: the share of the square's side that stays (see `Target`).
     landmarks: file with the landmarks of every face, for crop=face.
     labels: True = the first folder below the source is the class of an image; or the path of a JSON or CSV file.
     on_bad: report = leave unusable files out and list them on stderr; stop = make nothing if any are.
@@ -44,13 +43,14 @@ class Options:
     on_bad: str = "report"
 
     def __post_init__(self) -> None:
-        if self.max_resolution is not None:
-            check_resolution(self.max_resolution)
+        side = self.max_resolution
+        if side is not None and (side < SMALLEST_RESOLUTION or not is_power_of_two(side)):
+            raise UserError(
+                f"max_resolution={side} is not a power of two from {SMALLEST_RESOLUTION} up.",
+                "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
+            )
         if self.channels not in (None, *MODES):
             raise UserError(f"Images of {self.channels} channels are not possible.", "Choose channels=1, 3 or 4.")
-        for option, value, choices in (("crop", self.crop, tuple(CROPS)), ("on_bad", self.on_bad, ON_BAD)):
-            if value not in choices:
-                raise UserError(f"There is no {option}={value}.", nearest(value, choices))
         if (self.crop == "face") != (self.landmarks is not None):
             raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
@@ -66,9 +66,9 @@ class Plan:
     destination: Path
     source: Source
     entries: dict[str, Entry]
-    records: list[Record]
+    records: dict[str, Record]
     unfit: dict[str, str]
-    recipe: Recipe
+    recipe: Target
     landmarks: dict[str, Landmarks]
     classes: list[str] | None
     on_bad: str
@@ -76,27 +76,16 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """Names this plan."""
-        return plan_digest(self.recipe, self.records, self.classes)
+        """Equal for two plans exactly when they make the same dataset."""
+        digest = sha256(json.dumps([self.recipe._asdict(), self.classes]).encode())
+        for record in self.records.values():
+            digest.update(json.dumps([record.name, record.stamp, record.label]).encode())
+        return digest.hexdigest()
 
-    @property
-    def target(self) -> Target:
-        """What every image becomes."""
-        return Target(self.recipe.resolution, self.recipe.channels, self.recipe.crop, self.recipe.keep)
-
-    def report(self, records: Sequence[Record]) -> ValidationReport:
+    def report(self, records: dict[str, Record]) -> ValidationReport:
         """What was found in the files, given what became of them."""
-        reasons = ((record.name, self.unfit.get(record.name, record.undecodable)) for record in records)
-        bad = [BadImage(self.entries[name].file.path, reason) for name, reason in reasons if reason is not None]
-        used = [record for record in records if record.slot is not None]
-        return ValidationReport(bad, names_by_note(used), len(records))
-
-    def description(self, records: Sequence[Record]) -> dict[str, Any]:
-        """How the dataset was made, for its index."""
-        how: dict[str, Any] = {"crop": self.recipe.crop, "bad_images": len(self.report(records).bad)}
-        if self.recipe.keep != 1:
-            how["keep"] = self.recipe.keep
-        return {**self.source.description, **how}
+        undecodable = {record.name: record.undecodable for record in records.values()}
+        return report_on(self.entries.values(), records, undecodable | self.unfit)
 
 
 def make_plan(
@@ -113,37 +102,40 @@ def make_plan(
             f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered.",
         )
     records = _examined(source, entries, known, workers)
-    headers = {record.name: record.header for record in records if record.header is not None}
-    files = {entry.name: entry.file.path for entry in entries}
-    faces = faces_of(files, options.landmarks)
-    sides = {name: _side(name, header, options, faces) for name, header in headers.items()}
+    headers = {name: record.header for name, record in records.items() if record.header is not None}
+    faces = faces_of(entries, options.landmarks)
+    sides = {
+        name: usable_side(header.width, header.height, options.crop, options.keep, faces.get(name))
+        for name, header in headers.items()
+    }
     resolution = _top_level(options.max_resolution, sides.values())
     good = [entry for entry in entries if sides.get(entry.name, 0) >= resolution]
-    unfit = {record.name: str(record.unreadable) for record in records if record.header is None} | {
-        name: _unfit(name, resolution, options, faces) for name, side in sides.items() if side < resolution
+    unfit = {
+        name: record.unreadable or too_small(resolution, options.crop, faces.get(name))
+        for name, record in records.items()
+        if sides.get(name, 0) < resolution
     }
-    bad = [BadImage(files[entry.name], unfit[entry.name]) for entry in entries if entry.name in unfit]
-    ValidationReport(bad, {}, len(entries)).refuse(options.on_bad)
-    classes, numbers = _classes(options.labels, source, good)
-    recipe = Recipe(
+    report_on(entries, records, unfit).refuse(options.on_bad)
+    classes, numbers = classes_of(options.labels, str(source.description["name"]), good)
+    recipe = Target(
         resolution=resolution,
         channels=options.channels or _common_channels([headers[entry.name].channels for entry in good]),
         crop=options.crop,
         keep=options.keep,
-        landmarks=None if options.landmarks is None else sha256(Path(options.landmarks).read_bytes()).hexdigest(),
+        landmarks=None if options.landmarks is None else file_sha256(Path(options.landmarks)),
     )
     same = [dataset for dataset in known if dataset.about.recipe == recipe]
     slots = {entry.name: slot for slot, entry in enumerate(good)}
+    planned = {}
+    for name, record in records.items():
+        earlier = found_before(same, name, record.stamp)
+        damage = next((found.undecodable for found, _ in earlier if found.undecodable is not None), None)
+        planned[name] = record._replace(undecodable=damage, slot=slots.get(name), label=numbers.get(name))
     return Plan(
         destination=destination,
         source=source,
         entries={entry.name: entry for entry in entries},
-        records=[
-            record._replace(
-                undecodable=_known_damage(record, same), slot=slots.get(record.name), label=numbers.get(record.name)
-            )
-            for record in records
-        ],
+        records=planned,
         unfit=unfit,
         recipe=recipe,
         landmarks=faces,
@@ -155,48 +147,25 @@ def make_plan(
 
 def _examined(
     source: Source, entries: Sequence[Entry], known: Sequence[ExistingDataset], workers: WorkerPool
-) -> list[Record]:
-    """A record of every file, without opening those that have not changed since an earlier preparation."""
-    records: dict[str, Record] = {}
-    for entry in entries:
-        found = (dataset.known(entry.name, entry.stamp) for dataset in known)
-        if record := next((record for record in found if record is not None), None):
-            records[entry.name] = record
+) -> dict[str, Record]:
+    """A record of every file, by name, without opening those that have not changed since an earlier preparation."""
+    found = {entry.name: found_before(known, entry.name, entry.stamp) for entry in entries}
+    records = {name: earlier[0][0] for name, earlier in found.items() if earlier}
     new_sizes = {entry.size for entry in entries if entry.name not in records}
     # A new file may be the same as one that is known, so those of its size are examined again.
     again = [entry for entry in entries if entry.name not in records or entry.size in new_sizes]
     records |= examine(source, again, workers) if again else {}
-    return [records[entry.name] for entry in entries]
+    return {entry.name: records[entry.name] for entry in entries}
 
 
-def _known_damage(record: Record, same: Sequence[ExistingDataset]) -> str | None:
-    """Why a file can't be decoded, if that is known from a dataset of the same recipe."""
-    found = (dataset.known(record.name, record.stamp) for dataset in same)
-    return next((earlier.undecodable for earlier in found if earlier and earlier.undecodable is not None), None)
-
-
-def faces_of(files: dict[str, Path], landmarks: str | None) -> dict[str, Landmarks]:
+def faces_of(entries: Sequence[Entry], landmarks: str | None) -> dict[str, Landmarks]:
     """The landmarks of every file, found by its whole name or by its last part."""
     if landmarks is None:
         return {}
     listed = read_landmarks(Path(landmarks))
     by_last = {Path(name).name: points for name, points in listed.items()}
-    found = {name: listed.get(name, by_last.get(Path(name).name)) for name in files}
+    found = {entry.name: listed.get(entry.name, by_last.get(Path(entry.name).name)) for entry in entries}
     return {name: points for name, points in found.items() if points is not None}
-
-
-def _side(name: str, header: ImageHeader, options: Options, faces: dict[str, Landmarks]) -> int:
-    """How large a resolution a file can serve."""
-    if options.crop == "face":
-        return int(face_side(faces[name])) if name in faces else 0
-    return square_side(header.width, header.height, options.crop, options.keep)
-
-
-def _unfit(name: str, resolution: int, options: Options, faces: dict[str, Landmarks]) -> str:
-    """Why a readable file cannot be used."""
-    if options.crop == "face" and name not in faces:
-        return "no landmarks in the landmarks file"
-    return f"{'a face ' if options.crop == 'face' else ''}smaller than {resolution}x{resolution}"
 
 
 def _top_level(max_resolution: int | None, sides: Collection[int]) -> int:
@@ -229,13 +198,3 @@ def _common_channels(channels: Sequence[int]) -> int:
             "data.channels= when training.",
         )
     return 1 if set(counts) == {1} else 3
-
-
-def _classes(labels: bool | str, source: Source, good: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """The names of all classes, and the number of the class of each good image, by its name."""
-    if labels is False:
-        return None, {}
-    classes = class_of_each(labels, str(source.description["name"]), good)
-    names = class_names(list(classes.values()))
-    numbers = {name: number for number, name in enumerate(names)}
-    return names, {name: numbers[of_image] for name, of_image in classes.items()}

@@ -1,21 +1,21 @@
 """A function of many items, in several processes and with a progress bar."""
 
-import ctypes
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pggan.core.cpu import keep_freed_memory
 from pggan.core.errors import UserError
 
 Item = TypeVar("Item")
@@ -26,42 +26,31 @@ LARGEST_BATCH = 8
 BATCHES_FOR_EACH = 4  # at least, where there are so many items: a few large ones must not all go to the same worker
 BATCHES_PER_WORKER = 2
 
-GLIBC_TRIM_THRESHOLD, GLIBC_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
-
-class WorkerPool:
+class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Worker processes, started when there is work; with a `count` of 0 or 1, work is done in this process."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    @contextmanager
     def in_order(
         self, title: str, function: Callable[[Item], Result], items: Iterable[Item], total: int
-    ) -> Iterator[Iterator[Result]]:
+    ) -> Iterator[Result]:
         """Gives `function` of every one of `total` items, in their order; a bar on stderr shows the time left.
 
         With several workers, `function` and the items must be picklable.  Few results wait at any time, so memory does
         not grow with the number of items.  Raises UserError when the system kills a worker.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with (
-            Progress(*columns, console=Console(stderr=True)) as progress,
-            closing(self._results(function, iter(items), total)) as results,
-        ):
-            yield iter(progress.track(results, total=total, description=title))
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            yield from progress.track(self._results(function, iter(items), total), total=total, description=title)
 
-    def _results(
-        self, function: Callable[[Item], Result], items: Iterator[Item], total: int
-    ) -> Generator[Result, None, None]:
+    def _results(self, function: Callable[[Item], Result], items: Iterator[Item], total: int) -> Iterator[Result]:
         if min(self.count, total) <= 1:
             yield from map(function, items)
             return
@@ -105,15 +94,3 @@ def _end_with_parent() -> None:
     assert parent is not None, "runs in a worker only"
     parent.join()
     os._exit(1)
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory it frees, up to the largest it used, where its C library can do so.
-
-    Images come and go by the megabyte; getting that memory anew from the system each time took longer than reducing
-    the images (10 ms against 4 ms for one of 1024x1024).
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):  # the GNU C library
-        for option in (GLIBC_TRIM_THRESHOLD, GLIBC_MMAP_THRESHOLD):
-            library.mallopt(option, 2**30)

@@ -7,12 +7,12 @@ import lzma
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 
 from pggan.core.errors import UserError
-from pggan.data.sources.image_file import Loaded
+from pggan.data.sources.image_file import ImageFile
 from pggan.data.sources.npy import MAGIC
 from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 
@@ -25,23 +25,16 @@ SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", MAGIC)
 LARGEST_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
 
 
-class ZipMember(NamedTuple):
-    """The file number `number` of a zip archive."""
-
-    archive: Path
-    number: int
-    path: Path
-
-    def open(self) -> BinaryIO:
-        """Its content, unpacked while it is read."""
-        archive, members = _opened_zip(self.archive, self.archive.stat().st_mtime_ns)
-        return cast(BinaryIO, archive.open(members[self.number]))
-
-
 @lru_cache(maxsize=4)  # once per process, and again when it was changed
 def _opened_zip(path: Path, changed: int) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
     archive = zipfile.ZipFile(path)
     return archive, archive.infolist()
+
+
+def _open_zipped(path: Path, number: int) -> BinaryIO:
+    """The file number `number` of a zip archive, unpacked while it is read."""
+    archive, members = _opened_zip(path, path.stat().st_mtime_ns)
+    return cast(BinaryIO, archive.open(members[number]))
 
 
 class ZipSource(Source):
@@ -61,26 +54,19 @@ class ZipSource(Source):
         found = []
         for number, member in enumerate(members):
             if not member.is_dir() and is_image_name(member.filename):
-                file = ZipMember(self.path, number, self.path / member.filename.lstrip("/"))
+                path = self.path / member.filename.lstrip("/")
+                file = ImageFile(path, partial(_open_zipped, self.path, number))
                 stamp = f"{member.file_size}-{member.CRC}"
                 problem = "encrypted" if member.flag_bits & 1 else None
                 found.append(Entry(member.filename, stamp, member.file_size, file, problem))
         return _checked(found, LARGEST_MEMBER_BYTES)
 
 
-class TarMember(NamedTuple):
-    """`size` bytes at `offset` of a tar archive that is not compressed."""
-
-    archive: Path
-    offset: int
-    size: int
-    path: Path
-
-    def open(self) -> BinaryIO:
-        """Its content."""
-        with self.archive.open("rb") as archive:
-            archive.seek(self.offset)
-            return io.BytesIO(archive.read(self.size))
+def _open_part(archive: Path, offset: int, size: int) -> BinaryIO:
+    """A member of a tar archive that is not compressed."""
+    with archive.open("rb") as file:
+        file.seek(offset)
+        return io.BytesIO(file.read(size))
 
 
 class TarSource(Source):
@@ -89,18 +75,18 @@ class TarSource(Source):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.description = {"kind": "tar", "name": path.name}
+        self._status = path.stat()
         self._unpack = COMPRESSED_TARS.get(path.suffix.lower())
 
     def entries(self) -> list[Entry]:
         """All image files, sorted by name.  Raises UserError for what is no tar archive, or a damaged one."""
-        status = self.path.stat()
         found = []
         for member, _ in self._members():
             if not member.isdir() and is_image_name(member.name):
-                file = TarMember(self.path, member.offset_data, member.size, self.path / member.name.lstrip("/"))
-                stamp = f"{member.size}-{member.mtime}-{member.offset_data}-{status.st_size}-{status.st_mtime_ns}"
+                content = partial(_open_part, self.path, member.offset_data, member.size)
+                file = ImageFile(self.path / member.name.lstrip("/"), content)
                 problem = None if member.isreg() else "not a regular file"
-                found.append(Entry(member.name, stamp, member.size, file, problem))
+                found.append(Entry(member.name, self._stamp(member), member.size, file, problem))
         return _checked(found, LARGEST_PACKED_BYTES if self._unpack else LARGEST_MEMBER_BYTES)
 
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -108,18 +94,22 @@ class TarSource(Source):
         if self._unpack is None:
             yield from entries
             return
-        wanted = {cast(TarMember, entry.file).offset: entry for entry in entries}
+        wanted = {entry.stamp: entry for entry in entries}
         for member, archive in self._members():
-            entry = wanted.get(member.offset_data)
+            entry = wanted.get(self._stamp(member))
             if entry is not None and entry.problem is None and member.isreg():
                 content = archive.extractfile(member)
                 assert content is not None, "a regular file"
                 start = content.read(len(MAGIC))
                 # Megabytes of zeros under an image's name are not worth unpacking.
                 rest = content.read() if start.startswith(SIGNATURES) else b""
-                yield entry._replace(file=Loaded(entry.file.path, start + rest))
+                yield entry._replace(file=entry.file._replace(open=partial(io.BytesIO, start + rest)))
             elif entry is not None:
                 yield entry
+
+    def _stamp(self, member: tarfile.TarInfo) -> str:
+        """Differs for every member, and when the archive has changed."""
+        return f"{member.size}-{member.mtime}-{member.offset_data}-{self._status.st_size}-{self._status.st_mtime_ns}"
 
     def _members(self) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         try:

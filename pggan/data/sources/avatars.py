@@ -1,20 +1,20 @@
 """The default dataset: cartoon faces drawn on this machine, so that the first training needs no download."""
 
 import json
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
 from pggan.core.errors import UserError, nearest
 from pggan.data.format.levels import block_mean
-from pggan.data.sources.image_file import ImageHeader
+from pggan.data.sources.image_file import ImageFile, ImageHeader
 from pggan.data.sources.npy import array_file
 from pggan.data.sources.source import Entry, Source
 
@@ -35,29 +35,17 @@ def avatar_styles() -> list[str]:
     return sorted(definition.stem for definition in definitions if definition.suffix == ".json")
 
 
-class Avatar(NamedTuple):
-    """Avatar number `number` of a style, as an image file of side `resolution` that is drawn when it is opened."""
+def _draw(style: str, resolution: int, number: int) -> BinaryIO:
+    """The pixels of avatar number `number` of a style, as a NumPy file."""
+    import dicebear
+    import resvg_py
 
-    style: str
-    resolution: int
-    number: int
-
-    @property
-    def path(self) -> Path:
-        """Its name."""
-        return Path(self.style, f"{self.number:08d}")
-
-    def open(self) -> BinaryIO:
-        """Its pixels, as a NumPy file."""
-        import dicebear
-        import resvg_py
-
-        svg = str(dicebear.Avatar(_style(self.style), {"seed": f"s{self.number}", "backgroundColor": BACKGROUNDS}))
-        side = max(LEAST_DRAWN_SIDE, 2 * self.resolution)
-        # Without system fonts, so text is left out: it would look different on every machine.
-        png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
-        with Image.open(BytesIO(png), formats=("PNG",)) as image:
-            return array_file(block_mean(np.asarray(image.convert("RGB")), self.resolution))
+    svg = str(dicebear.Avatar(_style(style), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
+    side = max(LEAST_DRAWN_SIDE, 2 * resolution)
+    # Without system fonts, so text is left out: it would look different on every machine.
+    png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
+    with Image.open(BytesIO(png), formats=("PNG",)) as image:
+        return array_file(block_mean(np.asarray(image.convert("RGB")), resolution))
 
 
 class AvatarSource(Source):
@@ -66,14 +54,12 @@ class AvatarSource(Source):
     task = "Drawing avatars"
 
     def __init__(self, style: str, count: int, resolution: int) -> None:
-        """Raises UserError without the optional packages, for an unknown style, and for a count below 1."""
+        """Raises UserError without the optional packages, and for an unknown style."""
         if style not in (styles := avatar_styles()):
             list_all = "from pggan.data.sources.avatars import avatar_styles; print(*avatar_styles())"
             raise UserError(
                 f"There is no avatar style '{style}'.", f"{nearest(style, styles)}  All: python -c '{list_all}'"
             )
-        if count < 1:
-            raise UserError(f"A count of {count} avatars is not possible.", "Draw at least one.")
         self._style, self._count, self._resolution = style, count, resolution
         credit = _definition(style)["meta"]  # the artist and the licence, which most styles ask to name
         self.description = {"kind": "avatars", "name": style, "backgrounds": BACKGROUNDS, "credit": credit}
@@ -87,7 +73,7 @@ class AvatarSource(Source):
                 f"{number:08d}",
                 f"{self._style}-{side}-{number}-{drawn_by}",
                 side * side * 3,
-                Avatar(self._style, side, number),
+                ImageFile(Path(self._style, f"{number:08d}"), partial(_draw, self._style, side, number)),
                 header=ImageHeader(side, side, 3),
             )
             for number in range(self._count)

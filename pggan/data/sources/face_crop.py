@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from math import floor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,8 @@ from pggan.data.format.levels import Images, block_mean
 LARGEST_SIDES = 4  # of the photograph's longer side: what a face's square may have
 SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged
 Point = NDArray[np.float64]
-
-
-class Landmarks(NamedTuple):
-    """Middle of the left and the right eye, left and right corner of the mouth, as seen; (x, y) in pixels."""
-
-    left_eye: tuple[float, float]
-    right_eye: tuple[float, float]
-    left_mouth: tuple[float, float]
-    right_mouth: tuple[float, float]
+# [4, 2]: middle of the left and the right eye, left and right corner of the mouth, as seen; (x, y) in pixels.
+Landmarks = NDArray[np.float64]
 
 
 def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
@@ -38,7 +31,7 @@ def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
     to mouth, as long as the larger of 2 eye distances and 1.8 eye-to-mouth distances; its middle is a tenth of the way
     from eyes to mouth.
     """
-    left_eye, right_eye, left_mouth, right_mouth = (np.array(point, float) for point in landmarks)
+    left_eye, right_eye, left_mouth, right_mouth = landmarks
     eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
     across, down = right_eye - left_eye, mouth - eyes
     x = across - _turned(down)
@@ -162,11 +155,9 @@ def _points(text: str) -> Iterator[tuple[str, Any]]:
 
 def landmarks_from(points: Any) -> Landmarks:
     """4, 5 or 68 points [x, y] as landmarks.  Raises ValueError for any other number of points, NaN or infinity."""
-    array = np.array(points, float)
+    array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
-    if len(array) == 5:
-        array = np.delete(array, 2, axis=0)
-    return Landmarks(*((float(x), float(y)) for x, y in array))
+    return np.delete(array, 2, axis=0) if len(array) == 5 else array

@@ -1,17 +1,18 @@
 """The image files in a folder, an archive, another pyramid, or several of these; nothing is decoded here."""
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.sources.archives import ARCHIVES, TarSource, ZipSource
-from pggan.data.sources.image_file import BadImage, open_regular
+from pggan.data.sources.image_file import BadImage, ImageFile
 from pggan.data.sources.npy import array_file
 from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 
@@ -35,29 +36,31 @@ def open_source(path: Path) -> Source:
 # ---- folders
 
 
-class DiskFile(NamedTuple):
+def disk_file(path: Path, root: Path) -> ImageFile:
     """A file below the folder `root`, which has no links in its path."""
+    return ImageFile(path, partial(_open_below, path, root))
 
-    path: Path
-    root: Path
 
-    def open(self) -> BinaryIO:
-        """Its content.  Raises BadImage for what is no file of this folder."""
-        # A folder from elsewhere must not draw other files of this machine into the dataset.
-        if self.path.is_symlink():
-            if not self.path.exists():
-                raise BadImage(self.path, "a link that leads nowhere")
-            if not Path(os.path.realpath(self.path)).is_relative_to(self.root):
-                raise BadImage(self.path, "a link that leads out of the source folder")
-        return open_regular(self.path)
+def _open_below(path: Path, root: Path) -> BinaryIO:
+    # A folder from elsewhere must not draw other files of this machine into the dataset.
+    if path.is_symlink():
+        if not path.exists():
+            raise BadImage(path, "a link that leads nowhere")
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise BadImage(path, "a link that leads out of the source folder")
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+        raise BadImage(path, "not a regular file")
+    return path.open("rb")
 
-    def entry(self, name: str, label: str | None) -> Entry:
-        """The entry of this file, of which a link is another one when the file that it leads to is."""
-        try:
-            status = self.path.stat()
-        except OSError:  # a link that leads nowhere
-            status = self.path.lstat()
-        return Entry(name, f"{status.st_size}-{status.st_mtime_ns}", status.st_size, self, label=label)
+
+def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
+    """The entry of a file below `root`; a link has changed when the file that it leads to has."""
+    try:
+        status = path.stat()
+    except OSError:  # a link that leads nowhere
+        status = path.lstat()
+    stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    return Entry(name, stamp, status.st_size, disk_file(path, root), label=label)
 
 
 class FolderSource(Source):
@@ -77,29 +80,22 @@ class FolderSource(Source):
                 if is_image_name(name):
                     path = Path(folder, name)
                     inner = path.relative_to(self.path).as_posix()
-                    found.append(DiskFile(path, root).entry(inner, first_folder(inner)))
+                    found.append(disk_entry(path, root, inner, first_folder(inner)))
         return sorted(found, key=lambda entry: entry.file.path)
 
 
 # ---- pyramids
 
 
-class PyramidImage(NamedTuple):
-    """One image of the top level of a pyramid."""
-
-    pyramid: Path
-    number: int
-    path: Path
-
-    def open(self) -> BinaryIO:
-        """Its pixels, as a NumPy file."""
-        pyramid = _opened_pyramid(self.pyramid, (self.pyramid / INDEX_FILE).stat().st_mtime_ns)
-        return array_file(pyramid.read(pyramid.resolution, np.array([self.number]))[0])
-
-
 @lru_cache(maxsize=4)
 def _opened_pyramid(path: Path, changed: int) -> ImagePyramid:
     return ImagePyramid(path)
+
+
+def _open_image(path: Path, number: int) -> BinaryIO:
+    """The pixels of an image of the top level, as a NumPy file."""
+    pyramid = _opened_pyramid(path, (path / INDEX_FILE).stat().st_mtime_ns)
+    return array_file(pyramid.read(pyramid.resolution, np.array([number]))[0])
 
 
 class PyramidSource(Source):
@@ -120,7 +116,7 @@ class PyramidSource(Source):
                 f"{index:08d}",
                 f"{pyramid.fingerprint[:16]}-{index}",
                 size,
-                PyramidImage(self.path, index, self.path / f"{index:08d}"),
+                ImageFile(self.path / f"{index:08d}", partial(_open_image, self.path, index)),
                 label=None if names is None or labels is None else names[labels[index]],
             )
             for index in range(pyramid.images)

@@ -3,17 +3,15 @@
 The rule: PNG, JPEG, WebP, or a NumPy array (.npy), whatever the name says; one still picture, neither more than
 64 megapixels nor a decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the
 alpha channel is kept; 16 bits scaled to 8, and numbers from 0 to 1 to 0 … 255; CMYK and palettes to RGB; made square
-(see CROPS); then the mean of each block where the side is a multiple of the wanted resolution, else a Lanczos filter.
+by `crop`; then the mean of each block where the side is a multiple of the wanted resolution, else a Lanczos filter.
 Never enlarged.
 """
 
-import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -25,12 +23,6 @@ from pggan.data.sources.npy import MAGIC, ArrayHeader, array_header, array_pixel
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".npy": "NPY"}
-CROPS = {
-    "center": "the largest square in the middle",
-    "resize": "squashed to a square",
-    "pad": "white borders along the short sides",
-    "face": "aligned by eyes and mouth, like FFHQ",
-}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
@@ -61,15 +53,11 @@ def printable(path: Path) -> str:
     return name if name.isprintable() else ascii(name)
 
 
-class ImageFile(Protocol):
-    """Where the bytes of an image are."""
+class ImageFile(NamedTuple):
+    """An image file wherever it is: `path` names it in messages, `open` gives its bytes.  Picklable."""
 
-    @property
-    def path(self) -> Path:
-        """Its name in messages."""
-
-    def open(self) -> BinaryIO:
-        """Its bytes."""
+    path: Path
+    open: Callable[[], BinaryIO]
 
 
 class ImageHeader(NamedTuple):
@@ -85,23 +73,35 @@ class ImageHeader(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What every image becomes: [resolution, resolution, channels], made square by `crop`, a key of CROPS.
+    """What every image becomes: [resolution, resolution, channels].
 
+    crop: how it becomes square: center (the middle), resize (squashed), pad (white borders), face (as FFHQ).
     keep: the share of the square's side that stays, around its middle.
+    landmarks: a digest of the landmarks of all faces.
     """
 
     resolution: int
     channels: int
     crop: str
     keep: float = 1.0
+    landmarks: str | None = None
 
 
-def square_side(width: int, height: int, crop: str, keep: float = 1.0) -> int:
-    """How large a resolution an image of this size can serve without being enlarged, unless cropped to a face."""
+def usable_side(width: int, height: int, crop: str, keep: float, face: Landmarks | None) -> int:
+    """How large a resolution an image of this size can serve without being enlarged."""
+    if crop == "face":
+        return 0 if face is None else int(face_side(face))
     return int((max(width, height) if crop == "pad" else min(width, height)) * keep)
 
 
-def read_header(file: Path | ImageFile) -> ImageHeader:
+def too_small(resolution: int, crop: str, face: Landmarks | None) -> str:
+    """Why an image is refused whose usable side is below `resolution`."""
+    if crop == "face" and face is None:
+        return "no landmarks in the landmarks file"
+    return f"{'a face ' if crop == 'face' else ''}smaller than {resolution}x{resolution}"
+
+
+def read_header(file: ImageFile) -> ImageHeader:
     """The header of an image file; its pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
         if isinstance(image, ArrayHeader):
@@ -114,7 +114,7 @@ def read_header(file: Path | ImageFile) -> ImageHeader:
         format_name = "JPEG" if image.format == "MPO" else str(image.format)
         long_side, short_side = max(width, height), min(width, height)
         notes = {
-            f"a {format_name} behind another extension": EXTENSIONS.get(_path(file).suffix.lower(), format_name)
+            f"a {format_name} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), format_name)
             != format_name,
             "16 bits, scaled to 8": image.mode.startswith("I")
             or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
@@ -128,45 +128,35 @@ def read_header(file: Path | ImageFile) -> ImageHeader:
     return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
 
 
-def load_image(file: Path | ImageFile, target: Target, landmarks: Landmarks | None = None) -> Images:
-    """The image in a file as [R, R, C], by the rule of this module.  Raises BadImage.
-
-    `landmarks`: of the face, in pixels of the upright image; for crop=face.
-    """
-    path = _path(file)
+def load_image(file: ImageFile, target: Target, face: Landmarks | None = None) -> Images:
+    """The image in a file as [R, R, C], by the rule of this module; crop=face needs a `face`.  Raises BadImage."""
     with _opened(file) as image:
         pixels = array_pixels(image) if isinstance(image, ArrayHeader) else _decoded(image, target.channels)
         if pixels.shape[2] != target.channels:
             pixels = _converted(to_pil(pixels), target.channels)
-    if target.crop == "face":
-        return _aligned(path, pixels, target.resolution, landmarks)
-    if square_side(pixels.shape[1], pixels.shape[0], target.crop, target.keep) < target.resolution:
-        raise BadImage(path, f"smaller than {target.resolution}x{target.resolution}")
+    height, width, _ = pixels.shape
+    resolution = target.resolution
+    if usable_side(width, height, target.crop, target.keep, face) < resolution:
+        raise BadImage(file.path, too_small(resolution, target.crop, face))
+    if target.crop == "face" and face is not None:
+        try:
+            return align_face(pixels, face, resolution)
+        except ValueError as error:
+            raise BadImage(file.path, str(error)) from error
     square = _make_square(pixels, target.crop)
-    return resample(_middle(square, *(int(side * target.keep) for side in square.shape[:2])), target.resolution)
-
-
-def _aligned(path: Path, pixels: Images, resolution: int, landmarks: Landmarks | None) -> Images:
-    if landmarks is None:
-        raise BadImage(path, "no landmarks in the landmarks file")
-    if face_side(landmarks) < resolution:
-        raise BadImage(path, f"a face smaller than {resolution}x{resolution}")
-    try:
-        return align_face(pixels, landmarks, resolution)
-    except ValueError as error:
-        raise BadImage(path, str(error)) from error
-
-
-def _path(file: Path | ImageFile) -> Path:
-    return file if isinstance(file, Path) else file.path
+    square = _middle(square, *(int(side * target.keep) for side in square.shape[:2]))
+    if square.shape[0] % resolution or square.shape[1] % resolution:
+        image = to_pil(np.ascontiguousarray(square))
+        return to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS))
+    return block_mean(square, resolution)
 
 
 @contextmanager
-def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
+def _opened(file: ImageFile) -> Iterator[Image.Image | ArrayHeader]:
     """The image of a file; whatever is wrong with it, here or inside the `with` block, becomes a BadImage."""
-    path, start = _path(file), b""
+    path, start = file.path, b""
     try:
-        with open_regular(file) if isinstance(file, Path) else file.open() as content, warnings.catch_warnings():
+        with file.open() as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images (our own limit is below) and of odd EXIF data
             size = content.seek(0, 2)
             content.seek(0)
@@ -195,21 +185,13 @@ def _opened(file: Path | ImageFile) -> Iterator[Image.Image | ArrayHeader]:
         raise BadImage(path, f"damaged: {error}") from error
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """A file of the disk, opened; raises BadImage for anything but a regular file."""
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
-        raise BadImage(path, "not a regular file")
-    return path.open("rb")
-
-
 def _check_header(path: Path, image: Image.Image, size: int) -> None:
     pixels = image.width * image.height
     if pixels > PIXEL_LIMIT:
         raise BadImage(path, f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
     if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
         raise BadImage(path, f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-    # A JPEG with a depth map or a second view behind it (MPO, as telephones write) is no animation: the first
-    # frame is the photo.
+    # A JPEG with a second view behind it (MPO, of telephones) is no animation: its first frame is the photo.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadImage(path, "animated")
 
@@ -219,25 +201,18 @@ def _check_header(path: Path, image: Image.Image, size: int) -> None:
 
 def _decoded(image: Image.Image, channels: int) -> Images:
     """The upright pixels of an opened file as [H, W, C]."""
-    if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):
-        pixels = _strict_jpeg(image)
-        if pixels is not None:
-            if image.getexif().get(ORIENTATION_TAG, 1) == 1 and pixels.shape[2] == channels:
-                return pixels
-            exif = image.info.get("exif")
-            image = to_pil(pixels)
-            image.info = {"exif": exif} if exif else {}
-    return _converted(image, channels)
-
-
-def _strict_jpeg(image: Image.Image) -> Images | None:
-    """The pixels of a JPEG, the same as Pillow's, except that damage raises ValueError instead of turning grey."""
     content: BinaryIO = image.fp  # type: ignore[attr-defined]
-    if content.seek(0, 2) > STRICT_BYTES:
-        return None
-    content.seek(0)
-    pixels: Images = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
-    return pixels
+    jpeg = image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB")
+    if jpeg and content.seek(0, 2) <= STRICT_BYTES:
+        content.seek(0)
+        # The same pixels as Pillow's, except that damage raises ValueError instead of turning grey.
+        pixels: Images = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
+        if image.getexif().get(ORIENTATION_TAG, 1) == 1 and pixels.shape[2] == channels:
+            return pixels
+        exif = image.info.get("exif")
+        image = to_pil(pixels)
+        image.info = {"exif": exif} if exif else {}
+    return _converted(image, channels)
 
 
 def _converted(image: Image.Image, channels: int) -> Images:
@@ -257,10 +232,9 @@ def _make_square(pixels: Images, crop: str) -> Images:
     height, width, channels = pixels.shape
     if crop == "resize" or height == width:
         return pixels
-    side = square_side(width, height, crop)
     if crop == "center":
-        return _middle(pixels, side, side)
-    square = np.full((side, side, channels), 255, np.uint8)
+        return _middle(pixels, min(height, width), min(height, width))
+    square = np.full((max(height, width), max(height, width), channels), 255, np.uint8)
     _middle(square, height, width)[:] = pixels
     return square
 
@@ -269,24 +243,3 @@ def _middle(pixels: Images, height: int, width: int) -> Images:
     """The middle of an image; where as many pixels can't be left out on both sides, one fewer at the top or left."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
-
-
-def resample(pixels: Images, resolution: int) -> Images:
-    """[H, W, C], of any size, to [r, r, C]: the mean of each block where sides are multiples, else Lanczos."""
-    height, width, _ = pixels.shape
-    if height % resolution or width % resolution:
-        return to_pixels(
-            to_pil(np.ascontiguousarray(pixels)).resize((resolution, resolution), Image.Resampling.LANCZOS)
-        )
-    return block_mean(pixels, resolution)
-
-
-class Loaded(NamedTuple):
-    """An image file whose bytes are in memory."""
-
-    path: Path
-    content: bytes
-
-    def open(self) -> BinaryIO:
-        """Its bytes."""
-        return BytesIO(self.content)

@@ -10,11 +10,14 @@ from pggan.core.errors import UserError
 from pggan.data.sources.source import Entry
 
 
-def class_of_each(labels: bool | str, source: str, entries: Sequence[Entry]) -> dict[str, str]:
-    """The class of every entry, by its name.  Raises UserError when an image has none.
+def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
+    """The names of all classes, and the number of the class of every entry, by its name; None and {} without labels.
 
-    labels: True (what the source itself says), or the path of a JSON or CSV file; source: its name in messages.
+    labels: whether to take what the source itself says, or the path of a JSON or CSV file; source: its name in
+    messages.  Raises UserError when an image has no class.
     """
+    if labels is False:
+        return None, {}
     listed = None if labels is True else read_labels(Path(str(labels)))
     found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
     classes = {name: label for name, label in found.items() if label is not None}
@@ -29,7 +32,9 @@ def class_of_each(labels: bool | str, source: str, entries: Sequence[Entry]) -> 
             f"labels={labels} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
             "Names are paths below the source, with slashes.",
         )
-    return classes
+    names = class_names(list(classes.values()))
+    numbers = {name: number for number, name in enumerate(names)}
+    return names, {name: numbers[of_image] for name, of_image in classes.items()}
 
 
 def read_labels(path: Path) -> dict[str, str]:

@@ -58,13 +58,11 @@ def array_pixels(header: ArrayHeader) -> Images:
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Height, width and channels of an array of this shape."""
-    image = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
-    if len(image) == 2:
-        return image[0], image[1], 1
-    if len(image) == 3 and image[2] in (1, 3, 4):
-        return image[0], image[1], image[2]
-    if len(image) == 3 and image[0] in (1, 3, 4):
-        return image[1], image[2], image[0]
+    match shape[1:] if len(shape) == 4 and shape[0] == 1 else shape:
+        case (height, width):
+            return height, width, 1
+        case (height, width, 1 | 3 | 4 as channels) | (1 | 3 | 4 as channels, height, width):
+            return height, width, channels
     raise ValueError(f"an array of shape {shape} is no image")
 
 

@@ -53,9 +53,8 @@ class Source(ABC):
 def is_image_name(name: str) -> bool:
     """Whether a file of this name is meant to be an image."""
     path = PurePosixPath(name)
-    return path.suffix.lower() in (*EXTENSIONS, *UNREADABLE_EXTENSIONS) and not any(
-        part.startswith(".") and part != ".." for part in path.parts
-    )
+    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE_EXTENSIONS)
 
 
 def first_folder(name: str) -> str | None:

@@ -1,9 +1,8 @@
 """Known data sets through torchvision, whose own code downloads and reads them; imported only when one is asked for."""
 
 import sys
-from collections.abc import Sequence
 from contextlib import chdir
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.sources.folders import DiskFile
+from pggan.data.sources.folders import disk_entry, disk_file
+from pggan.data.sources.image_file import ImageFile
 from pggan.data.sources.npy import array_file
 from pggan.data.sources.source import Entry, Source
 
@@ -76,9 +76,9 @@ _declared: list[Any] = []  # declarations last as long as their library object
 
 
 @lru_cache(maxsize=2)  # once per process
-def _opened(name: str, root: Path, split: str, download: bool) -> Any:
+def _opened(name: str, wanted: NamedSet) -> Any:
+    root, split, download = wanted
     datasets = load_torchvision()
-    train = split == "train"
     if name == "celeba":
         return datasets.CelebA(root, split, target_type="identity", download=download)
     if name == "lfw":  # no longer downloadable
@@ -88,92 +88,77 @@ def _opened(name: str, root: Path, split: str, download: bool) -> Any:
         with TemporaryDirectory() as empty, chdir(empty):
             return datasets.LSUN(root, split.split(",") if "_" in split else split)
     kind = {"cifar10": datasets.CIFAR10, "mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
-    return kind(root, train=train, download=download)
+    return kind(root, train=split == "train", download=download)
 
 
-def open_named(name: str, wanted: NamedSet) -> "NamedSource":
-    """A known set, downloaded first where that is needed and possible.  Raises UserError."""
-    if name == "lsun" and find_spec("lmdb") is None:
-        raise UserError("LSUN needs a package that is not installed: lmdb.", INSTALL)
-    root = wanted.root.absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        dataset = _opened(name, root, wanted.split, wanted.download)
-    except UserError:
-        raise
-    except Exception as error:  # no network, wrong checksums, an unknown split: torchvision's own messages
-        raise UserError(
-            f"{name} can't be opened in {wanted.root}: {error}", "See the torchvision page of this data set."
-        ) from error
-    return NamedSource(name, wanted._replace(root=root), dataset)
+def _open_array(name: str, wanted: NamedSet, number: int) -> BinaryIO:
+    """The pixels of image `number`, as a NumPy file."""
+    return array_file(np.asarray(_opened(name, wanted).data[number]))
 
 
-class NamedImage(NamedTuple):
-    """One image of a known set that is not a file of its own."""
-
-    name: str
-    wanted: NamedSet
-    number: int
-    path: Path
-
-    def open(self) -> BinaryIO:
-        """Its content: the stored file, or its pixels as a NumPy file."""
-        dataset = _opened(self.name, self.wanted.root, self.wanted.split, False)
-        if self.name == "lsun":
-            number = self.number
-            for database in dataset.dbs:
-                if number < len(database):
-                    with database.env.begin() as transaction:
-                        return BytesIO(transaction.get(database.keys[number]))
-                number -= len(database)
-        return array_file(np.asarray(dataset.data[self.number]))
+def _open_lsun(wanted: NamedSet, part: int, number: int) -> BinaryIO:
+    """Image `number` of a category of LSUN, as it is stored."""
+    database = _opened("lsun", wanted).dbs[part]
+    with database.env.begin() as transaction:
+        return BytesIO(transaction.get(database.keys[number]))
 
 
 class NamedSource(Source):
     """The images of a known set, in its order."""
 
-    def __init__(self, name: str, wanted: NamedSet, dataset: Any) -> None:
+    def __init__(self, name: str, wanted: NamedSet) -> None:
+        """The set is downloaded first where that is needed and possible.  Raises UserError."""
+        if name == "lsun" and find_spec("lmdb") is None:
+            raise UserError("LSUN needs a package that is not installed: lmdb.", INSTALL)
+        here = wanted._replace(root=wanted.root.absolute())
+        here.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self._dataset = _opened(name, here)
+        except UserError:
+            raise
+        except Exception as error:  # no network, wrong checksums, an unknown split: torchvision's own messages
+            raise UserError(
+                f"{name} can't be opened in {wanted.root}: {error}", "See the torchvision page of this data set."
+            ) from error
         self._name = name
-        self._wanted = wanted
-        self._dataset = dataset
+        self._wanted = here._replace(download=False)  # it is there now
         self.description = {"kind": "torchvision", "name": name, "split": wanted.split}
 
     def entries(self) -> list[Entry]:
         """All images, in the order of the set."""
-        if self._name in ("celeba", "lfw"):
-            root = self._wanted.root
-            return [
-                DiskFile(path, root).entry(path.relative_to(root).as_posix(), label)
-                if path.exists()
-                else Entry(
-                    path.relative_to(root).as_posix(), "missing", 0, DiskFile(path, root), "listed, but missing", label
-                )
-                for path, label in zip(*self._files(), strict=True)
+        name, wanted, dataset = self._name, self._wanted, self._dataset
+        if name == "lfw":
+            return [self._file_entry(path, path.parent.name) for path in map(Path, dataset.data)]
+        if name == "celeba":
+            folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
+            people = zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True)
+            return [self._file_entry(folder / file, str(person)) for file, person in people]
+        if name == "lsun":
+            size = 0
+            images = [
+                (label, partial(_open_lsun, wanted, part, number))
+                for part, (label, database) in enumerate(zip(dataset.classes, dataset.dbs, strict=True))
+                for number in range(len(database))
             ]
-        labels = self._labels()
+        else:
+            size = int(np.prod(dataset.data.shape[1:]))
+            images = [
+                (dataset.classes[int(target)], partial(_open_array, name, wanted, number))
+                for number, target in enumerate(dataset.targets)
+            ]
         return [
             Entry(
                 f"{index:08d}",
-                f"{self._name}-{self._wanted.split}-{len(labels)}-{index}",
-                0 if self._name == "lsun" else int(np.prod(self._dataset.data[index].shape)),
-                NamedImage(self._name, self._wanted, index, Path(self._name, f"{index:08d}")),
+                f"{name}-{wanted.split}-{len(images)}-{index}",
+                size,
+                ImageFile(Path(name, f"{index:08d}"), content),
                 label=label,
             )
-            for index, label in enumerate(labels)
+            for index, (label, content) in enumerate(images)
         ]
 
-    def _files(self) -> tuple[list[Path], list[str]]:
-        """The paths of a set whose images are files, and the label of each."""
-        if self._name == "lfw":
-            paths = [Path(path) for path in self._dataset.data]
-            return paths, [path.parent.name for path in paths]
-        folder = Path(self._dataset.root, self._dataset.base_folder, "img_align_celeba")
-        identities = self._dataset.identity[:, 0].tolist()
-        return [folder / name for name in self._dataset.filename], [str(identity) for identity in identities]
-
-    def _labels(self) -> Sequence[str]:
-        """The label of every image, for a set whose images are not files."""
-        dataset = self._dataset
-        if self._name == "lsun":
-            return [name for name, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
-        return [dataset.classes[int(target)] for target in dataset.targets]
+    def _file_entry(self, path: Path, label: str) -> Entry:
+        root, name = self._wanted.root, path.relative_to(self._wanted.root).as_posix()
+        if path.exists():
+            return disk_entry(path, root, name, label)
+        return Entry(name, "missing", 0, disk_file(path, root), "listed, but missing", label)

@@ -4,7 +4,8 @@ N images asked for, R resolution, C channels.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +28,6 @@ class Request(NamedTuple):
     resolution: int
     indices: NDArray[np.int64]
 
-    def same(self, other: "Request") -> bool:
-        """Whether `other` asks for the same images."""
-        return self.resolution == other.resolution and np.array_equal(self.indices, other.indices)
-
 
 class Transfer(NamedTuple):
     """One end of a copy of images to the device, and the event after which the copy is complete, on a GPU."""
@@ -48,13 +45,6 @@ def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
     return CPU_BUDGET_BYTES
 
 
-def on_this_device(device: torch.device) -> dict[str, Any]:
-    """The arguments of a thread pool that make its threads use this thread's CUDA device, not the first one."""
-    if device.type != "cuda":
-        return {}
-    return {"initializer": torch.cuda.set_device, "initargs": (torch.cuda.current_device(),)}
-
-
 class Loader:
     """Images of a pyramid as uint8 [N, R, R, C] on `device`.  What it gives depends on the request alone."""
 
@@ -63,20 +53,21 @@ class Loader:
         self.pyramid = pyramid
         self.device = device
         self.budget = budget
-        self._bytes = {resolution: pyramid.level_bytes(resolution) for resolution in pyramid.resolutions}
         self._resident: tuple[int, Tensor] | None = None
-        # Threads end with this object, or with the process.
-        self._ahead_reader = ThreadPoolExecutor(1, "read-ahead", **on_this_device(device))
+        # Threads end with this object, or with the process.  The one that copies uses this thread's CUDA device.
+        on_gpu = device.type == "cuda"
+        use_device = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
+        self._ahead_reader = ThreadPoolExecutor(1, "read-ahead", use_device)
         self._readers = ThreadPoolExecutor(READERS, "read")
         self._ahead: tuple[Request, Future[Transfer]] | None = None
         # Two in turn, kept because new memory costs more than reading into it: one is read into while the images of the
         # other are turned into floats.
         self._buffers: list[Transfer] = []
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
         """Whether a level is kept on the device."""
-        return self._bytes[resolution] <= self.budget
+        return self.pyramid.level_bytes(resolution) <= self.budget
 
     def get(self, request: Request) -> Tensor:
         """The images asked for.  On a CPU their memory is used again by the next call but one."""
@@ -85,7 +76,8 @@ class Loader:
             return level.index_select(0, torch.from_numpy(request.indices).to(self.device, non_blocking=True))
         self._resident = None  # of a level left behind
         ahead, self._ahead = self._ahead, None
-        if ahead is None or not ahead[0].same(request):
+        same_level = ahead is not None and ahead[0].resolution == request.resolution
+        if ahead is None or not same_level or not np.array_equal(ahead[0].indices, request.indices):
             ahead = request, self._ahead_reader.submit(self._load, request)  # after what is being read for nothing
         loaded = ahead[1].result()
         if loaded.done is not None:

@@ -25,8 +25,7 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
     """The pyramid to train on up to `resolution`, with at least `batch` images.
 
     Images that are not prepared yet are prepared, and avatars drawn, once, into the cache.
-    Raises UserError when the path is wrong, when its images are too small or too few, or changed since they were
-    prepared.
+    Raises UserError when the path is wrong, and for images that are too small, too few, or damaged since.
     """
     if config.path is None:
         pyramid = _avatars(config, resolution)
@@ -73,7 +72,7 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
         if files:
             print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
         before = sorted(path for path in Path(config.cache).glob("*") if path.name.startswith(f"{name}-"))
-        options = {"channels": config.channels, "crop": config.crop.value, "labels": config.labels}
+        options = {"channels": config.channels, "crop": config.crop, "labels": config.labels}
         _prepare(source, cached, before, max_resolution=resolution, **options)
     return ImagePyramid(cached)
 

@@ -9,6 +9,7 @@ N images, R resolution, C channels.
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from pggan.data.format.levels import Images
 Floats = NDArray[np.float32]
 
 PIECE = 2**15  # numbers that stay in the cache: 32 KiB of bytes, 128 KiB of floats
-PIECES_PER_TASK = 8
+LEAST_PIECES_PER_THREAD = 4
 HALF_RANGE, ONE = np.float32(127.5), np.float32(1)
 
 
@@ -55,47 +56,40 @@ class FloatMaker:
             return to_float(images if flip is None else mirrored(images, flip))
         if self._floats.shape != images.shape:
             self._floats = torch.empty(images.shape)
-        stored, floats = images.numpy(), self._floats.numpy()
-        tasks = list(_tasks(stored, floats, [False] * len(stored) if flip is None else flip.tolist()))
-        if self._threads == 1 or len(tasks) == 1:
-            for task in tasks:
-                _convert(*task)
+        flips = [False] * len(images) if flip is None else flip.tolist()
+        pieces = _pieces(images.shape)
+        # The threads share one iterator, so each takes the next piece when it is done with one.
+        convert = partial(_convert, iter(pieces), images.numpy(), self._floats.numpy(), flips)
+        threads = min(self._threads, len(pieces) // LEAST_PIECES_PER_THREAD)
+        if threads > 1:
+            for done in [self._pool.submit(convert) for _ in range(threads)]:
+                done.result()
         else:
-            list(self._pool.map(_convert, *zip(*tasks, strict=True)))
+            convert()
         return self._floats.permute(0, 3, 1, 2)
 
 
-def _tasks(images: Images, floats: Floats, flip: list[bool]) -> Iterator[tuple[Images, Floats, list[bool], int]]:
-    """Parts for one thread each: whole images where several make a piece, else rows of one; and the rows of a piece."""
-    per_image = images[0].size
-    rows = max(1, PIECE * images.shape[1] // per_image)
-    if per_image <= PIECE:
-        some = PIECES_PER_TASK * PIECE // per_image
-        for first in range(0, len(images), some):
-            part = slice(first, first + some)
-            yield images[part], floats[part], flip[part], rows
-        return
-    band = PIECES_PER_TASK * rows
-    for number in range(len(images)):
-        image = slice(number, number + 1)
-        for first in range(0, images.shape[1], band):
-            part = slice(first, first + band)
-            yield images[image, part], floats[image, part], flip[image], rows
+def _pieces(shape: tuple[int, ...]) -> list[tuple[slice, slice]]:
+    """The images and rows of each piece of a batch [N, R, R, C]: several whole images, or rows of one."""
+    count, side, _, channels = shape
+    images, rows = max(1, PIECE // (side * side * channels)), min(side, max(1, PIECE // (side * channels)))
+    return [
+        (slice(first, first + images), slice(top, top + rows))
+        for first in range(0, count, images)
+        for top in range(0, side, rows)
+    ]
 
 
-def _convert(images: Images, floats: Floats, flip: list[bool], rows: int) -> None:
-    """Turn `rows` rows of as many images as make a piece into floats, and then the next."""
-    at_once = max(1, rows // images.shape[1])
-    for first in range(0, len(images), at_once):
-        some = slice(first, first + at_once)
-        for top in range(0, images.shape[1], rows):
-            piece, out = images[some, top : top + rows], floats[some, top : top + rows]
-            if any(flip[some]):
-                piece = _flipped(piece, flip[some])
-            # As PyTorch rounds it: dividing, then subtracting.
-            np.copyto(out, piece)
-            np.divide(out, HALF_RANGE, out=out)
-            np.subtract(out, ONE, out=out)
+def _convert(pieces: Iterator[tuple[slice, slice]], stored: Images, floats: Floats, flips: list[bool]) -> None:
+    """Turn one piece after the other into floats, until other threads and this one have taken them all."""
+    for images, rows in pieces:
+        piece, out = stored[images, rows], floats[images, rows]
+        if any(flips[images]):
+            piece = _flipped(piece, flips[images])
+        # As PyTorch rounds it: dividing, then subtracting.
+        np.copyto(out, piece)
+        np.divide(out, HALF_RANGE, out=out)
+        np.subtract(out, ONE, out=out)
 
 
 def _flipped(images: Images, flip: list[bool]) -> Images:

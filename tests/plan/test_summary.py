@@ -1,6 +1,6 @@
-"""Watts of devices."""
+"""The figures of a plan: watts of devices."""
 
-from pggan.plan.power import watts_of
+from pggan.plan.summary import watts_of
 
 
 def test_a_device_draws_what_its_data_sheet_says():

@@ -9,7 +9,7 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, RankInfo
-from pggan.plan.overhead import checkpoint_count, shortened, start_seconds
+from pggan.plan.run_time import checkpoint_count, shortened, start_seconds
 
 
 def group_of(local):
@@ -29,6 +29,7 @@ def test_the_start_is_that_of_the_run_with_one_small_update(local, devices, make
     assert (short.elastic, short.loss, short.monitor) == (True, config.loss, config.monitor)
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_start_is_reported_with_its_message(make_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "faces", images=3)
     with pytest.raises(UserError) as refused:
