@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := outputs/demo
 
+# Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint quick check
 

@@ -42,6 +42,7 @@ def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsy
     assert shown["versions"]["torch"] == torch.__version__
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_cost")
 def test_bench_shows_a_table(capsys):
     assert main(["bench", *SMALL, "stages=4"]) == 0

@@ -73,6 +73,7 @@ def test_in_float64_the_trainers_step_does_exactly_what_the_reference_does(loss,
             torch.testing.assert_close(parameter, weights[name], atol=1e-8, rtol=0, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "resolution"), [(torch.float64, 4), (torch.float64, 16), (torch.float32, 4), (torch.float32, 64)]
 )

@@ -34,6 +34,7 @@ def test_one_rank_is_measured_in_place(capsys):
     assert sum(row["milliseconds"].values()) > 0
 
 
+@pytest.mark.slow
 def test_two_ranks_are_compared_with_one_and_leave_a_trace(tmp_path):
     arguments = ["devices=cpu", f"trace={tmp_path / 'traces'}", f"out={tmp_path / 'out.json'}", *TINY]
     assert values_of(in_processes(2, main, ["bench", "scaling", "processes=[1,2]", *arguments])) == [0, 0]

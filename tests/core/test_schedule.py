@@ -396,6 +396,7 @@ def test_learning_rates_fall_towards_the_end_that_is_given():
     assert make(lr_decay_images=50, total_images=1000).at(975).learning_rate_g == pytest.approx(0.0005)
 
 
+@pytest.mark.slow
 @FIXED
 @given(schedules(), st.integers(0, 9000))
 def test_learning_rates_never_leave_the_range_from_0_to_their_table(schedule, images):

@@ -56,6 +56,7 @@ def steps():
         images += phase.batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0, 10_000, 10**9])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):

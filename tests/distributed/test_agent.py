@@ -18,6 +18,8 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USE
 from pggan.distributed import agent as module
 from pggan.distributed.agent import Agent, launch
 
+pytestmark = pytest.mark.slow  # starts processes
+
 RANK_PROGRAM = """#!{python} -IS
 import os, signal, sys, time
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -73,7 +75,6 @@ def test_a_rank_gets_its_task_its_parent_and_its_threads_and_the_environment_is_
     assert dict(os.environ) == before
 
 
-@pytest.mark.slow
 @pytest.mark.fault(15)
 def test_all_ranks_restart_when_one_is_killed_and_the_lost_one_is_named(launched):
     ended = launched(
@@ -95,7 +96,6 @@ time.sleep(60 if restart < 2 else 0)
     )
 
 
-@pytest.mark.slow
 @pytest.mark.fault(15)
 def test_a_rank_that_does_not_react_is_killed_when_another_is_lost(launched, tmp_path):
     ended = launched(
@@ -115,14 +115,12 @@ if restart == 0 and rank == 1:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-@pytest.mark.slow
 def test_ranks_that_only_lost_the_others_restart_without_a_name(launched):
     """As when a whole machine has gone: the agents there can't tell."""
     ended = launched(f"sys.exit(0 if restart else {EXIT_LEFT})")
     assert (ended.code, ended.said) == (0, ["All ranks restart from the last checkpoint (3 restarts left)."])
 
 
-@pytest.mark.slow
 @pytest.mark.fault(15)
 def test_without_restarts_left_the_command_ends_with_code_1(launched):
     ended = launched("sys.exit(9)", restarts=1)

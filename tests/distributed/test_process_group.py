@@ -18,6 +18,8 @@ from pggan.distributed.process_group import (
 from pggan.run.metrics import MetricAccumulator
 from tests.processes import in_processes, values_of
 
+pytestmark = pytest.mark.slow  # starts processes
+
 CPU = torch.device("cpu")
 
 

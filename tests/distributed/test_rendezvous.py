@@ -14,6 +14,8 @@ from pggan.distributed import connect, rendezvous
 from pggan.distributed.rendezvous import open_rendezvous, rendezvous_failed
 from tests.processes import free_ports
 
+pytestmark = pytest.mark.slow  # starts processes
+
 
 def config_for(endpoint: str, **keys) -> DistributedConfig:
     return DistributedConfig(nnodes=2, rdzv_endpoint=endpoint, local_addr="127.0.0.1", **keys)
@@ -91,7 +93,6 @@ def test_two_machines_join_and_one_of_them_is_the_host():
     assert {size for _, size, _ in found.values()} == {2}
 
 
-@pytest.mark.slow
 def test_a_run_on_one_machine_needs_no_address_and_meets_no_other_run():
     config = replace(config_for("x:1", rdzv_timeout_seconds=10), nnodes=1, rdzv_endpoint=None, local_addr=None)
     first, second = open_rendezvous(config), open_rendezvous(config)

@@ -116,6 +116,7 @@ def of_two():
     return values_of(in_processes(2, seen_by_two))
 
 
+@pytest.mark.slow
 def test_each_rank_takes_in_the_gradient_of_the_mean_over_its_own_images(of_two):
     """What a rank has is its share of the mean over the batch, 1/2 of that; half precision has scaled it besides."""
     for found in of_two:
@@ -125,6 +126,7 @@ def test_each_rank_takes_in_the_gradient_of_the_mean_over_its_own_images(of_two)
         assert taken == pytest.approx(2 * own / FIRST_SCALE, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_norm_of_each_rank_is_limited_to_that_of_the_mean_over_the_root_of_their_number(of_two):
     for found in of_two:
         own, taken = found["norms"]["clipped"]
@@ -132,6 +134,7 @@ def test_the_norm_of_each_rank_is_limited_to_that_of_the_mean_over_the_root_of_t
         assert taken == pytest.approx(CLIP / 2**0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_phase_that_begins_after_a_resume_begins_as_without_one(of_two):
     """What waits belongs to other levels then."""
     for found in of_two:
@@ -139,6 +142,7 @@ def test_a_phase_that_begins_after_a_resume_begins_as_without_one(of_two):
         assert straight == resumed
 
 
+@pytest.mark.slow
 def test_a_phase_goes_on_with_what_waits_after_a_resume_and_after_rolling_back_into_it(of_two):
     for found in of_two:
         straight, resumed, rolled_back = found["first"]

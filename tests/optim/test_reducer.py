@@ -23,6 +23,8 @@ from pggan.training.build import build_reducer, build_trainer, sends_sparse_upda
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
+pytestmark = pytest.mark.slow  # starts processes
+
 CPU = torch.device("cpu")
 REDUCERS = {
     "fp32": {"name": "fp32"},

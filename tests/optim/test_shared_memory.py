@@ -15,6 +15,8 @@ from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
 
+pytestmark = pytest.mark.slow  # starts processes
+
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 

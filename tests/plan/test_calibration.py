@@ -70,12 +70,14 @@ def test_every_update_is_waited_for_and_lazy_penalties_count_as_often_as_they_co
     assert not due
 
 
+@pytest.mark.slow
 def test_a_first_phase_that_does_not_fit_into_the_memory_is_refused(small, monkeypatch):
     monkeypatch.setattr(calibration, "free_memory", lambda *_: 1000)
     with pytest.raises(UserError, match="does not fit into free memory"):
         small.timings(lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_later_phase_that_does_not_fit_is_extrapolated(small, monkeypatch):
     small_costs = [replace(small.costs[0], peak_bytes=10), *small.costs[1:]]
     monkeypatch.setattr(small, "costs", small_costs)

@@ -147,6 +147,7 @@ def planned_on_this_rank(arguments, costs):
     return printed.getvalue(), optimizers
 
 
+@pytest.mark.slow
 def test_a_run_of_two_ranks_is_measured_as_two_ranks_make_it(tiny, costs):
     """With compression, whose messages fit together only if all ranks are at the same image count."""
     given = ["devices=cpu:2", "loss=wgan_gp", "calibrate=true", "steps=1", "watts=10", "gradients=dgc", "json=true"]

@@ -41,6 +41,7 @@ def test_the_space_predicted_is_what_it_turns_out_to_be(tiny_config, tmp_path, o
     assert found.files >= sum(path.is_file() for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.slow
 def test_ranks_with_moments_of_their_own_are_counted(tiny_config, tmp_path):
     """With dgc every rank's moments are in the checkpoint, and they are most of it."""
     short = ["schedule.final_resolution=4", "schedule.total_images=32", "checkpoint.every_images=16"]

@@ -190,6 +190,7 @@ def agreed():
     return found
 
 
+@pytest.mark.slow
 def test_ranks_agree_about_captures_through_the_trainer_that_all_commands_build():
     one, other = values_of(in_processes(2, agreed))
     assert not one[0]

@@ -173,6 +173,7 @@ def test_operations_are_those_of_the_layers(resolution, billions):
     assert papers_count(resolution, False).flops.mean(1) / (LARGE * 1e9) == pytest.approx(billions, rel=0.03)
 
 
+@pytest.mark.slow
 def test_fake_steps_leave_real_ones_alone():
     fake(SMALL).peak_bytes(phase(fading=False), WGAN_GP, ComputeOptions())
     state = new_state(SMALL, ADAM, 0, CPU)

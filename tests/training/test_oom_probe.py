@@ -85,6 +85,7 @@ def test_all_ranks_take_smaller_micro_batches_when_one_runs_out_of_memory():
     assert memory.tried == [8, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_out_of_memory_is_answered_once_by_smaller_micro_batches_with_the_same_result(monkeypatch):
     plain, _ = short_run(**IN_THE_FADE)
