@@ -39,7 +39,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
 from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
-from pggan.networks.networks import cached_weights, frozen
+from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.compression import Compressor, layout, mean_of, share_to_send
 from pggan.optim.ema import ema_decay, update_ema
@@ -202,18 +202,15 @@ class Training:
         parts = micro_batches(inputs, self.architecture.stddev_group)
         found = []
         for part in parts:
-            with torch.no_grad(), cached_weights(state.g.network, spec.options):
+            with torch.no_grad(), use_options(state.g.network, spec.options):
                 fakes = make_fakes(state, spec, part.latents_d, part.reals.labels, alpha)
-            with cached_weights(state.d.network, spec.options):
+            with use_options(state.d.network, spec.options):
                 found.append(gradient_of(state.d, d_forward(state, spec, part.reals, fakes, alpha, mix=part.mix)))
         self.update("D", state.d, found, phase, phase.learning_rate_d)
         found = []
         for part in parts:
-            with (
-                cached_weights(state.g.network, spec.options),
-                cached_weights(state.d.network, spec.options),
-                frozen(state.d.network),
-            ):
+            d_options = use_options(state.d.network, spec.options, frozen=True)
+            with use_options(state.g.network, spec.options), d_options:
                 fakes = make_fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)
                 found.append(gradient_of(state.g, g_forward(state, spec, part.reals, fakes, alpha)))
         self.update("G", state.g, found, phase, phase.learning_rate_g)

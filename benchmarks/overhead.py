@@ -32,7 +32,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.optim.reducer import AllReduceFp32
-from pggan.run.metrics import MetricAccumulator
+from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 

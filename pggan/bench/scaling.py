@@ -84,9 +84,9 @@ class TimedReducer(GradientReducer):
     def accumulate(self, trainable: Trainable, loss: torch.Tensor, batch: int) -> None:
         self.inner.accumulate(trainable, loss, batch)
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         with record_function("begin all-reduce"):
-            wait = self.inner.all_reduce(trainable, batch)
+            wait = self.inner.start_all_reduce(trainable, batch)
 
         def timed_wait() -> torch.Tensor:
             synchronize(self.group.device)

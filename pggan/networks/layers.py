@@ -36,7 +36,7 @@ def minibatch_stddev(features: Tensor, group: int, parts: int = 1) -> Tensor:
 
 @dataclass
 class LayerContext:
-    """How a layer computes: set by `cached_weights` at every pass, for which a module's own attributes are too slow."""
+    """How a layer computes: set by `use_options` at every pass, for which a module's own attributes are too slow."""
 
     options: ComputeOptions = DEFAULT_OPTIONS
     cache: dict[tuple[float, Method | None], tuple[Tensor, ...]] | None = None  # what `weights_for` gave for these
@@ -75,7 +75,7 @@ class Equalized(nn.Module):
         return (self.weight if scale == 1 else self.weight * scale), self.bias
 
     def weights_for(self, scale: float, method: Method | None = None) -> tuple[Tensor, ...]:
-        """What `prepare` gives, in this layer's precision; prepared once inside `cached_weights`."""
+        """What `prepare` gives, in this layer's precision; prepared once inside `use_options`."""
         key, cache = (scale, method), self.context.cache
         if cache is not None and key in cache:
             return cache[key]

@@ -100,7 +100,7 @@ class ProgressiveNetwork(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
-        self.activation_checkpointing = False  # set by `cached_weights`
+        self.activation_checkpointing = False  # set by `use_options`
 
     def index_weights(self) -> None:
         """List layers and weights, once all are there: to search for them takes longer than a small layer."""
@@ -115,29 +115,24 @@ class ProgressiveNetwork(nn.Module):
 
 
 @contextmanager
-def cached_weights(network: ProgressiveNetwork, options: ComputeOptions) -> Iterator[None]:
-    """Inside, `network` computes as `options` say; weights are prepared once for all uses, and must not change."""
+def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
+    """Inside, `network` computes as `options` say; weights are prepared once for all uses, and must not change.
+
+    Args: frozen: the backward pass gives gradients of the network's input only, not of its weights.
+    """
     uncached = options.compiled or options.activation_checkpointing  # a compiler finds repetitions by itself
     for layer in network.layers:
         layer.context.options, layer.context.cache = options, None if uncached else {}
     network.activation_checkpointing = options.activation_checkpointing
+    for weight in network.weights if frozen else ():
+        weight.requires_grad_(False)
     try:
         yield
     finally:
         for layer in network.layers:
             layer.context.options, layer.context.cache = DEFAULT_OPTIONS, None
         network.activation_checkpointing = False
-
-
-@contextmanager
-def frozen(network: ProgressiveNetwork) -> Iterator[None]:
-    """Inside, the backward pass gives gradients of `network`'s input only, not of its weights."""
-    for weight in network.weights:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in network.weights:
+        for weight in network.weights if frozen else ():
             weight.requires_grad_(True)
 
 

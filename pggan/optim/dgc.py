@@ -60,7 +60,7 @@ class DgcReducer(GradientReducer):
         self._phase = phase.index
         self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         loss, name, optimizer = self._losses.pop(id(trainable)), self._names[id(trainable)], trainable.optimizer
         assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
         vector = self._vectors.get(name)

@@ -72,7 +72,7 @@ class ElasticReducer(GradientReducer):
         self._sums.clear()
         self._buffers.clear()
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer, sums = self._buffers.pop(id(trainable)), self._sums.pop(id(trainable))
         count, size = self.partition.chunks(batch), self.group.world_size
         if size == 1:

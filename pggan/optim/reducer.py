@@ -36,7 +36,7 @@ class GradientReducer:
         before = self._losses.get(id(trainable))
         self._losses[id(trainable)] = loss if before is None else before + loss
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         """Begin to sum the gradients of all ranks, each of which is a share of the mean over the batch."""
         loss = self._losses.pop(id(trainable))
         return lambda: loss
@@ -93,7 +93,7 @@ class AllReduceFp32(GradientReducer):
         self.group = group
         self._buffers: dict[int, FlatBuffer] = {}
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = self._buffers.get(id(trainable))
         if buffer is None or not trainable.uses(buffer.weights):  # kept until other levels come into use
             buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)

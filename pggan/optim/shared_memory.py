@@ -35,7 +35,7 @@ class SharedMemoryReducer(GradientReducer):
         self._rows: dict[int, Tensor] = {}  # [N, P + 1] and what fills the last line
         self._read: dict[int, dist.Work | None] = {}  # done when all have collected the last sum
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         key, rank = id(trainable), self.group.rank
         self.group.wait(self._read.get(key))
         buffer = self._buffers.get(key)

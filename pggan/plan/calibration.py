@@ -26,7 +26,7 @@ from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.plan.phases import PhaseCost, halfway
-from pggan.run.metrics import MetricAccumulator
+from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.build import build_trainer
 from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.memory_fit import USABLE

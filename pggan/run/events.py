@@ -12,7 +12,7 @@ from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
-from pggan.run.metrics import MetricAccumulator
+from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext

@@ -21,7 +21,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
-from pggan.run.metrics import COUNTED, PEAK, PEAKED
+from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels
 

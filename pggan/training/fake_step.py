@@ -158,6 +158,6 @@ class _GradientLengths(GradientReducer):
         super().__init__()
         self.found: dict[int, int] = {}
 
-    def all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         self.found[id(trainable)] = sum(weight.numel() for weight in trainable.weights_in_use)
-        return super().all_reduce(trainable, batch)
+        return super().start_all_reduce(trainable, batch)

@@ -13,12 +13,12 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.base import Loss, LossTerms
-from pggan.networks.networks import cached_weights, frozen
+from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
-from pggan.training.cuda_graphs import CudaGraphs, Metrics
+from pggan.training.cuda_graphs import CudaGraphs
 from pggan.training.inputs import StepInputs, draw_inputs, micro_batches
 from pggan.training.oom_probe import OomProbe, out_of_memory
 from pggan.training.passes import Passes
@@ -48,7 +48,7 @@ class Trainer:
         self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, log) if self.capture else None
         self.oom_probe = OomProbe(self._try_step, any_rank, log) if self.probe_memory else None
 
-    def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> Metrics:
+    def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
 
         Raises UserError when the memory does not suffice.
@@ -83,7 +83,7 @@ class Trainer:
         if self.oom_probe is not None:
             self.oom_probe.known.clear()
 
-    def _train_step(self, inputs: StepInputs) -> Metrics:
+    def _train_step(self, inputs: StepInputs) -> dict[str, Tensor]:
         return train_step(self.state, inputs, self.passes, self.reducer)
 
     def _try_step(self, inputs: StepInputs) -> bool:
@@ -114,28 +114,30 @@ class Trainer:
         self.log(text)  # which may be set later
 
 
-def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> Metrics:
+def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G; never waits for the device."""
     d, g, spec, alpha = state.d, state.g, inputs.spec, inputs.alpha
-    parts, terms, metrics = micro_batches(inputs, state.g_ema.architecture.stddev_group), [], Metrics()
+    parts, terms = micro_batches(inputs, state.g_ema.architecture.stddev_group), []
+    metrics: dict[str, Tensor] = {}
 
     for part in parts:  # D: score reals above fakes
-        with torch.no_grad(), cached_weights(g.network, spec.options):
+        with torch.no_grad(), use_options(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_d, part.reals.labels, alpha)  # [N, C, R, R]
-        with cached_weights(d.network, spec.options):
+        with use_options(d.network, spec.options):
             d_terms = passes.d(state, spec, part.reals, fakes, alpha, mix=part.mix)  # {name: [N]}
             terms.append(backward(d, d_terms, spec.batch, reducer))
-    d_loss = reducer.all_reduce(d, spec.batch)
+    wait_for_d = reducer.start_all_reduce(d, spec.batch)
 
-    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel
-        with cached_weights(g.network, spec.options):
+    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel; then D moves
+        with use_options(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)  # [N, C, R, R]
             if number == 0:
-                metrics, terms = update(d, terms, d_loss(), inputs.learning_rate_d, "D"), []
-            with cached_weights(d.network, spec.options), frozen(d.network):
+                metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, "D"), []
+            with use_options(d.network, spec.options, frozen=True):
                 g_terms = passes.g(state, spec, part.reals, fakes, alpha)  # {name: [N]}
                 terms.append(backward(g, g_terms, spec.batch, reducer))
-    metrics |= update(g, terms, reducer.all_reduce(g, spec.batch)(), inputs.learning_rate_g, "G")
+    wait_for_g = reducer.start_all_reduce(g, spec.batch)
+    metrics |= update(g, terms, wait_for_g(), inputs.learning_rate_g, "G")
 
     update_ema(state.g_ema, g.network, inputs.ema_decay)
     return metrics
@@ -152,7 +154,7 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 
 def update(
     trainable: Trainable, terms: list[LossTerms], loss: Tensor, learning_rate: float | Tensor, name: str
-) -> Metrics:
+) -> dict[str, Tensor]:
     """One optimizer step, unless gradient or `loss` (of the whole batch) are not finite; returns what to report."""
     norm = trainable.gradient_norm()
     finite = torch.isfinite(norm + loss)

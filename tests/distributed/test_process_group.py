@@ -15,7 +15,7 @@ from pggan.distributed.process_group import (
     RemoteUserError,
     rank_from_environment,
 )
-from pggan.run.metrics import MetricAccumulator
+from pggan.run.metric_accumulator import MetricAccumulator
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes

@@ -12,10 +12,10 @@ from pggan.networks.networks import (
     Discriminator,
     DiscriminatorBlock,
     Generator,
-    cached_weights,
     count_parameters,
     downsample,
     initialize,
+    use_options,
 )
 from pggan.networks.numerics import ComputeOptions
 from tests.definitions import PAPER, variant
@@ -341,7 +341,7 @@ def test_half_precision_networks_are_the_naive_ones_to_the_rounding_of_each_laye
     g, d = ready(Generator, architecture), ready(Discriminator, architecture)
     latents, images = normal(16, 7), normal(16, 3, 16, 16, seed=1)
     options = ComputeOptions(dtype=dtype)
-    with torch.no_grad(), cached_weights(g, options), cached_weights(d, options):
+    with torch.no_grad(), use_options(g, options), use_options(d, options):
         drawn, (scores, _) = g(latents, None, 16, 0.4), d(images, 16, 0.4)
     bound = math.sqrt(8 * 3) * torch.finfo(dtype).eps / 2
     for found, expected in (

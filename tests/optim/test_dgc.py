@@ -63,15 +63,15 @@ def taken_in(group, clip=None, precision=Precision.fp32):
     """This rank's own gradient of D in the first step, and what became of it in the compressor."""
     trainer = trainer_of(group, clip, precision)
     reducer, found = trainer.reducer, {}
-    all_reduce = reducer.all_reduce
+    start = reducer.start_all_reduce
 
     def watched(trainable, batch):
         name = "d" if trainable is trainer.state.d else "g"
         gradients = [weight.grad for weight in trainable.network.weights if weight.grad is not None]
         found.setdefault(name, torch.stack(torch._foreach_norm(gradients)).norm().item())
-        return all_reduce(trainable, batch)
+        return start(trainable, batch)
 
-    reducer.all_reduce = watched
+    reducer.start_all_reduce = watched
     take(trainer, FIRST, 1)
     mean_square = reducer._compressors["d"].mean_square
     return found["d"], (mean_square.double() / (1 - ADAM.beta2)).sum().sqrt().item()

@@ -279,7 +279,7 @@ def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgott
     reducer.abort_step()
     for part in (1.0, 2.0):
         reducer.accumulate(trainable, torch.tensor(part), 4)
-    assert float(reducer.all_reduce(trainable, 4)()) == 3.0
+    assert float(reducer.start_all_reduce(trainable, 4)()) == 3.0
 
 
 # ---- the choice ------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def added_up(kind):
             ):
                 weight.grad = torch.empty_like(weight).copy_(gradient)
             reducer.accumulate(trainable, torch.tensor(float(group.rank + number)), 6)
-            loss = reducer.all_reduce(trainable, 6)()
+            loss = reducer.start_all_reduce(trainable, 6)()
             summed = [weight.grad.numpy().copy() for weight in trainable.network.weights[:layers]]
             for weight in trainable.network.weights[:layers]:
                 weight.grad.fill_(float("nan"))  # as an optimizer may: no other rank must see it

@@ -15,7 +15,7 @@ from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.networks import frozen
+from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import new_state
@@ -148,9 +148,9 @@ def test_weights_of_d_are_trainable_again_after_the_step():
     step(state)
     assert all(parameter.requires_grad for parameter in state.d.network.parameters())
     assert all(parameter.requires_grad for parameter in state.g.network.parameters())
-    with frozen(state.d.network):
+    with use_options(state.d.network, ComputeOptions(), frozen=True):
         assert not any(parameter.requires_grad for parameter in state.d.network.parameters())
-    with pytest.raises(InterruptedError), frozen(state.d.network):
+    with pytest.raises(InterruptedError), use_options(state.d.network, ComputeOptions(), frozen=True):
         raise InterruptedError
     assert all(parameter.requires_grad for parameter in state.d.network.parameters())
 

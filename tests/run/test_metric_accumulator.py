@@ -5,7 +5,7 @@ import math
 import torch
 
 from pggan.distributed.process_group import ProcessGroup
-from pggan.run.metrics import MetricAccumulator
+from pggan.run.metric_accumulator import MetricAccumulator
 
 ALONE = ProcessGroup.single_process(torch.device("cpu"))
 
