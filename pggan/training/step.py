@@ -128,10 +128,10 @@ def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: Gradie
             terms.append(backward(d, d_terms, spec.batch, reducer))
     wait_for_d = reducer.start_all_reduce(d, spec.batch)
 
-    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel; then D moves
+    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel
         with use_options(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)  # [N, C, R, R]
-            if number == 0:
+            if number == 0:  # the fakes needed no D: now it moves
                 metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, "D"), []
             with use_options(d.network, spec.options, frozen=True):
                 g_terms = passes.g(state, spec, part.reals, fakes, alpha)  # {name: [N]}
