@@ -20,7 +20,6 @@ import time
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch
-os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line does
 
 import torch
 

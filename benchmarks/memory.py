@@ -5,12 +5,9 @@ that of Python and PyTorch.  The networks are the paper's up to the resolution o
 """
 
 import argparse
-import os
 import resource
 import subprocess
 import sys
-
-os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # before torch, as the command line does
 
 import torch
 

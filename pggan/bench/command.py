@@ -26,7 +26,7 @@ def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print the result.  Returns the exit code."""
     device = choose_device(config.device, "device")
     require_places(config.out)
-    configure_process(device, config.precisions[0])
+    configure_process(device, config.precisions[0], config.threads)
     pyramid = None if config.data.path is None else ImagePyramid(Path(config.data.path))
     stages = config.batches()
     phases = [phase_of(side, batch) for side, batch in stages if pyramid is None or side in pyramid.resolutions]

@@ -23,7 +23,7 @@ from pggan.bench.variants import EMA_DECAY
 from pggan.config import BenchScalingConfig, ComputeConfig, Switch, TrainerConfig
 from pggan.config.describe import to_plain, versions
 from pggan.core.batch import Reals
-from pggan.core.devices import choose_device, count_devices, synchronize, use_one_thread
+from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -61,7 +61,7 @@ def run(config: BenchScalingConfig) -> int:
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
     values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
-    return launch("bench scaling", values, count, config.distributed, threads=1, log=print)
+    return launch("bench scaling", values, count, config.distributed, threads=config.threads or 1, log=print)
 
 
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
@@ -152,9 +152,7 @@ class Runner:
 
 def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
-    configure_process(group.device, config.precision)
-    if group.device.type == "cpu":
-        use_one_thread()  # as each of several ranks has
+    configure_process(group.device, config.precision, config.threads, one_thread=True)
     console = Console(stderr=True, highlight=False)
     groups = {size: group.subgroup(size) for size in config.processes}
     rows: list[dict[str, Any]] = []

@@ -85,6 +85,11 @@ def check_resumable(
         problem = f"{checkpoint.directory} was trained with another configuration:\n    " + "\n    ".join(lines)
         remedy = f"Give the values from before, or a new run_dir=. 'allow_changes=[{','.join(names)}]' resumes even so."
         raise UserError(problem, remedy)
+    before, threads = (about.get("versions", {}).get("cpu_threads") for about in (checkpoint.header["config"], now))
+    if before not in (None, threads):
+        lines.append(
+            f"CPU threads: {before} -> {threads} (sums are rounded otherwise; threads={before} keeps the bits)"
+        )
     return [f"Changed since then: {line}" for line in lines]
 
 

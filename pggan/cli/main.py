@@ -18,8 +18,6 @@ from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, near
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch: huge pages for large CPU tensors, much faster
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     return guarded(lambda: run_arguments(arguments))
 
 

@@ -29,6 +29,7 @@ class StagesConfig:
     warmup: int
     model: ModelConfig
     loss: dict[str, Any]
+    threads: int | None
     json: bool
     out: str | None
 

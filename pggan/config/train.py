@@ -62,11 +62,13 @@ class TrainerConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     seed: int = 0
+    threads: int | None = None
     elastic: bool = False
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     gradients: dict[str, Any] = field(default_factory=lambda: {"name": "fp32"})
 
     def __post_init__(self) -> None:
+        require_bounds(self, threads=">=1")
         require_loss(str(self.loss.get("name")))
         dgc_options(self.gradients, elastic=self.elastic)
         size, group = self.compute.micro_batch_size, self.model.stddev_group

@@ -56,10 +56,12 @@ def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torc
     return torch.device("cuda", local_rank)
 
 
-def use_one_thread() -> None:
-    """Let torch compute in one CPU thread, unless OMP_NUM_THREADS says otherwise."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+def set_threads(threads: int | None, *, one: bool = False) -> None:
+    """Let torch compute in `threads` CPU threads; None: as OMP_NUM_THREADS says, else one if `one`, else all cores."""
+    if threads is None and one and "OMP_NUM_THREADS" not in os.environ:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def synchronize(device: torch.device) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from pggan.config import DataConfig, PlanConfig
 from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
-from pggan.core.devices import choose_device, count_devices, use_one_thread
+from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError, nearest
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
@@ -38,7 +38,7 @@ def run(config: PlanConfig) -> int:
         return predict(config, ProcessGroup.single_process(choose_device(kind)))
     BatchPartition.of(config, (phase.batch for phase in config.schedule.build().phases), size)
     config = replace(config, devices=f"cpu:{count}" if kind == "cpu" else str(count))
-    threads = threads_per_rank(count, elastic=config.elastic)
+    threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     once = replace(config.distributed, max_restarts=0)
     return launch("plan", to_plain(config), count, once, threads=threads, log=partial(print, file=sys.stderr))
 
@@ -49,9 +49,7 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
     device = group.device
     options = compute_options(config.precision, config.compute, device)
     captures_graphs(config.compute, device)  # raises UserError for what is not there
-    configure_process(device, config.precision)
-    if config.elastic:
-        use_one_thread()  # as in training
+    configure_process(device, config.precision, config.threads, one_thread=config.elastic)
     data, channels, classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
     with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:

@@ -17,7 +17,6 @@ from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, describe, flatten
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
-from pggan.core.devices import use_one_thread
 from pggan.core.schedule import Schedule
 from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
@@ -55,9 +54,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     description, device = describe(config), group.device
     if group.world_size > 1:
         group.require_same(facts(description))
-    configure_process(device, config.precision)
-    if config.elastic:
-        use_one_thread()  # another number of threads adds up in another order
+    configure_process(device, config.precision, config.threads, one_thread=config.elastic)
+    description["versions"]["cpu_threads"] = torch.get_num_threads()
     partition, run_dir = check(config, group)
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption(at_once=True))

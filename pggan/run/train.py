@@ -64,7 +64,8 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
-    threads, log = threads_per_rank(count, elastic=config.elastic), partial(log_on_rank, run_dir)
+    threads = config.threads or threads_per_rank(count, elastic=config.elastic)
+    log = partial(log_on_rank, run_dir)
     return launch("train", to_plain(config), count, config.distributed, threads=threads, log=log)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.cpu import keep_freed_memory
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
@@ -16,8 +17,14 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
 
-def configure_process(device: torch.device, precision: Precision) -> None:
-    """Configure this process for `device`: cuDNN, products in float32, the cache of torch.compile, freed memory."""
+def configure_process(
+    device: torch.device, precision: Precision, threads: int | None = None, *, one_thread: bool = False
+) -> None:
+    """Configure this process for `device`: cuDNN, products in float32, the cache of torch.compile, threads, memory.
+
+    Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core.
+    """
+    set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
     set_float32(device, precision)

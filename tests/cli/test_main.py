@@ -65,6 +65,20 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks GNU's OpenMP")
+@pytest.mark.parametrize("module", ["pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest"])
+@pytest.mark.parametrize(("chosen", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_in_every_process_unless_told_otherwise(monkeypatch, module, chosen, policy):
+    """OpenMP reads it when torch is loaded, so some of our code has to come before, whatever is started."""
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "TRUE")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if chosen is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
+    shown = python("-c", f"import {module}, torch").stderr
+    assert f"OMP_WAIT_POLICY = '{policy}'" in shown
+
+
+@pytest.mark.slow
 def test_a_typo_ends_the_process_with_2_and_without_traceback():
     result = python("train.py", "modle.latent_size=5")
     assert result.returncode == 2

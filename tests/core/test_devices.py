@@ -5,7 +5,7 @@ import torch
 
 from pggan.core import devices
 from pggan.core.cpu import available_cores, threads_per_rank
-from pggan.core.devices import choose_device, count_devices, device_of_rank
+from pggan.core.devices import choose_device, count_devices, device_of_rank, set_threads
 from pggan.core.errors import UserError
 
 
@@ -113,3 +113,20 @@ def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
     assert devices.free_memory(torch.device("cpu"), 3) == 1000 * 1024
     meminfo.write_text("MemTotal: 9000 kB\n")
     assert devices.free_memory(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "one", "variable", "expected"),
+    [(3, False, None, 3), (3, True, "5", 3), (None, True, None, 1), (None, True, "5", None), (None, False, None, None)],
+)
+def test_threads_are_those_of_the_key_else_of_the_variable_else_the_default(
+    monkeypatch, threads, one, variable, expected
+):
+    called = []
+    monkeypatch.setattr(torch, "set_num_threads", called.append)
+    if variable is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    set_threads(threads, one=one)
+    assert called == ([] if expected is None else [expected])

@@ -83,6 +83,17 @@ def test_a_change_that_is_allowed_is_named_and_nothing_else_is(stopped, tiny_con
     assert changed_lines(stopped) == [line]
 
 
+def test_another_number_of_threads_is_named_with_the_one_that_gives_the_same_bits(stopped, tiny_config):
+    try:
+        assert train.run(tiny_config(f"run_dir={stopped}", "threads=2")) == 0
+    finally:
+        torch.set_num_threads(1)
+    assert changed_lines(stopped) == [
+        "threads: None -> 2 (allowed)",
+        "CPU threads: 1 -> 2 (sums are rounded otherwise; threads=1 keeps the bits)",
+    ]
+
+
 @pytest.mark.parametrize(("change", "answer"), REFUSED.items())
 def test_a_change_that_is_refused_is_named_with_the_reason_beside_those_allowed(stopped, tiny_config, change, answer):
     name, line = answer
