@@ -1,17 +1,19 @@
-"""Steps on a machine that other processes use: `python -m benchmarks.busy --threads 2 --resolution 32 --rounds 15`.
+"""Steps on a machine that other processes use: `python -m benchmarks.busy --spins 300000 100000 0 --rounds 30`.
 
-The demo's step, in turn under each policy of waiting: `default` (OpenMP's own: threads spin while they wait for each
-other), `short` (they spin for a hundredth of that), `passive` (they sleep; what the trainer sets), and one thread.
-First on a quiet machine, then beside a busy process per core.  `share` is the speed beside them in units of the fair
-share, half of the speed before.
+OpenMP threads look for work a number of times before they sleep: the spin count of GNU's OpenMP, whose own is 300000;
+with 0 (OMP_WAIT_POLICY=PASSIVE) they sleep at once.  The demo's step is taken in turn under each of them, with all
+threads, and in one thread: on a quiet machine, beside a busy process per core, and beside a second training of the same
+kind.  `share` is the speed beside others in units of the fair share, half of the quiet speed under OpenMP's own count.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, cast
@@ -32,35 +34,39 @@ from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 
 WARMUP = 3
-SPINS = {"default": "300000", "short": "3000"}  # of GNU's OpenMP: how often a thread looks before it sleeps
+OWN = 300_000  # the spin count of GNU's OpenMP
 BUSY = [sys.executable, "-c", "while True: pass"]
 
 
 def take_steps(arguments: argparse.Namespace) -> None:
-    """Take a step for each line read, and print its seconds."""
+    """Take a step for each line read, or without end, and print its seconds."""
     configure_process(CPU, Precision.fp32, arguments.threads)
     config = validated(TrainConfig, compose("train", ["experiment=demo"]))
     architecture = config.model.architecture(config.schedule.final_resolution, 3, labels=0)
     trainer, _ = build_trainer(config, architecture, [], ProcessGroup.single_process(CPU), check_memory=False)
     side, batch = arguments.resolution, arguments.batch
     phase, images = phase_of(side, batch), torch.rand(batch, 3, side, side) * 2 - 1
-    for number, _ in enumerate(sys.stdin):
+    for number, _ in enumerate(sys.stdin if arguments.take == "asked" else iter(int, 1)):
         began = time.perf_counter()
         trainer.step(phase, Reals(images, None, None), StepRng(0, number * batch, CPU), EMA_DECAY)
         print(time.perf_counter() - began, flush=True)
 
 
 class Stepper:
-    """A process that takes steps under one policy of waiting."""
+    """Two processes that take steps with one spin count: one when it is asked, its twin whenever it is not stopped."""
 
-    def __init__(self, arguments: argparse.Namespace, policy: str, threads: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, spins: int | None, threads: int) -> None:
+        """Args: spins: None for what the trainer sets."""
         sizes = [f"--resolution={arguments.resolution}", f"--batch={arguments.batch}", f"--threads={threads}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-        if policy in SPINS:
-            variables["GOMP_SPINCOUNT"] = SPINS[policy]
-        command = [sys.executable, "-m", "benchmarks.busy", "--take-steps", *sizes]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+        if spins is not None:
+            variables["GOMP_SPINCOUNT"] = str(spins)
+        command, pipe = [sys.executable, "-m", "benchmarks.busy", *sizes], subprocess.PIPE
+        asked, endless = [*command, "--take=asked"], [*command, "--take=endless"]
+        self.process = subprocess.Popen(asked, env=variables, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+        self.twin = subprocess.Popen(endless, env=variables, stdout=pipe, text=True)  # noqa: S603
+        cast(IO[str], self.twin.stdout).readline()  # it has begun
+        self.twin.send_signal(signal.SIGSTOP)
 
     def seconds(self) -> float:
         """The seconds of one step, taken now."""
@@ -69,6 +75,34 @@ class Stepper:
         requests.flush()
         return float(answers.readline())
 
+    @contextmanager
+    def training_beside(self) -> Iterator[None]:
+        """Inside, the twin takes steps."""
+        self.twin.send_signal(signal.SIGCONT)
+        yield
+        self.twin.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """End both processes."""
+        self.process.kill()
+        self.twin.kill()
+
+
+def times_of(steppers: dict[str, Stepper], load: str, rounds: int) -> dict[str, float]:
+    """Median seconds of a step of each of `steppers`, in turn, beside the `load`."""
+    times: dict[str, list[float]] = {name: [] for name in steppers}
+    with ExitStack() as stack:
+        for _ in range(available_cores() if load == "busy" else 0):
+            stack.callback(subprocess.Popen(BUSY).kill)  # noqa: S603 - our own
+        for _ in range(WARMUP + rounds):
+            for name, stepper in steppers.items():
+                with ExitStack() as beside:
+                    if load == "training":
+                        beside.enter_context(stepper.training_beside())
+                        time.sleep(0.2)  # until it is in the middle of its steps
+                    times[name].append(stepper.seconds())
+    return {name: median(taken[WARMUP:]) for name, taken in times.items()}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,37 +110,30 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--spins", type=int, nargs="*", default=[0], help="counts besides OpenMP's own and the trainer's"
+    )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--take-steps", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--take", choices=("asked", "endless"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.take_steps:
+    if arguments.take:
         take_steps(arguments)
         return
-    kinds = dict.fromkeys(("default", "short", "passive"), arguments.threads) | {"one thread": 1}
+    counts = dict.fromkeys((OWN, *arguments.spins))
     with ExitStack() as stack:
-        steppers = {name: Stepper(arguments, name, threads) for name, threads in kinds.items()}
+        steppers = {str(spins): Stepper(arguments, spins, arguments.threads) for spins in counts}
+        steppers |= {"the trainer's": Stepper(arguments, None, arguments.threads)}
+        steppers |= {"one thread": Stepper(arguments, None, 1)}
         for stepper in steppers.values():
-            stack.callback(stepper.process.kill)
-        found: dict[str, dict[str, float]] = {name: {} for name in steppers}
-        for load in ("quiet", "busy"):
-            if load == "busy":
-                for _ in range(available_cores()):
-                    stack.callback(subprocess.Popen(BUSY).kill)  # noqa: S603 - our own
-            times: dict[str, list[float]] = {name: [] for name in steppers}
-            for _ in range(WARMUP + arguments.rounds):
-                for name, stepper in steppers.items():
-                    times[name].append(stepper.seconds())
-            for name, taken in times.items():
-                found[name][load] = 1000 * median(taken[WARMUP:])
+            stack.callback(stepper.end)
+        found = {load: times_of(steppers, load, arguments.rounds) for load in ("quiet", "busy", "training")}
     rows: dict[str, Any] = {
-        name: {f"{load}_milliseconds": round(taken, 1) for load, taken in loads.items()}
-        | {"share": round(2 * loads["quiet"] / loads["busy"], 2)}
-        for name, loads in found.items()
+        name: {f"{load}_milliseconds": round(1000 * times[name], 1) for load, times in found.items()}
+        | {f"{load}_share": round(2 * found["quiet"][str(OWN)] / found[load][name], 2) for load in ("busy", "training")}
+        for name in steppers
     }
-    report(
-        {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores(), "steps": rows},
-        arguments.out,
-    )
+    about = {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores()}
+    report({**about, "threads": arguments.threads, "steps": rows}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -67,15 +67,18 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks GNU's OpenMP")
 @pytest.mark.parametrize("module", ["pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest"])
-@pytest.mark.parametrize(("chosen", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_sleep_while_they_wait_in_every_process_unless_told_otherwise(monkeypatch, module, chosen, policy):
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [({}, "100000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+    ids=str,
+)
+def test_threads_spin_for_a_while_only_in_every_process_unless_the_user_chooses(monkeypatch, module, chosen, count):
     """OpenMP reads it when torch is loaded, so some of our code has to come before, whatever is started."""
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "TRUE")
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    if chosen is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
-    shown = python("-c", f"import {module}, torch").stderr
-    assert f"OMP_WAIT_POLICY = '{policy}'" in shown
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"OMP_DISPLAY_ENV": "VERBOSE", **chosen}.items():
+        monkeypatch.setenv(name, value)
+    assert f"GOMP_SPINCOUNT = '{count}'" in python("-c", f"import {module}, torch").stderr
 
 
 @pytest.mark.slow
