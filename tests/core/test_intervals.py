@@ -1,23 +1,19 @@
 """When something periodic is due, against counting one image at a time."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.core.intervals import is_due, is_nth_update, lies_between, multiples_between
 
-FIXED = settings(deadline=None, derandomize=True)
-
 
 @pytest.mark.slow
-@FIXED
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(0, 100))
 def test_multiples_are_counted_after_the_first_end_up_to_the_second(every, before, step):
     after = before + step
     assert multiples_between(every, before, after) == sum(count % every == 0 for count in range(before + 1, after + 1))
 
 
-@FIXED
 @given(st.integers(1, 50), st.lists(st.integers(1, 40), max_size=30))
 def test_whatever_the_steps_each_multiple_is_due_once(every, steps):
     images = due = 0
@@ -34,7 +30,6 @@ def test_a_step_that_ends_on_a_multiple_is_due_and_one_that_begins_there_is_not(
     assert not is_due(100, 0, 99)
 
 
-@FIXED
 @given(st.integers(0, 60), st.lists(st.integers(1, 20), min_size=1, max_size=10))
 def test_one_step_reaches_a_count_and_none_reaches_it_again(count, steps):
     ends = [sum(steps[: number + 1]) for number in range(len(steps))]

@@ -93,7 +93,7 @@ def test_numbers_have_the_shape_and_type_asked_for():
     assert rng.uniform("x", 4, 1, 1, 1).dtype == torch.float32
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     st.tuples(st.integers(0, 999), st.text("ab/1", max_size=4), st.integers(0, 10**9)),
     st.tuples(st.integers(0, 999), st.text("ab/1", max_size=4), st.integers(0, 10**9)),

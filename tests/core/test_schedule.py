@@ -4,7 +4,7 @@ import math
 from functools import cache
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pggan.cli.compose import compose
@@ -12,7 +12,6 @@ from pggan.config import TrainConfig
 from pggan.core.schedule import Schedule, table_at
 from pggan.core.validation import validated
 
-FIXED = settings(deadline=None, derandomize=True)
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 # Images per update at 4 … 1024, learning rates where they are not 0.001, updates in all (official code, simulated).
@@ -219,7 +218,6 @@ def growth(phase):
     return math.log2(phase.resolution) - (1 - phase.alpha)
 
 
-@FIXED
 @given(schedules(), st.integers(0, 9000), st.integers(0, 9000))
 def test_the_phase_at_an_image_count_depends_on_nothing_else(schedule, images, other):
     before = schedule.at(images)
@@ -229,7 +227,6 @@ def test_the_phase_at_an_image_count_depends_on_nothing_else(schedule, images, o
     assert fresh.at(images) == before
 
 
-@FIXED
 @given(schedules(), st.integers(0, 9000), st.integers(0, 9000))
 def test_the_networks_only_ever_grow(schedule, one, other):
     earlier, later = schedule.at(min(one, other)), schedule.at(max(one, other))
@@ -238,7 +235,6 @@ def test_the_networks_only_ever_grow(schedule, one, other):
     assert growth(earlier) <= growth(later)
 
 
-@FIXED
 @given(schedules(), st.integers(0, 9000))
 def test_alpha_lies_between_0_and_1_and_is_1_unless_fading(schedule, images):
     phase = schedule.at(images)
@@ -248,7 +244,6 @@ def test_alpha_lies_between_0_and_1_and_is_1_unless_fading(schedule, images):
     assert phase.resolution * 2**phase.missing_levels == schedule.final_resolution
 
 
-@FIXED
 @given(schedules())
 def test_alpha_rises_evenly_from_0_towards_1_within_each_fade(schedule):
     for phase in schedule.phases:
@@ -259,7 +254,6 @@ def test_alpha_rises_evenly_from_0_towards_1_within_each_fade(schedule):
             assert schedule.at(images).alpha == pytest.approx((images - phase.start) / length, abs=1e-12)
 
 
-@FIXED
 @given(schedules(least_images=1))
 def test_growth_does_not_jump_where_phases_meet(schedule):
     for before, after in zip(schedule.phases, schedule.phases[1:], strict=False):
@@ -267,7 +261,6 @@ def test_growth_does_not_jump_where_phases_meet(schedule):
         assert growth(schedule.at(after.start)) - growth(schedule.at(after.start - 1)) == pytest.approx(step, abs=1e-9)
 
 
-@FIXED
 @given(schedules())
 def test_phases_follow_one_another_without_gaps_and_cover_the_whole_run(schedule):
     phases = schedule.phases
@@ -282,7 +275,6 @@ def test_phases_follow_one_another_without_gaps_and_cover_the_whole_run(schedule
 
 
 @pytest.mark.slow
-@FIXED
 @given(schedules(), st.integers(0, 9000))
 def test_an_image_count_lies_within_its_phase(schedule, images):
     assume(images < schedule.phases[-1].end)
@@ -290,7 +282,6 @@ def test_an_image_count_lies_within_its_phase(schedule, images):
     assert phase.start <= images < phase.end
 
 
-@FIXED
 @given(
     st.dictionaries(st.sampled_from([4, 8, 16, 32, 64, 128]), st.integers(), min_size=1),
     st.sampled_from([4, 8, 16, 32, 64, 128, 256]),
@@ -397,7 +388,6 @@ def test_learning_rates_fall_towards_the_end_that_is_given():
 
 
 @pytest.mark.slow
-@FIXED
 @given(schedules(), st.integers(0, 9000))
 def test_learning_rates_never_leave_the_range_from_0_to_their_table(schedule, images):
     phase = schedule.at(images)
@@ -410,7 +400,6 @@ def test_updates_per_phase_add_up_to_those_of_the_whole_schedule(name):
     assert sum(preset(name).updates()) == updates(preset(name), repeats=1)
 
 
-@FIXED
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
 def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
     schedule = make(stable_images={4: stable}, fade_images={4: fade}, batch={4: first, 8: then}, total_images=total)
