@@ -120,7 +120,7 @@ def phase_row(cost: PhaseCost, timing: Timing, watts: float) -> dict[str, Any]:
 
 
 def scaling_runs(config: PlanConfig, loads: list[Load], rest: float, watts: float) -> list[dict[str, Any]]:
-    """The run on every number of devices, with every reduction, in both ways of scaling."""
+    """The run on every number of devices, with every reduction, in strong and weak scaling."""
     runs: list[dict[str, Any]] = []
     for scaling, devices, network in product(Scaling, config.processes, networks(config, config.network)):
         found = scaled(loads, network, devices, scaling, rest)

@@ -56,7 +56,7 @@ class CudaGraphs:
         self.enabled = False
         self.clear()
         self.abort_step()
-        self.log(f"Training goes on without CUDA graphs: {reason or 'another rank could not capture its step'}")
+        self.log(f"Training continues without CUDA graphs: {reason or 'another rank could not capture its step'}")
         return False
 
 

@@ -26,7 +26,7 @@ class OomProbe:
             group, size = min(stddev_group, count), min(spec.options.micro_batch_size or count, count)
             half = max(size // 2 // group, 1) * group
             self.log(
-                f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training goes on "
+                f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training continues "
                 f"with micro-batches of {half}, which give the same updates."
             )
             spec = replace(spec, options=replace(spec.options, micro_batch_size=half))

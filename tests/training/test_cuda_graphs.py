@@ -107,7 +107,7 @@ def test_without_captures_training_goes_on_and_says_so_once(monkeypatch, eager):
     monkeypatch.setattr(cuda_graphs, "capture", fails)
     state, lines = short_run(capture=True, images=FEW)
     assert digest(state) == eager
-    assert lines == ["Training goes on without CUDA graphs: operation not permitted when stream is capturing"]
+    assert lines == ["Training continues without CUDA graphs: operation not permitted when stream is capturing"]
 
 
 def test_a_capture_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch, eager):
@@ -164,7 +164,7 @@ def breaks_in_the_second_part(trainer, function):
 def test_all_ranks_do_without_captures_when_one_can_not_capture(captures, eager):
     state, lines = short_run(capture=True, images=FEW, any_rank=lambda _: True)
     assert digest(state) == eager
-    assert lines == ["Training goes on without CUDA graphs: another rank could not capture its step"]
+    assert lines == ["Training continues without CUDA graphs: another rank could not capture its step"]
     assert len(captures) == 1
 
 
@@ -195,8 +195,8 @@ def test_ranks_agree_about_captures_through_the_trainer_that_all_commands_build(
     one, other = values_of(in_processes(2, agreed))
     assert not one[0]
     assert not other[0]
-    assert one[1] == ["Training goes on without CUDA graphs: another rank could not capture its step"]
-    assert other[1] == ["Training goes on without CUDA graphs: no graphs here"]
+    assert one[1] == ["Training continues without CUDA graphs: another rank could not capture its step"]
+    assert other[1] == ["Training continues without CUDA graphs: no graphs here"]
     assert one[2] == other[2]
 
 

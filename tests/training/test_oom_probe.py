@@ -101,7 +101,7 @@ def test_out_of_memory_is_answered_once_by_smaller_micro_batches_with_the_same_r
     monkeypatch.setattr(pggan.training.step, "train_step", scarce)
     state, lines = short_run(**IN_THE_FADE, probe_memory=True)
     assert lines == [
-        "Out of memory at 8x8 with 8 images per pass: training goes on with micro-batches of 4, which give the same "
+        "Out of memory at 8x8 with 8 images per pass: training continues with micro-batches of 4, which give the same "
         "updates."
     ]
     # A fading and a stable phase of a resolution have one size: of the first, the memory is about that of the second.

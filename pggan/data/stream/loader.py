@@ -122,7 +122,7 @@ class Loader:
         """The one of two buffers that was used before the last, or a new one where the shape has changed."""
         self._buffers = [buffer for buffer in self._buffers if buffer.images.shape == shape]
         if len(self._buffers) < 2:
-            # Pinned memory is what a GPU can copy from while other work goes on.
+            # Pinned memory is what a GPU can copy from asynchronously.
             return torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
         oldest = self._buffers.pop(0)
         if oldest.done is not None:
