@@ -1,6 +1,8 @@
 """`pggan bench`: throughput of the training step per resolution on random images, or of loading beside it."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -37,35 +39,39 @@ def run(config: BenchConfig) -> int:
     steps = Steps(config, device, 3 if pyramid is None else pyramid.channels, errors.print)
     about = {"hardware": hardware(device), "versions": versions(), "loss": config.loss}
     if pyramid is None:
-        result = measure_steps(config, steps, phases, errors)
-        show(about | result, config, stage_table(result["stages"]))
+        found, tables = measure_steps(config, steps, phases, errors), step_tables
     else:
-        result = measure_data(config, steps, phases, errors, pyramid)
-        show(about | result, config, loading_table(result["stages"]), decoding_table(result["decoding"]))
+        found, tables = measure_data(config, steps, phases, errors, pyramid), data_tables
+    with shown_at_the_end(config, tables) as keep:
+        for result in found:
+            keep(about | result)
     return 0
 
 
-def measure_steps(config: BenchConfig, steps: Steps, phases: list[Phase], errors: Console) -> dict[str, Any]:
-    """The throughput of every stage, the rates of the device, and the hours of the schedule."""
+def measure_steps(config: BenchConfig, steps: Steps, phases: list[Phase], errors: Console) -> Iterator[dict[str, Any]]:
+    """After every stage: the throughput of all so far, the rates of the device, and the hours of the schedule."""
     rates, rows = steps.rates(), []
     for phase in phases:
-        row = steps.row(phase, steps.measure(phase, config.steps, config.warmup), rates)
+        costs = steps.costs(phase)  # before steps are timed, or a run that is cut off here would lose their times
+        row = steps.row(phase, steps.measure(phase, config.steps, config.warmup), costs, rates)
         rows.append(row)
         beside = f", {row['ratio']:.2f} times the reference step" if config.against else ""
         errors.print(f"{phase.resolution}x{phase.resolution}: {row['images_per_second']:.2f} img/s{beside}")
-    return {
-        "matmul_teraflop_per_second": {name: rate.multiplying / 1e12 for name, rate in rates.items()},
-        "copy_gigabyte_per_second": {name: rate.copying / 1e9 for name, rate in rates.items()},
-        "projected_hours": projected_hours(config.schedule.build(), rows),
-        "stages": rows,
-    }
+        yield {
+            "matmul_teraflop_per_second": {name: rate.multiplying / 1e12 for name, rate in rates.items()},
+            "copy_gigabyte_per_second": {name: rate.copying / 1e9 for name, rate in rates.items()},
+            "projected_hours": projected_hours(config.schedule.build(), rows),
+            "stages": [*rows],
+            "missing_stages": missing_stages(phases, rows),
+        }
 
 
 def measure_data(
     config: BenchConfig, steps: Steps, phases: list[Phase], errors: Console, pyramid: ImagePyramid
-) -> dict[str, Any]:
-    """How fast the levels of `pyramid` are loaded, beside the training step of each level."""
-    rows = []
+) -> Iterator[dict[str, Any]]:
+    """After every level: how fast those so far are loaded, beside the training step of each."""
+    facts = {"images": pyramid.images, "channels": pyramid.channels, "resolution": pyramid.resolution}
+    rows, decoding = [], measure_decoding(pyramid)
     for phase in phases:
         budget = budget_bytes(config.data.device_budget_mib, steps.device)
         row = measure_loading(pyramid, phase, steps.device, config.data.batches, budget)
@@ -75,8 +81,22 @@ def measure_data(
         row["ratio"] = least / row["step_images_per_second"]
         rows.append({"resolution": phase.resolution, "batch": phase.batch, **row})
         errors.print(f"{phase.resolution}x{phase.resolution}: {row['ratio']:.0f} times what the step takes")
-    facts = {"images": pyramid.images, "channels": pyramid.channels, "resolution": pyramid.resolution}
-    return {"data": facts, "stages": rows, "decoding": measure_decoding(pyramid)}
+        yield {"data": facts, "stages": [*rows], "missing_stages": missing_stages(phases, rows), "decoding": decoding}
+
+
+def missing_stages(phases: list[Phase], rows: list[dict[str, Any]]) -> list[int]:
+    """The resolutions that are still to be measured: none in a result that is complete."""
+    return [phase.resolution for phase in phases[len(rows) :]]
+
+
+def step_tables(result: dict[str, Any]) -> list[Table]:
+    """The tables of `measure_steps`."""
+    return [stage_table(result["stages"])]
+
+
+def data_tables(result: dict[str, Any]) -> list[Table]:
+    """The tables of `measure_data`."""
+    return [loading_table(result["stages"]), decoding_table(result["decoding"])]
 
 
 def require_places(out: str | None, trace: str | None = None) -> None:
@@ -95,13 +115,24 @@ def require_places(out: str | None, trace: str | None = None) -> None:
         raise UserError(f"out={out} is a folder.", "Name a file, for example out=result.json.")
 
 
-def show(result: dict[str, Any], config: BenchConfig | BenchScalingConfig, *tables: Table) -> None:
-    """Print the result as tables or as JSON, and write it to `out`."""
-    text = json.dumps(result, indent=1)
-    if config.out is not None:
-        with atomic_write(Path(config.out)) as temporary:
-            temporary.write_text(text)
-    if config.json:
-        print(text)
-    else:
-        Console().print(*tables)
+@contextmanager
+def shown_at_the_end(
+    config: BenchConfig | BenchScalingConfig, tables: Callable[[dict[str, Any]], list[Table]]
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Gives a function that keeps a result in `out`; the last one is printed, however the block ends.
+
+    So Ctrl-C, an error or a kill costs the stage that is being measured, and none before it.
+    """
+    results: list[dict[str, Any]] = []
+
+    def keep(result: dict[str, Any]) -> None:
+        results[:] = [result]
+        if config.out is not None:
+            with atomic_write(Path(config.out)) as temporary:
+                temporary.write_text(json.dumps(result, indent=1))
+
+    try:
+        yield keep
+    finally:
+        for result in results:
+            print(json.dumps(result, indent=1)) if config.json else Console().print(*tables(result))

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pggan.bench.command import require_places, show
+from pggan.bench.command import require_places, shown_at_the_end
 from pggan.bench.steps import phase_of
 from pggan.bench.variants import EMA_DECAY
 from pggan.config import BenchScalingConfig, ComputeConfig, Switch, TrainerConfig
@@ -155,29 +155,39 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     configure_process(group.device, config.precision, config.threads, one_thread=True)
     console = Console(stderr=True, highlight=False)
     groups = {size: group.subgroup(size) for size in config.processes}
+    about: dict[str, Any] = {"hardware": hardware(group.device), "versions": versions(), "gradients": config.gradients}
+    about |= {"loss": config.loss, "elastic": config.elastic}
+    stages = config.batches()
     rows: list[dict[str, Any]] = []
-    for stage, batch in config.batches():
-        runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
-        times: dict[int, Times] = {size: [] for size in runners}
-        for round_number in range(config.warmup + config.steps):
-            for size in config.processes:
-                group.barrier()
-                if size in runners and round_number < config.warmup:
-                    runners[size].step()
-                elif size in runners:
-                    times[size].append((runners[size].step()[0], runners[size].parts()))
+    with shown_at_the_end(config, lambda result: [scaling_table(result["stages"])]) as keep:
+        for number, (stage, batch) in enumerate(stages, 1):
+            times = measure_stage(config, group, groups, stage, batch)
+            if group.is_main:
+                rows += rows_of(stage, batch, times)
+                console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['processes']}")
+                keep({**about, "stages": [*rows], "missing_stages": [side for side, _ in stages[number:]]})
         group.barrier()
-        if config.trace is not None and (largest := max(config.processes)) in runners:
-            Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
-            runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{group.rank}.json")
-        if group.is_main:
-            rows += rows_of(stage, batch, times)
-            console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['processes']}")
-    group.barrier()
-    if group.is_main:
-        facts = {"hardware": hardware(group.device), "versions": versions(), "gradients": config.gradients}
-        show(facts | {"loss": config.loss, "elastic": config.elastic, "stages": rows}, config, scaling_table(rows))
     return 0
+
+
+def measure_stage(
+    config: BenchScalingConfig, group: ProcessGroup, groups: dict[int, ProcessGroup | None], stage: int, batch: int
+) -> dict[int, Times]:
+    """The times of one stage with every number of ranks that this rank is one of."""
+    runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
+    times: dict[int, Times] = {size: [] for size in runners}
+    for round_number in range(config.warmup + config.steps):
+        for size in config.processes:
+            group.barrier()
+            if size in runners and round_number < config.warmup:
+                runners[size].step()
+            elif size in runners:
+                times[size].append((runners[size].step()[0], runners[size].parts()))
+    group.barrier()
+    if config.trace is not None and (largest := max(config.processes)) in runners:
+        Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
+        runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{group.rank}.json")
+    return times
 
 
 def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 import time
 import warnings
+from dataclasses import replace
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -20,8 +22,12 @@ from pggan.core.tables import Log
 from pggan.losses import build_loss
 from pggan.training.compute_options import set_float32
 from pggan.training.device_rates import Rates, measured_rates
-from pggan.training.fake_step import FakeStep
+from pggan.training.fake_step import FakeStep, StepCost
 from pggan.training.op_counter import OpCounter
+
+# Updates between two waits for a device that works by itself: the wait, and the host's time to fill the empty queue
+# again, come once in so many.
+QUEUED_UPDATES = 10
 
 
 def phase_of(resolution: int, batch: int) -> Phase:
@@ -51,14 +57,14 @@ class Steps:
     def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, float]:
         """Seconds per update of every variant: medians of `steps` rounds in which all take their turn.
 
-        A round is one update, or as many as `loss.reg_interval`: then every round has one with penalties.
+        A round is `loss.reg_interval` updates, on a GPU at least ten: all rounds have as many with penalties.
         """
         for variant in self.variants.values():
             with variant.counted():
                 variant.begin()
         images = torch.rand(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device) * 2 - 1
         seconds: dict[str, list[float]] = {name: [] for name in self.variants}
-        before = max(warmup, *(variant.warmup for variant in self.variants.values()))
+        before = max(warmup, *(ceil(variant.warmup / self.round) for variant in self.variants.values()))
         for number in range(before + steps):
             for name, variant in self.variants.items():
                 if number < 2:  # the first round tries kernels, which takes memory that is not needed later
@@ -66,31 +72,46 @@ class Steps:
                 seconds[name].append(self._timed(variant, phase, images, number))
         return {name: median(all_of[before:]) for name, all_of in seconds.items()}
 
+    @property
+    def round(self) -> int:
+        """Updates of one round: whole intervals of the loss."""
+        interval = self.loss.reg_interval
+        return interval if self.device.type == "cpu" else interval * ceil(QUEUED_UPDATES / interval)
+
     def _timed(self, variant: Variant, phase: Phase, images: torch.Tensor, number: int) -> float:
         set_float32(self.device, variant.precision)
-        interval = self.loss.reg_interval
-        images = images.contiguous(memory_format=variant.layout)
+        images, count = images.contiguous(memory_format=variant.layout), self.round
         synchronize(self.device)
         with variant.counted():
             start = time.perf_counter()
-            for update in range(number * interval, (number + 1) * interval):
+            for update in range(number * count, (number + 1) * count):
                 variant.step(phase, Reals(images, None, None), StepRng(0, update * phase.batch, self.device))
             synchronize(self.device)
-            return (time.perf_counter() - start) / interval
+            return (time.perf_counter() - start) / count
 
-    def row(self, phase: Phase, seconds: dict[str, float], rates: dict[str, Rates]) -> dict[str, Any]:
+    def costs(self, phase: Phase) -> dict[str, StepCost]:
+        """What a step of every variant costs, each way to calculate it counted once."""
+        found = {way: self.fake.cost(phase, self.loss, way) for way in {one.options for one in self.variants.values()}}
+        costs = {name: found[variant.options] for name, variant in self.variants.items()}
+        if REFERENCE in costs and self.device.type != "cuda":  # where the device can't tell it
+            costs[REFERENCE] = replace(costs[REFERENCE], peak_bytes=self._fake_reference_peak(phase))
+        return costs
+
+    def row(
+        self, phase: Phase, seconds: dict[str, float], costs: dict[str, StepCost], rates: dict[str, Rates]
+    ) -> dict[str, Any]:
         """The result of one stage: the figures of the first variant, and those of all variants."""
-        variants = {name: self._figures(name, phase, taken, rates[name]) for name, taken in seconds.items()}
+        variants = {
+            name: self._figures(self.variants[name], phase, taken, costs[name], rates[name])
+            for name, taken in seconds.items()
+        }
         if REFERENCE in seconds:
             for name, taken in seconds.items():
                 variants[name]["ratio"] = seconds[REFERENCE] / taken
         first = next(iter(variants.values()))
         return {"resolution": phase.resolution, "batch": phase.batch, **first, "variants": variants}
 
-    def _figures(self, name: str, phase: Phase, taken: float, rates: Rates) -> dict[str, Any]:
-        variant = self.variants[name]
-        cost, is_reference = self.fake.cost(phase, self.loss, variant.options), isinstance(variant, ReferenceVariant)
-        peak = self._fake_reference_peak(phase) if is_reference else cost.peak_bytes
+    def _figures(self, variant: Variant, phase: Phase, taken: float, cost: StepCost, rates: Rates) -> dict[str, Any]:
         return {
             "milliseconds_per_step": 1000 * taken,
             "images_per_second": phase.batch / taken,
@@ -98,10 +119,10 @@ class Steps:
             "share_of_matmul_rate": cost.flops / taken / rates.multiplying,
             "floor_milliseconds_per_step": 1000 * rates.floor(cost),
             "roofline_percent": 100 * rates.floor(cost) / taken,
-            "peak_memory_bytes": variant.peak if self.device.type == "cuda" else peak,
+            "peak_memory_bytes": variant.peak if self.device.type == "cuda" else cost.peak_bytes,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,
-            "operations": None if is_reference else cost.operations,
+            "operations": None if isinstance(variant, ReferenceVariant) else cost.operations,
             "notices": list(variant.notices),
         }
 

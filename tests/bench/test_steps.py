@@ -2,12 +2,13 @@
 
 import dataclasses
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from pggan.bench.steps import Steps, phase_of, projected_hours
+from pggan.bench.steps import QUEUED_UPDATES, Steps, phase_of, projected_hours
 from pggan.bench.variants import TrainerVariant, Variant
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision, TrainerConfig
@@ -72,11 +73,10 @@ def test_a_failed_capture_is_reported_kept_for_its_stage_and_tried_again_at_the_
 
     monkeypatch.setattr("pggan.training.cuda_graphs.capture", refuse)
     notices = []
-    monkeypatch.setattr(FakeStep, "cost", lambda *_: StepCost(1, 1, 1, 1))
     steps = make_steps(captured_variant(notices))
     for _ in range(2):
         seconds = steps.measure(phase_of(8, 4), steps=1, warmup=0)
-        row = steps.row(phase_of(8, 4), seconds, {"0": Rates(1e9, 1e9)})
+        row = steps.row(phase_of(8, 4), seconds, {"0": StepCost(1, 1, 1, 1)}, {"0": Rates(1e9, 1e9)})
         assert row["notices"] == row["variants"]["0"]["notices"] == notices[-1:]
     assert len(notices) == 2
     assert all(notice.endswith("without CUDA graphs: no such thing") for notice in notices)
@@ -123,7 +123,32 @@ def test_a_round_is_timed_until_the_device_has_finished_it(make_steps, monkeypat
     steps = make_steps(variant := Recorder(Precision.fp32, []))
     monkeypatch.setattr(steps, "device", device)
     monkeypatch.setattr("pggan.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU))
-    assert steps._timed(variant, phase_of(8, 4), torch.zeros(4, 3, 8, 8), 0) == 3.0
+    assert steps._timed(variant, phase_of(8, 4), torch.zeros(4, 3, 8, 8), 0) == 3.0 / QUEUED_UPDATES
+
+
+def test_a_gpu_is_waited_for_once_in_ten_updates_or_more_and_every_round_has_as_many_penalties(make_steps, monkeypatch):
+    waits, told = [], []
+    monkeypatch.setattr("pggan.bench.steps.synchronize", waits.append)
+    monkeypatch.setattr("pggan.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU))
+    monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: None)
+    lazy = dataclasses.replace(WGAN_GP, reg_interval=4)
+    steps = make_steps(variant := Recorder(Precision.fp32, told), loss=lazy)
+    monkeypatch.setattr(steps, "device", torch.device("cuda"))
+    monkeypatch.setattr(Recorder, "counted", lambda variant: nullcontext())
+    for number in range(2):
+        steps._timed(variant, phase_of(8, 4), torch.zeros(4, 3, 8, 8), number)
+    assert [images for _, images in told] == list(range(0, 2 * 12 * 4, 4))
+    assert len(waits) == 2 * 2  # before and after a round
+
+
+def test_the_cost_of_a_way_to_calculate_is_counted_once_however_many_variants_take_it(make_steps, monkeypatch):
+    counted = []
+    monkeypatch.setattr(FakeStep, "cost", lambda self, phase, loss, way: counted.append(way) or StepCost(1, 2, 3, 4))
+    full, short = Recorder(Precision.fp32, []), Recorder(Precision.bf16, [])
+    short.options = ComputeOptions(dtype=torch.bfloat16)
+    costs = make_steps(full, short, Recorder(Precision.fp32, [])).costs(phase_of(8, 4))
+    assert sorted(counted, key=str) == sorted({full.options, short.options}, key=str)
+    assert costs == dict.fromkeys("012", StepCost(1, 2, 3, 4))
 
 
 def test_only_one_function_waits_for_devices():
