@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := outputs/demo
+UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint quick check
+.PHONY: help setup demo test lint quick check check-versions
 
 help:  ## Show this list.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/ready  ## Install everything into .venv.
 
@@ -36,6 +37,9 @@ lint: setup
 	$(BIN)/mypy
 
 quick: lint  ## Lint, types and unit tests: while working on a change.
-	$(BIN)/python -m pytest --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
+	$(BIN)/python -m pytest $(UNIT_TESTS)
+
+check-versions: setup  ## Unit tests with the lowest and the newest versions declared, on every Python from 3.11 to 3.14.
+	$(BIN)/nox -- $(UNIT_TESTS)
 
 check: lint test  ## Lint, types and all tests: what has to pass before a change lands.

@@ -11,3 +11,5 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages for large CPU tensors, much faster
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
+# A rank that loses another one prints a C++ stack per connection; what matters of it, the watchdog says in one line.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

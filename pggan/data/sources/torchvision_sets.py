@@ -1,6 +1,5 @@
 """Known data sets through torchvision, whose own code downloads and reads them; imported only when one is asked for."""
 
-import sys
 from contextlib import chdir
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -42,37 +41,14 @@ def named_set(source: str) -> str | None:
 
 
 def load_torchvision() -> ModuleType:
-    """torchvision.datasets.  Raises UserError when it is not installed, or does not fit the torch that is."""
+    """torchvision.datasets.  Raises UserError when it does not fit the torch that is installed."""
     try:
-        return _import_datasets()
-    except ModuleNotFoundError as error:
-        raise UserError(f"Known data sets need a package that is not installed: {error.name}.", INSTALL) from error
+        from torchvision import datasets
     except Exception as error:  # a torchvision for another torch fails in many ways
         raise UserError(
             f"torchvision can't be imported: {error}.", "Install the torchvision that belongs to this torch."
         ) from error
-
-
-def _import_datasets() -> ModuleType:
-    import torch
-
-    try:
-        import torchvision.datasets
-    except RuntimeError:
-        # The wheels of PyPI have their operators (non-maximum suppression of boxes) compiled for CUDA.  Beside a torch
-        # without CUDA these can't be loaded, and torchvision stops at declaring their shapes.  Data sets need none of
-        # them, so they are declared here and stay without an implementation.
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        _declared.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
-        for operator in ("nms", "qnms"):
-            _declared[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision.datasets
-    datasets: ModuleType = torchvision.datasets
-    return datasets
-
-
-_declared: list[Any] = []  # declarations last as long as their library object
+    return datasets  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=2)  # once per process
