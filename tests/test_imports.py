@@ -29,6 +29,7 @@ ROOMS = [
     "run",
     "plan",
     "bench",
+    "doctor",
     "cli",
 ]
 DOORS = ["__init__.py", "__main__.py"]

@@ -101,5 +101,11 @@ COMMANDS = {
             "pggan.bench.scaling",
             "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
         ),
+        Command(
+            "doctor",
+            "Show what this machine has, and which parts of the program work on it.",
+            "pggan.doctor.command",
+            "pggan doctor device=cpu",
+        ),
     )
 }

@@ -4,7 +4,14 @@ Without torch, so that a typo is reported within a second.
 """
 
 from pggan.config.bench import BenchConfig, BenchScalingConfig
-from pggan.config.commands import InspectConfig, InterpolateConfig, InterpolationPath, PlanConfig, SampleConfig
+from pggan.config.commands import (
+    DoctorConfig,
+    InspectConfig,
+    InterpolateConfig,
+    InterpolationPath,
+    PlanConfig,
+    SampleConfig,
+)
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dgc_options

@@ -1,4 +1,4 @@
-"""Keys of `pggan plan`, `sample`, `interpolate` and `inspect`."""
+"""Keys of `pggan plan`, `sample`, `interpolate`, `inspect` and `doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,3 +75,11 @@ class InspectConfig:
     json: bool
     sheet: str | None
     verify: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """What this machine has, and what works on it."""
+
+    device: str
+    json: bool
