@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := outputs/demo
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
+EVERYTHING := --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
@@ -16,9 +17,11 @@ help:  ## Show this list.
 
 setup: $(VENV)/ready  ## Install everything into .venv.
 
+# uv installs in one minute what takes pip seven; pip is for those whose package index only pip is configured for.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet uv --constraint constraints.txt
+	$(BIN)/uv pip install --python $(BIN)/python $(EVERYTHING) || $(BIN)/python -m pip install $(EVERYTHING)
 	@touch $@
 
 demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a grid and an interpolation.
