@@ -60,12 +60,13 @@ class Compressor(nn.Module):
         self.register_buffer("mean", torch.zeros(size, device=device) if optimizer.beta1 else None)
         self._worth = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
-    def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: float | Tensor = 1.0) -> Tensor:
+    def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: Tensor | None = None) -> Tensor:
         """Take in this rank's gradient times `factor`; returns the message that all are to be sent.
 
         The message holds those `count` entries of the residual that the loss depends on most; they leave it.
         `gradients`: fp32 vectors, [P] one after the other; their memory is used.
         `finite`: false on all ranks if the gradient of any is not; then nothing changes, and the message is void.
+        `factor`: fp32, on the device, which a number would have to be copied to each time; None: 1.
         """
         self._accumulate(list(gradients), finite, factor)
         # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
@@ -77,12 +78,12 @@ class Compressor(nn.Module):
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         if self.mean is not None and count < len(self.residual):
-            self.mean[indices] = 0  # factor masking: what is sent must not be carried on by momentum
+            self.mean.index_fill_(0, indices, 0)  # factor masking: what is sent must not be carried on by momentum
         return pack(indices, sent, len(self.residual))
 
-    def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: float | Tensor) -> None:
+    def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: Tensor | None) -> None:
         """Add Adam's update for the gradient times `factor` to the residual: that is Adam's own step."""
-        divisor = 1 / torch.as_tensor(factor, dtype=torch.float32, device=self.residual.device)
+        divisor = torch.ones_like(self.steps) if factor is None else 1 / factor
         if self.clip is not None:
             norm = torch.stack(torch._foreach_norm(gradients)).norm() / divisor
             divisor = divisor * (norm / self.clip).clamp(min=1)
@@ -147,7 +148,7 @@ def mean_of(messages: Tensor, count: int, room: Tensor) -> tuple[Tensor, Tensor]
     found = []
     for indices, _ in entries:
         found.append(room[indices])
-        room[indices] = 0
+        room.index_fill_(0, indices, 0)
     return torch.cat([indices for indices, _ in entries]), torch.cat(found)
 
 

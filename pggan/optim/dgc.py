@@ -47,6 +47,7 @@ class DgcReducer(GradientReducer):
         self.group, self.dgc = group, dgc
         self._optimizer = optimizer
         self._clip = None if dgc.clip is None else dgc.clip / group.world_size**0.5  # of each rank, not of the mean
+        self._world_size = torch.tensor(float(group.world_size), device=group.device)
         self._names = {id(state.g): "g", id(state.d): "d"}
         self._compressors: dict[str, Compressor] = {}
         self._vectors: dict[str, ParameterVector] = {}
@@ -74,7 +75,7 @@ class DgcReducer(GradientReducer):
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite = agreed[1] == 0
         # Of this rank's own images, and as it was before the loss was scaled.
-        factor = self.group.world_size if trainable.scale is None else self.group.world_size / trainable.scale
+        factor = self._world_size if trainable.scale is None else self._world_size / trainable.scale
         count = max(round(self._share * vector.size), 1)
         message = self._compressor(name, vector.size).select(gradients, count, finite, factor)
         trainable.zero_grad()

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pggan.optim import compression
 from pggan.optim.compression import SENT_AS, Compressor, largest, mean_of, pack, share_to_send
@@ -208,15 +209,30 @@ def test_a_state_that_does_not_fit_is_refused():
         compressor(5, beta1=0.5).load_state_dict(compressor(5).state_dict())
 
 
-def test_nothing_asks_a_device_for_values():
+class Operations(TorchDispatchMode):
+    """Notes the names of the operations called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.names.add(function._schema.name)
+        return function(*arguments, **(keywords or {}))
+
+
+def test_nothing_asks_a_device_for_values_or_copies_numbers_to_it():
     """Tensors without values refuse to tell any: what works on them can be captured."""
     device = torch.device("meta")
     ours = Compressor(300_000, dataclasses.replace(ADAM, beta1=0.5), 1.0, device)
-    finite = torch.ones((), dtype=torch.bool, device=device)
-    message = ours.select([torch.empty(300_000, device=device)], 3000, finite)
-    assert message.shape == (4 * 5 + 3 * 3000,)
-    indices, updates = mean_of(torch.stack([message, message]), 3000, torch.empty(300_000, device=device))
-    assert indices.shape == updates.shape == (6000,)
+    finite, factor = torch.ones((), dtype=torch.bool, device=device), torch.ones((), device=device)
+    for given in ([], [factor]):
+        with Operations() as called:
+            message = ours.select([torch.empty(300_000, device=device)], 3000, finite, *given)
+            indices, updates = mean_of(torch.stack([message, message]), 3000, torch.empty(300_000, device=device))
+        assert message.shape == (4 * 5 + 3 * 3000,)
+        assert indices.shape == updates.shape == (6000,)
+        assert "aten::lift_fresh" not in called.names  # a tensor made of a number, which a GPU would have to wait for
 
 
 # ---- selection -------------------------------------------------------------------------------------------
