@@ -57,7 +57,8 @@ class TimedUpdates:
         self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
         self.accumulator = MetricAccumulator()
         self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
-        budget, indices = budget_bytes(config.data.device_budget_mib, group.device), self.partition.indices
+        budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
+        indices = self.partition.indices
         mirror, labels = config.data.mirror, config.data.labels
         self.stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
 

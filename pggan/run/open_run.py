@@ -66,7 +66,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
                 stack.enter_context(lock_run_dir(run_dir))
         run = find(config, description, run_dir, group)
         pyramid, schedule = run.pyramid, run.schedule
-        budget = budget_bytes(config.data.device_budget_mib, device)
+        budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
         reports = group.is_main and run.checkpoint is None  # the memory of every phase, once
         image_bytes = budget if device.type == "cuda" else 0
         trainer, memory = build_trainer(

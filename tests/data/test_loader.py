@@ -113,9 +113,68 @@ def test_on_a_gpu_copies_are_waited_for_and_buffers_are_not_overwritten_early(py
     assert log == [*pinned, "buffer 1 copied", "on the copy stream", "step waits for 3", True]
 
 
+def test_a_level_travels_to_a_gpu_in_pinned_pieces_two_of_which_take_turns(pyramid, monkeypatch):
+    """50 images of 192 bytes, 20 to a piece; the third piece waits until the first has been copied."""
+    log, read, empty = [], ImagePyramid.read, torch.empty
+
+    class Event:
+        def __init__(self, number):
+            self.number = number
+
+        def synchronize(self):
+            log.append(f"waits for {self.number}")
+
+    class Stream:
+        events = 0
+
+        def record_event(self):
+            self.events += 1
+            log.append(f"copies {self.events}")
+            return Event(self.events)
+
+    def noting(self, resolution, indices, out=None):
+        log.append(f"reads {indices[0]} to {indices[-1]}")
+        return read(self, resolution, indices, out)
+
+    def empty_here(shape, dtype, device=None, pin_memory=False):
+        log.append(f"{shape[0]} images{' pinned' * pin_memory}{f' on {device}' if device else ''}")
+        return empty(shape, dtype=dtype)
+
+    loader, current = Loader(pyramid, CPU, budget=pyramid.level_bytes(8)), Stream()
+    loader.device, loader._stream = torch.device("cuda"), Stream()
+    monkeypatch.setattr("pggan.data.stream.loader.PIECE_BYTES", 20 * 8 * 8 * 3 + 100)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch, "empty", empty_here)
+    monkeypatch.setattr(ImagePyramid, "read", noting)
+    level = loader._level(8)
+    assert log == [
+        "50 images on cuda",
+        *("20 images pinned", "reads 0 to 19", "copies 1"),
+        *("20 images pinned", "reads 20 to 39", "copies 2"),
+        *("waits for 1", "reads 40 to 49", "copies 3"),
+    ]
+    assert loader._buffers == []  # given back
+    assert np.array_equal(level.numpy(), read(pyramid, 8, np.arange(50)))
+    assert loader._level(8) is level
+
+
+def test_after_a_rollback_to_a_level_on_the_device_what_was_read_ahead_is_waited_for(pyramid, monkeypatch):
+    loader, release = Loader(pyramid, CPU, budget=pyramid.level_bytes(8)), threading.Event()
+    read = ImagePyramid.read
+    monkeypatch.setattr(
+        ImagePyramid, "read", lambda self, *arguments, **out: release.wait(60) and read(self, *arguments, **out)
+    )
+    loader.read_ahead(Request(16, np.array([1])))
+    threading.Timer(0.1, release.set).start()
+    assert len(loader.get(Request(8, np.array([3])))) == 1
+    assert release.is_set()
+    assert loader._ahead is None
+
+
 def test_the_budget_is_in_mebibytes_or_a_share_of_what_is_there(monkeypatch):
     assert budget_bytes(3, CPU) == 3 * 2**20
     assert budget_bytes(0, CPU) == 0
-    assert budget_bytes(None, CPU) == CPU_BUDGET_BYTES
+    assert budget_bytes(None, CPU) == 4 * budget_bytes(None, CPU, 4) == CPU_BUDGET_BYTES
+    assert budget_bytes(3, CPU, 4) == 3 * 2**20  # what the user says is for each of them
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 * 2**30, 90 * 2**30))
     assert budget_bytes(None, torch.device("cuda")) == 20 * 2**30

@@ -3,8 +3,9 @@
 N images asked for, R resolution, C channels.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ CPU_BUDGET_BYTES = 1024 * MIB
 READERS = 4
 LEAST_BYTES_PER_READER = 2 * MIB
 GPU_BUDGET_SHARE = 0.25  # of the memory that is free before training starts
+PIECE_BYTES = 64 * MIB  # of a level on its way to a GPU: many times what starting a copy costs
 
 
 class Request(NamedTuple):
@@ -36,13 +38,16 @@ class Transfer(NamedTuple):
     done: torch.cuda.Event | None
 
 
-def budget_bytes(budget_mib: int | None, device: torch.device) -> int:
-    """How many bytes of levels may be kept on `device`; None: a quarter of a GPU's free memory, or 1 GiB on a CPU."""
+def budget_bytes(budget_mib: int | None, device: torch.device, processes: int = 1) -> int:
+    """How many bytes of levels may be kept on `device`; None: a quarter of a GPU's free memory, or 1 GiB on a CPU.
+
+    The latter is for all `processes` of the machine together, each of which keeps a level of its own.
+    """
     if budget_mib is not None:
         return budget_mib * MIB
     if device.type == "cuda":
         return int(GPU_BUDGET_SHARE * torch.cuda.mem_get_info(device)[0])
-    return CPU_BUDGET_BYTES
+    return CPU_BUDGET_BYTES // processes
 
 
 class Loader:
@@ -93,9 +98,31 @@ class Loader:
     def _level(self, resolution: int) -> Tensor:
         if self._resident is None or self._resident[0] != resolution:
             self._resident = None  # before the next one takes its memory
-            everything = np.arange(self.pyramid.images)
-            self._resident = resolution, torch.from_numpy(self.pyramid.read(resolution, everything)).to(self.device)
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:  # of a level left behind by a rollback; it has the buffers
+                wait([ahead[1]])
+            self._resident = resolution, self._whole_level(resolution)
         return self._resident[1]
+
+    def _whole_level(self, resolution: int) -> Tensor:
+        """All images of a level on the device; on the way to a GPU, host memory holds no more than two pieces of it."""
+        shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
+        level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
+        if self.device.type == "cpu":
+            self._read(Request(resolution, np.arange(count)), level.numpy())
+            return level
+        most = min(max(PIECE_BYTES // prod(shape), 1), count)
+        for first in range(0, count, most):
+            buffer = self._buffer((most, *shape))
+            indices = np.arange(first, min(first + most, count))
+            piece = buffer[: len(indices)]
+            self._read(Request(resolution, indices), piece.numpy())
+            # On the stream of the training step, which needs the level complete; meanwhile the next piece is read.
+            level[first : first + most].copy_(piece, non_blocking=self._stream is not None)
+            done = None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
+            self._buffers.append(Transfer(buffer, done))
+        self._buffers.clear()
+        return level
 
     def _load(self, request: Request) -> Transfer:
         """Read images and copy them to the device; runs in the reading thread."""
