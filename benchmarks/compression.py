@@ -44,9 +44,8 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.compression import Compressor, layout, mean_of, share_to_send
 from pggan.optim.ema import ema_decay, update_ema
 from pggan.optim.state import State, Trainable, new_state
-from pggan.sampling.generate import render, render_settings
 from pggan.sampling.images import contact_sheet, save_png
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.inputs import draw_inputs, micro_batches
 from pggan.training.passes import d_forward, g_forward, make_fakes
 
@@ -233,13 +232,12 @@ class Training:
     def kid(self, count: int = 512, out: str | None = None) -> float:
         """KID of `count` faces; a grid of others goes to `out`."""
         resolution = self.schedule.final_resolution
-        generator = LoadedGenerator(self.state.g_ema, resolution, 1.0, self.state.images)
-        settings = render_settings(generator)
-        size, extractor = self.architecture.latent_size, load_extractor()
-        fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), settings)
+        generator = TrainedGenerator(LoadedGenerator(self.state.g_ema, resolution, 1.0, self.state.images))
+        extractor = load_extractor()
+        fakes = generator.render(generator.latents(range(FIRST_SEED, FIRST_SEED + count)))
         shown = np.random.default_rng(0).permutation(self.pyramid.images)[:count]
         if out is not None:
-            faces = render(generator, seed_latents(list(range(64)), size), settings)
+            faces = generator.render(generator.latents(range(64)))
             save_png(contact_sheet(faces, 8, 2 * resolution), Path(out))
         reals = features_of(self.pyramid.read(resolution, shown), extractor)
         return kernel_distance(features_of(fakes, extractor), reals)

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.efficientnet_lite0 import EfficientNetLite0, load_extractor
-from pggan.checkpoints.generator_file import load_generator
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.sampling.generate import render, render_settings
 from pggan.sampling.images import Pixels
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.trained_generator import load
 
 FIRST_SEED = 10_000  # not among the faces that people look at
 CHUNK = 64
@@ -48,18 +46,16 @@ def kernel_distance(x: Tensor, y: Tensor) -> float:
 def measure(run: str, data: str, count: int) -> dict[str, object]:
     """KID of `count` generated against `count` real images, and of real against other real ones."""
     extractor = load_extractor()
-    generator = load_generator(run, torch.device("cpu"))
-    settings = render_settings(generator)
-    size = generator.network.architecture.latent_size
-    fakes = render(generator, seed_latents(list(range(FIRST_SEED, FIRST_SEED + count)), size), settings)
+    generator = load(run, "cpu")
+    fakes = generator.render(generator.latents(range(FIRST_SEED, FIRST_SEED + count)))
     pyramid = ImagePyramid(Path(data))
     shuffled = np.random.default_rng(0).permutation(pyramid.images)
-    reals = features_of(pyramid.read(settings.resolution, shuffled[:count]), extractor)
-    others = features_of(pyramid.read(settings.resolution, shuffled[count : 2 * count]), extractor)
+    reals = features_of(pyramid.read(generator.resolution, shuffled[:count]), extractor)
+    others = features_of(pyramid.read(generator.resolution, shuffled[count : 2 * count]), extractor)
     return {
         "run": run,
         "images_shown": generator.images,
-        "resolution": settings.resolution,
+        "resolution": generator.resolution,
         "images_compared": count,
         "kid@efficientnet-lite0": kernel_distance(features_of(fakes, extractor), reals),
         "kid@efficientnet-lite0 real against real": kernel_distance(others, reals),

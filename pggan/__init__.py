@@ -1,6 +1,12 @@
 """Progressive growing of GANs: train, sample and explore face generators from 4x4 to 1024x1024."""
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pggan.sampling.trained_generator import TrainedGenerator
 
 __version__ = "0.1.0"
 
@@ -13,3 +19,14 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages for large CPU t
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
 # A rank that loses another one prints a C++ stack per connection; what matters of it, the watchdog says in one line.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def load(run: "str | Path", device: str = "auto") -> "TrainedGenerator":
+    """The generator of `run`: a run directory, a checkpoint in it, or a generator file; see `TrainedGenerator`.
+
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    Raises UserError when there is no valid generator, or no such device.
+    """
+    from pggan.sampling.trained_generator import load  # imports torch, which takes seconds
+
+    return load(str(run), device)

@@ -208,7 +208,7 @@ def test_each_idea_is_defined_once():
         "def available_cores(",
         "def free_memory(",
         "def contact_sheet(",
-        "def generate(",
+        "def draw_batch(",
         "class Flops",
     ):
         assert source.count(definition) == 1, definition

@@ -11,7 +11,7 @@ from pggan.config.notation import parse_grid
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import generate
+from pggan.sampling.generate import RenderSettings, draw_in_batches
 from pggan.sampling.images import Pixels, contact_sheet, save_png
 from pggan.sampling.latents import seed_latents
 
@@ -37,7 +37,8 @@ class Previews:
         count, labels = self.columns * self.rows, g_ema.architecture.labels
         latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
         classes = torch.arange(count) % labels if labels else None
-        fakes = generate(g_ema, latents, classes, phase.resolution, phase.alpha, batch_size=BATCH_SIZE)
+        settings = RenderSettings(phase.resolution, phase.alpha)
+        fakes = draw_in_batches(g_ema, latents, classes, settings, BATCH_SIZE)
         self._show("fakes", fakes, f"fakes-{images:09d}.png", images)
 
     def _show(self, tag: str, images: Pixels, file: str, count: int) -> None:

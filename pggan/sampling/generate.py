@@ -1,20 +1,24 @@
 """A generator's images: at any resolution and alpha, truncated or not, with or without classes."""
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
-from pggan.config import SampleConfig
-from pggan.core.devices import choose_device
+from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.errors import UserError
-from pggan.networks.networks import Generator
+from pggan.networks.layers import DEFAULT_OPTIONS
+from pggan.networks.networks import Generator, use_options
 from pggan.sampling.images import Pixels, to_bytes
 from pggan.sampling.latents import seed_latents
 
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
+PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
 
 
 @dataclass(frozen=True)
@@ -23,16 +27,8 @@ class RenderSettings:
 
     resolution: int
     alpha: float
-    truncation: float
-    label: int | None
-
-
-def open_generator(config: SampleConfig) -> tuple[LoadedGenerator, RenderSettings]:
-    """The generator and the settings that `config` asks for."""
-    generator = load_generator(config.run, choose_device(config.device, "device"))
-    return generator, render_settings(
-        generator, resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
-    )
+    truncation: float = 1.0
+    label: int | None = None
 
 
 def render_settings(
@@ -60,45 +56,82 @@ def render_settings(
     return RenderSettings(resolution or generator.resolution, alpha, truncation, label)
 
 
-def render(generator: LoadedGenerator, latents: Tensor, settings: RenderSettings) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z]."""
-    classes = None if settings.label is None else torch.full((len(latents),), settings.label)
-    network, resolution, alpha = generator.network, settings.resolution, settings.alpha
-    # One at a time: the arithmetic of a batch can depend on its size, and a seed's face must not.
-    return generate(network, latents, classes, resolution, alpha, batch_size=1, truncation=settings.truncation)
+def render_each(
+    generator: LoadedGenerator, latents: Iterable[Tensor], settings: RenderSettings, center: Tensor | None = None
+) -> Iterator[Pixels]:
+    """The images uint8 [R, R, C] of `latents` [Z], in their order, as they are drawn; memory does not grow with them.
+
+    An image is always drawn alone, because the arithmetic of a batch can depend on its size: a seed's image never
+    depends on its company.  On a CPU each thread draws an image of its own, which takes a fraction of the time that
+    several threads take for one small image; large ones (see PARALLEL_SIDE) are drawn by all threads together.
+
+    Args: center: the features of `mean_features`, where the images are truncated.
+    """
+    network = generator.network
+
+    def draw(latent: Tensor) -> Pixels:
+        classes = None if settings.label is None else torch.tensor([settings.label])
+        image: Pixels = draw_batch(network, latent[None], classes, settings, center)[0]
+        return image
+
+    with use_options(network, DEFAULT_OPTIONS):  # weights are prepared once for all images
+        if network.weights[0].device.type == "cpu" and settings.resolution <= PARALLEL_SIDE:
+            yield from _in_threads(draw, latents)
+        else:
+            yield from map(draw, latents)
+
+
+def _in_threads(draw: Callable[[Tensor], Pixels], latents: Iterable[Tensor]) -> Iterator[Pixels]:
+    """`map`, with one thread per image and as many at a time as PyTorch has threads."""
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting: deque[Future[Pixels]] = deque()
+            for latent in latents:
+                waiting.append(pool.submit(draw, latent))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    finally:
+        torch.set_num_threads(threads)  # the initializer's number is also that of threads still to come
 
 
 @torch.no_grad()
-def generate(
-    network: Generator,
-    latents: Tensor,
-    classes: Tensor | None,
-    resolution: int,
-    alpha: float,
-    *,
-    batch_size: int,
-    truncation: float = 1.0,
+def draw_batch(
+    network: Generator, latents: Tensor, classes: Tensor | None, settings: RenderSettings, center: Tensor | None = None
 ) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z] and `classes` [N], in batches; of one class if truncated."""
+    """Images uint8 [N, R, R, C] of `latents` [N, Z] and `classes` [N] (where there are any), in one batch."""
     device, labels = network.weights[0].device, None
     if classes is not None:
-        labels = torch.nn.functional.one_hot(classes, network.architecture.labels).float().to(device)  # [N, L]
-    center = None if truncation == 1 else _center(network, None if labels is None else labels[:1])
-    images = []
-    for part in torch.split(torch.arange(len(latents)), batch_size):
-        features = network.features(latents[part].to(device), None if labels is None else labels[part])
-        if center is not None:
-            features = torch.lerp(center, features, truncation)
-        images.append(to_bytes(network.grow(features, resolution, alpha)))
-    return np.concatenate(images)
+        labels = F.one_hot(classes, network.architecture.labels).float().to(device)  # [N, L]
+    features = network.features(latents.to(device), labels)
+    if center is not None:
+        features = torch.lerp(center, features, settings.truncation)
+    return to_bytes(network.grow(features, settings.resolution, settings.alpha))
 
 
-def _center(network: Generator, label: Tensor | None) -> Tensor:
-    """The average 4x4 features [1, C, 4, 4] of the class one-hot `label` [1, L].
+def draw_in_batches(
+    network: Generator, latents: Tensor, classes: Tensor | None, settings: RenderSettings, batch_size: int
+) -> Pixels:
+    """Images as of `draw_batch`, `batch_size` at a time; their last bits can depend on it."""
+    parts = torch.split(torch.arange(len(latents)), batch_size)
+    of_part = (None if classes is None else classes[part] for part in parts)
+    batches = zip(parts, of_part, strict=True)
+    return np.concatenate([draw_batch(network, latents[part], some, settings) for part, some in batches])
+
+
+@torch.no_grad()
+def mean_features(network: Generator, label: int | None) -> Tensor:
+    """The mean 4x4 features [1, C, 4, 4] of many latents of a class: where truncation pulls images to.
 
     The generator normalises its latents, so scaling those changes nothing; its first features are the place where
     typical and extreme faces differ.
     """
+    device = network.weights[0].device
     latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    labels = None if label is None else label.expand(CENTER_SEEDS, -1)
-    return network.features(latents.to(network.weights[0].device), labels).mean(0, keepdim=True)
+    labels = None
+    if label is not None:
+        classes = torch.full((CENTER_SEEDS,), label)
+        labels = F.one_hot(classes, network.architecture.labels).float().to(device)
+    return network.features(latents.to(device), labels).mean(0, keepdim=True)

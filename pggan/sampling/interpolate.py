@@ -8,9 +8,9 @@ from torch import Tensor
 from pggan.config import InterpolateConfig, InterpolationPath
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.core.errors import UserError
-from pggan.sampling.generate import open_generator, render
 from pggan.sampling.images import ANIMATED, check_output, enlarge, grid, save_frames, save_png
 from pggan.sampling.latents import interpolate_path, lerp, random_walk, seed_latents, slerp
+from pggan.sampling.trained_generator import load
 
 
 def run(config: InterpolateConfig) -> int:
@@ -22,11 +22,14 @@ def run(config: InterpolateConfig) -> int:
     seeds = parse_seeds(config.seeds)
     animated = Path(config.out).suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
-    generator, settings = open_generator(config)
+    generator = load(config.run, config.device)
+    settings = generator.settings(
+        resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
+    )
     out = check_output(config.out, (".png", *ANIMATED))
-    size = generator.network.architecture.latent_size
+    size = generator.latent_size
     paths = [latents_of_path(config, seeds, number, size) for number in range(columns * rows if animated else 1)]
-    drawn = [enlarge(render(generator, latents, settings), config.zoom) for latents in paths]
+    drawn = [enlarge(np.stack(list(generator.stream(latents, settings))), config.zoom) for latents in paths]
     if animated:
         save_frames([grid(frames, columns) for frames in np.stack(drawn, axis=1)], out, config.fps)
     else:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
 
-from pggan.checkpoints.generator_file import load_generator
+import pggan
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
@@ -34,4 +33,4 @@ def run_dir(tmp_path_factory, labelled_data) -> Path:
 
 @pytest.fixture(scope="session")
 def generator(run_dir):
-    return load_generator(str(run_dir), torch.device("cpu"))
+    return pggan.load(run_dir, "cpu")

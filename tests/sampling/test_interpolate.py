@@ -9,7 +9,6 @@ from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import InterpolateConfig
 from pggan.core.validation import validated
-from pggan.sampling.generate import render, render_settings
 from pggan.sampling.interpolate import latents_of_path
 from pggan.sampling.latents import seed_latents
 
@@ -23,7 +22,7 @@ def test_a_strip_begins_and_ends_at_its_seeds(run_dir, generator, tmp_path):
     assert main(["interpolate", f"run={run_dir}", "seeds=[1,5,9]", "frames=5", f"out={out}", "device=cpu"]) == 0
     picture = pixels(out)
     assert picture.shape == (16, 80, 3)
-    ends = render(generator, seed_latents([1, 5, 9], 8), render_settings(generator))
+    ends = generator.render(seed_latents([1, 5, 9], 8))
     for frame, image in ((0, ends[0]), (2, ends[1]), (4, ends[2])):
         assert np.abs(picture[:, frame * 16 : frame * 16 + 16].astype(int) - image).max() <= 1
 

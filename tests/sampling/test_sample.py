@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.sampling.generate import render, render_settings
 from pggan.sampling.latents import seed_latents
 
 
@@ -19,7 +18,7 @@ def test_sample_writes_a_grid_of_the_seeds_in_order(run_dir, generator, tmp_path
     assert "3 images at 16x16" in capsys.readouterr().out
     picture = pixels(out)
     assert picture.shape == (64, 64, 3)
-    expected = render(generator, seed_latents([3, 1, 4], 8), render_settings(generator)).repeat(2, 1).repeat(2, 2)
+    expected = generator.render(seed_latents([3, 1, 4], 8)).repeat(2, 1).repeat(2, 2)
     assert np.array_equal(picture[:32, :32], expected[0])
     assert np.array_equal(picture[:32, 32:], expected[1])
     assert np.array_equal(picture[32:, :32], expected[2])
@@ -29,7 +28,7 @@ def test_sample_writes_a_grid_of_the_seeds_in_order(run_dir, generator, tmp_path
 def test_sample_writes_one_file_per_seed_into_a_directory(run_dir, generator, tmp_path):
     assert main(["sample", f"run={run_dir}", "seeds=7-9", f"out={tmp_path / 'faces'}", "device=cpu"]) == 0
     assert sorted(path.name for path in (tmp_path / "faces").iterdir()) == ["seed-7.png", "seed-8.png", "seed-9.png"]
-    expected = render(generator, seed_latents([8], 8), render_settings(generator))
+    expected = generator.render(seed_latents([8], 8))
     assert np.array_equal(pixels(tmp_path / "faces" / "seed-8.png"), expected[0])
 
 

@@ -1,0 +1,126 @@
+"""A trained generator in Python: `pggan.load` opens one, and every command that draws images uses it.
+
+N images, Z latent size, R resolution, C channels.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
+from pggan.config.notation import parse_seeds
+from pggan.core.devices import choose_device
+from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
+from pggan.sampling.images import Pixels, to_pil
+from pggan.sampling.latents import seed_latents
+
+Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
+
+
+class TrainedGenerator:
+    """Images of a trained generator, from seeds or latents, at any resolution and alpha.
+
+    A seed, and a latent, always gives the same image on one machine, whatever else is drawn with it.
+    """
+
+    def __init__(self, loaded: LoadedGenerator) -> None:
+        self.loaded = loaded
+        self.network = loaded.network
+        self._centers: dict[int | None, Tensor] = {}
+
+    @property
+    def latent_size(self) -> int:
+        """Z, the numbers in a latent."""
+        return self.network.architecture.latent_size
+
+    @property
+    def resolutions(self) -> tuple[int, ...]:
+        """All resolutions, in pixels, that this generator has layers for."""
+        return self.network.architecture.resolutions
+
+    @property
+    def resolution(self) -> int:
+        """The resolution in pixels that the training had reached."""
+        return self.loaded.resolution
+
+    @property
+    def alpha(self) -> float:
+        """The weight, from 0 to 1, of the newest layers at that resolution."""
+        return self.loaded.alpha
+
+    @property
+    def images(self) -> int:
+        """Real images that the training had shown."""
+        return self.loaded.images
+
+    @property
+    def labels(self) -> int:
+        """The number of classes; 0 for a generator that was trained without labels."""
+        return self.network.architecture.labels
+
+    def latents(self, seeds: Seeds) -> Tensor:
+        """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
+        wanted = parse_seeds(seeds if isinstance(seeds, int | str) else [int(seed) for seed in seeds])
+        return seed_latents(wanted, self.latent_size)
+
+    def sample(
+        self,
+        seeds: Seeds,
+        *,
+        resolution: int | None = None,
+        alpha: float | None = None,
+        truncation: float = 1.0,
+        label: int | None = None,
+    ) -> list[Image.Image]:
+        """One picture per seed; arguments as of `render`."""
+        settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
+        return [to_pil(image) for image in self.stream(self.latents(seeds), settings)]
+
+    def render(
+        self,
+        latents: Tensor,
+        *,
+        resolution: int | None = None,
+        alpha: float | None = None,
+        truncation: float = 1.0,
+        label: int | None = None,
+    ) -> Pixels:
+        """Images uint8 [N, R, R, C] of `latents` [N, Z].
+
+        Args: resolution, alpha: the stage of the growth, None for the newest one trained; truncation: below 1, images
+        are pulled towards the average one; label: the class, None for the first one where there are any.
+        Raises UserError for what this generator does not have.
+        """
+        settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
+        return np.stack(list(self.stream(latents, settings)))
+
+    def settings(
+        self,
+        *,
+        resolution: int | None = None,
+        alpha: float | None = None,
+        truncation: float = 1.0,
+        label: int | None = None,
+    ) -> RenderSettings:
+        """What `stream` needs to know besides latents, checked; arguments as of `render`."""
+        return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
+
+    def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
+        """Images uint8 [R, R, C] of `latents` [Z], one after the other; memory does not grow with their number."""
+        center = None
+        if settings.truncation != 1:
+            if settings.label not in self._centers:
+                self._centers[settings.label] = mean_features(self.network, settings.label)
+            center = self._centers[settings.label]
+        return render_each(self.loaded, latents, settings, center)
+
+
+def load(run: str, device: str = "auto") -> TrainedGenerator:
+    """The averaged generator of `run`: a run directory, a checkpoint in it, or a generator file.
+
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    Raises UserError when there is no valid generator, or no such device.
+    """
+    return TrainedGenerator(load_generator(str(run), choose_device(device, "device")))
