@@ -62,8 +62,8 @@ def guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
         return 0
-    except KeyboardInterrupt:
-        print("Stopped at once; a run resumes from its last checkpoint, if it has one.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("Stopped at once.", *interrupt.args, file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

@@ -3,10 +3,12 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+NOT_FOR_HELPERS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # SIGTERM is how a parent ends them
 
 
 @contextmanager
@@ -31,6 +33,31 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
         for number, other in before.items():
             if number in arrived and callable(other) and other is not signal.default_int_handler:
                 other(number, arrived[number])
+
+
+@contextmanager
+def starting_helpers() -> Iterator[None]:
+    """Processes started inside, by this thread, never see NOT_FOR_HELPERS; this process does when the block ends.
+
+    A terminal and a scheduler send them to all processes of a command, of which one alone saves and stops.  A blocked
+    signal stays blocked in what is started, from its first instruction on: no handler could be there as early.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_HELPERS)
+    resource_tracker.ensure_running()  # multiprocessing's own process; starting it lets SIGINT through again
+    signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_HELPERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def remarking(remark: Callable[[], str]) -> Iterator[None]:
+    """Add what `remark` returns to a KeyboardInterrupt that leaves the block: what is left, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(remark()) from interrupt
 
 
 class Interruption(ExitStack):

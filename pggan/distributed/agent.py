@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from types import FrameType
@@ -31,18 +31,19 @@ FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which n
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
 REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their agent gives up
 LOOK_SECONDS = 1.0
-RESUMES = "The same command resumes from the last checkpoint."
 
 
 class Agent(LocalElasticAgent):
     """torchrun's agent, which restarts only where that helps, and reports which ranks were lost."""
 
-    def __init__(self, spec: WorkerSpec, logs: str, config: DistributedConfig, log: Log) -> None:
+    def __init__(
+        self, spec: WorkerSpec, logs: str, config: DistributedConfig, *, log: Log, then: Callable[[], str]
+    ) -> None:
         super().__init__(spec, DefaultLogsSpecs(log_dir=logs), exit_barrier_timeout=ENDING_SECONDS)
-        self.logs, self.log = logs, log
+        self.logs, self.log, self.then = logs, log, then
         self.lost = (
             f"Lost: the rendezvous host at {config.rdzv_endpoint}, or too many other machines. The same command on all "
-            "machines resumes from the last checkpoint."
+            "machines resumes from the last checkpoint, if there is one."
         )
         self.rendezvous_timeout = config.rdzv_timeout_seconds
         # A single machine asks no other one.
@@ -142,19 +143,26 @@ class Agent(LocalElasticAgent):
         if left := self._remaining_restarts:
             self.log(f"All ranks restart from the last checkpoint ({left} restart{'s' * (left > 1)} left).")
         elif self.signal is not None:
-            self.log(f"Stopped at once. {RESUMES}")
+            self.log(f"Stopped at once. {self.then()}".rstrip())
         else:
-            self.log(f"Training ends: no restarts are left (distributed.max_restarts). {RESUMES}")
+            self.log(f"No restarts are left (distributed.max_restarts). {self.then()}".rstrip())
 
 
 def launch(
-    command: str, values: dict[str, Any], count: int, config: DistributedConfig, *, threads: int, log: Log
+    command: str,
+    values: dict[str, Any],
+    count: int,
+    config: DistributedConfig,
+    *,
+    threads: int,
+    log: Log,
+    then: Callable[[], str] = str,
 ) -> int:
     """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
 
     Signals are passed on to the ranks, which save and end.
     Args: values: the configuration of the command; threads: per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS
-    says otherwise.
+    says otherwise; then: says what the same command would do after an end like this.
     Raises UserError when the rendezvous fails.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the agent reports instead
@@ -186,7 +194,7 @@ def launch(
                 monitor_interval=0.1,
                 local_addr=config.local_addr,
             )
-            agent = Agent(spec, logs, config, log)
+            agent = Agent(spec, logs, config, log=log, then=then)
             with agent.timed_out():
                 result = agent.run()
         except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from pggan.config.describe import code_in_use, describe, flatten
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.schedule import Schedule
-from pggan.core.signals import Interruption
+from pggan.core.signals import Interruption, remarking
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
 from pggan.data.stream.open import open_data
@@ -33,7 +33,7 @@ from pggan.run.disk_space import disk_need, require_disk
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
-from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, write_config
+from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.training.build import build_trainer, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
@@ -58,6 +58,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     partition, run_dir = check(config, group)
     with ExitStack() as stack:
+        stack.enter_context(remarking(partial(next_start, run_dir)))
         interruption = stack.enter_context(Interruption(at_once=True))
         patience = config.distributed.heartbeat_timeout_seconds
         watchdog = stack.enter_context(Watchdog(group, patience, partial(log_on_rank, run_dir)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan.checkpoints.read import Checkpoint
+from pggan.checkpoints.read import Checkpoint, checkpoints_of
 from pggan.config import TrainConfig
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
@@ -42,6 +42,13 @@ def choose_run_dir(config: TrainConfig) -> Path:
     stem = Path("outputs") / config.name / time.strftime("%Y-%m-%d_%H-%M-%S")
     names = (stem if number == 1 else stem.with_name(f"{stem.name}_{number}") for number in range(1, 1000))
     return next(name for name in names if not name.exists())
+
+
+def next_start(run_dir: Path) -> str:
+    """What the same command would do now, with the run as it is on the disk."""
+    found = checkpoints_of(run_dir)
+    does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
+    return f"The same command with run_dir={run_dir} {does}."
 
 
 def write_config(path: Path, description: dict[str, Any]) -> None:

@@ -11,11 +11,12 @@ from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
+from pggan.core.signals import remarking
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.ema import ema_decay
 from pggan.run.open_run import open_run
-from pggan.run.run_dir import choose_run_dir, log_on_rank
+from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
 
 
 def run(config: TrainConfig) -> int:
@@ -66,7 +67,9 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     log = partial(log_on_rank, run_dir)
-    return launch("train", to_plain(config), count, config.distributed, threads=threads, log=log)
+    then = partial(next_start, run_dir)
+    with remarking(then):
+        return launch("train", to_plain(config), count, config.distributed, threads=threads, log=log, then=then)
 
 
 def refuse_copies(config: TrainConfig) -> None:

@@ -111,7 +111,9 @@ def test_what_a_command_raises_decides_the_exit_code(capsys):
     assert guarded(lambda: fail(UserError("It is wrong.", "Correct it."))) == EXIT_USER_ERROR
     assert capsys.readouterr().err == "Error: It is wrong.\n  Correct it.\n"
     assert guarded(lambda: fail(KeyboardInterrupt())) == EXIT_INTERRUPTED
-    assert "last checkpoint" in capsys.readouterr().err
+    assert capsys.readouterr().err == "Stopped at once.\n"
+    assert guarded(lambda: fail(KeyboardInterrupt("All is kept."))) == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "Stopped at once. All is kept.\n"
     with pytest.raises(ZeroDivisionError):
         guarded(lambda: fail(ZeroDivisionError()))
 

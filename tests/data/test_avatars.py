@@ -1,17 +1,27 @@
 """The drawn faces: stable bytes, right colours, and clear errors."""
 
 import hashlib
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pggan.core.errors import UserError
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.core.validation import validated
 from pggan.data.format.layout import Layout
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
+from pggan.data.prepare.records import read_journal
 from pggan.data.sources import avatars
 from pggan.data.sources.avatars import BACKGROUNDS, AvatarSource, avatar_styles
+from pggan.data.stream import open as stream
 
 pytest.importorskip("dicebear")
 pytest.importorskip("dicebear_styles")
@@ -88,6 +98,57 @@ def test_an_interrupted_drawing_goes_on_where_it_was(faces, tmp_path, drawn, mon
     assert draw(tmp_path / "set").fingerprint == faces.fingerprint
     assert len(drawn) == 3
     assert "Drawing avatars" in capsys.readouterr().err
+
+
+DRAWING = """
+import sys
+from pggan.cli.main import main
+from pggan.data.prepare import build
+from pggan.data.stream import open
+
+build.COMMIT_SECONDS, open.default_workers = 0.1, lambda: 2
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
+def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(tmp_path, drawn, monkeypatch, number):
+    """The signal goes to all processes of the command, as Slurm sends it."""
+    count, cache, run_dir = 300, tmp_path / "cache", tmp_path / "run"
+    (tmp_path / "drawing.py").write_text(DRAWING)
+    keys = [f"data.count={count}", f"data.cache={cache}", "schedule.final_resolution=16", "devices=cpu"]
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(tmp_path / "drawing.py"), *keys, f"run_dir={run_dir}"],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stderr=errors,
+            start_new_session=True,
+        )
+
+    def journal():
+        return read_journal(attempt) if (attempt := next(cache.glob(".*.prepare-*"), None)) else {}
+
+    while len(journal()) < 20:
+        assert process.poll() is None, (tmp_path / "errors").read_text()
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    assert process.wait(60) == (EXIT_INTERRUPTED if number == signal.SIGUSR1 else -number)
+    said, done = (tmp_path / "errors").read_text(), len(journal())
+    assert 20 <= done < count
+    if number == signal.SIGUSR1:
+        assert "Traceback" not in said
+        assert "resource_tracker" not in said
+        assert said.endswith("begins again: there is no checkpoint yet.\n")
+    monkeypatch.setattr(stream, "default_workers", lambda: 1)  # whose drawings can be counted
+    pyramid = stream.open_data(validated(TrainConfig, compose("train", keys)).data, 16)
+    assert pyramid.images == count
+    assert len(drawn) == count - done
+    drawn.clear()
+    stream.open_data(validated(TrainConfig, compose("train", keys)).data, 16)
+    assert drawn == []
 
 
 def test_each_face_is_drawn_once(tmp_path, drawn):

@@ -98,6 +98,56 @@ def test_a_killed_worker_is_a_user_error():
         next(pool.in_order("Dying", die, range(99), 99))
 
 
+SIGNALLED = """
+import os, signal, sys, time
+from pathlib import Path
+from pggan.data.prepare.worker_pool import WorkerPool
+
+def work(number):
+    Path(sys.argv[1], str(number)).touch()
+    while not Path(sys.argv[1], "go").exists():
+        time.sleep(0.01)
+    return number
+
+if __name__ == "__main__":
+    seen = []
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: seen.append(number))
+    with WorkerPool(2) as pool:
+        done = sum(pool.in_order("Working", work, range(20), 20))
+    print(done, len(set(seen)))
+"""
+
+
+@pytest.mark.slow
+def test_signals_to_all_processes_of_a_command_reach_the_first_alone(tmp_path):
+    """From the instant on at which it starts the others; a terminal sends SIGINT so, Slurm SIGUSR1."""
+    (tmp_path / "parent.py").write_text(SIGNALLED)
+    (tmp_path / "work").mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "work")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    members = ["ps", "-o", "pid=", "--sid", str(parent.pid)]
+    wait_until(lambda: len(subprocess.run(members, check=False, capture_output=True).stdout.split()) >= 3)
+    for _ in range(20):  # while the workers start
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            os.killpg(parent.pid, number)
+        time.sleep(0.02)
+    wait_until(lambda: len(os.listdir(tmp_path / "work")) >= 2)
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        os.killpg(parent.pid, number)
+    (tmp_path / "work" / "go").touch()
+    shown, errors = parent.communicate(timeout=60)
+    assert shown.split() == ["190", "3"], errors
+    assert "Traceback" not in errors
+    assert "resource_tracker" not in errors
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 def test_workers_end_with_a_killed_parent(tmp_path):
     (tmp_path / "parent.py").write_text(KILLED_PARENT)

@@ -50,7 +50,7 @@ def launched(tmp_path, monkeypatch):
             patch.chdir(tmp_path)
             values = {"seed": 5}
             config = DistributedConfig(max_restarts=restarts)
-            return Launched(launch("train", values, 2, config, threads=7, log=said.append), said)
+            return Launched(launch("train", values, 2, config, threads=7, log=said.append, then=lambda: "Then."), said)
 
     return run
 
@@ -126,10 +126,7 @@ def test_without_restarts_left_the_command_ends_with_code_1(launched):
     ended = launched("sys.exit(9)", restarts=1)
     assert ended.code == EXIT_FAILED
     assert "(1 restart left)" in ended.text
-    assert ended.said[-1] == (
-        "Training ends: no restarts are left (distributed.max_restarts). "
-        "The same command resumes from the last checkpoint."
-    )
+    assert ended.said[-1] == ("No restarts are left (distributed.max_restarts). Then.")
 
 
 @pytest.mark.fault(29)
@@ -166,7 +163,7 @@ def test_a_rank_that_a_signal_kills_is_no_loss_and_nothing_is_restarted(launched
     threading.Thread(target=stop, daemon=True).start()
     ended = launched("open(f'rank-{rank}', 'x'); time.sleep(60)")
     assert ended.code == EXIT_INTERRUPTED
-    assert ended.said == ["Stopped at once. The same command resumes from the last checkpoint."]
+    assert ended.said == ["Stopped at once. Then."]
 
 
 # ---- a machine that vanished -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pggan.config import PrepareConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
+from pggan.core.signals import Interruption, remarking
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
 from pggan.data.prepare.checks import examine, report_on
@@ -26,7 +27,13 @@ REPORT_FILE = "report.json"
 
 
 def run(config: PrepareConfig) -> int:
-    """Prepare images, or only check them, and print the result."""
+    """Prepare images, or only check them, and print the result; a scheduler's signal ends it as Ctrl-C does."""
+    keeps = "Images that are done are kept: the same command continues with the rest." if config.dest else ""
+    with remarking(lambda: keeps), Interruption(at_once=True):
+        return _run(config)
+
+
+def _run(config: PrepareConfig) -> int:
     keep_freed_memory()
     workers = config.num_workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))

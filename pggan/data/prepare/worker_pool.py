@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.errors import UserError
+from pggan.core.signals import starting_helpers
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,13 +56,9 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             return
         size = max(1, min(LARGEST_BATCH, total // (BATCHES_FOR_EACH * self.count)))
         waiting: deque[Future[list[Result]]] = deque()
-        if self._pool is None:
-            # Spawned, because forking a process that has threads (torch, rich) can lock up.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin_worker)
         try:
             while batch := list(islice(items, size)):
-                waiting.append(self._pool.submit(_apply, function, batch))
+                waiting.append(self._submit(function, batch))
                 if len(waiting) == BATCHES_PER_WORKER * self.count:
                     yield from waiting.popleft().result()
             while waiting:
@@ -76,6 +72,14 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             for future in waiting:
                 future.cancel()
 
+    def _submit(self, function: Callable[[Item], Result], batch: list[Item]) -> Future[list[Result]]:
+        with starting_helpers():  # the pool starts a worker when there is work for it
+            if self._pool is None:
+                # Spawned, because forking a process that has threads (torch, rich) can lock up.
+                context = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin_worker)
+            return self._pool.submit(_apply, function, batch)
+
 
 def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     return [function(item) for item in items]
@@ -83,8 +87,6 @@ def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 
 def _begin_worker() -> None:
     keep_freed_memory()
-    # Ctrl-C reaches every process of a terminal; the parent alone answers it and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
