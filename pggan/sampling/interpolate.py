@@ -9,7 +9,8 @@ from pggan.config import InterpolateConfig, InterpolationPath
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.core.errors import UserError
 from pggan.sampling.images import ANIMATED, check_output, enlarge, grid, save_frames, save_png
-from pggan.sampling.latents import interpolate_path, lerp, random_walk, seed_latents, slerp
+from pggan.sampling.latents import seed_latents
+from pggan.sampling.paths import frame_positions, lerp, loop, random_walk, slerp, through
 from pggan.sampling.trained_generator import load
 
 
@@ -46,5 +47,8 @@ def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, si
     if len(seeds) < 2:
         problem = f"path={config.path.value} needs at least two seeds, and there is one."
         raise UserError(problem, "Give several, for example seeds=[1,5,9]; path=walk needs only one.")
-    between, closed = lerp if config.path is InterpolationPath.lerp else slerp, config.path is InterpolationPath.loop
-    return interpolate_path(seed_latents(shifted, size), config.frames, between, closed)
+    keys = seed_latents(shifted, size)
+    if config.path is InterpolationPath.loop:
+        return loop(keys)(frame_positions(config.frames, closed=True))
+    between = lerp if config.path is InterpolationPath.lerp else slerp
+    return through(keys, between)(frame_positions(config.frames))

@@ -1,0 +1,148 @@
+"""Paths of latents.  Pure functions: a path depends on its latents or seed alone, and is the same everywhere.
+
+Z latent size, K keys (latents that a path passes through), F frames.
+"""
+
+from collections.abc import Callable
+from math import pi
+
+import torch
+from torch import Tensor
+
+from pggan.core.rng import generator_for
+
+# Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
+Path = Callable[[Tensor], Tensor]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
+
+SAMPLES_PER_LEG = 64  # points between two keys from which the length of a path is measured
+
+
+def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Latents [F, Z] on the straight line between two latents [Z], at `weights` [F]."""
+    return torch.lerp(start, end, weights[:, None])
+
+
+def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Latents [F, Z] on the great circle between two latents [Z], at `weights` [F]; lengths change evenly.
+
+    Source: Shoemake 1985.  The generator normalises its input, so only the direction matters to it.
+    """
+    length_start, length_end = start.norm(), end.norm()
+    a, b = start / length_start, end / length_end
+    angle = torch.acos((a @ b).clamp(-1, 1))
+    if torch.sin(angle) < 1e-6:  # same or opposite direction: no unique great circle
+        return lerp(start, end, weights)
+    w = weights[:, None]
+    direction = (torch.sin((1 - w) * angle) * a + torch.sin(w * angle) * b) / torch.sin(angle)
+    latents: Tensor = direction * torch.lerp(length_start, length_end, w)
+    return latents
+
+
+def through(keys: Tensor, between: Between) -> Path:
+    """An open path through at least two `keys` [K, Z], from each to the next by `between` in equal times."""
+    points, legs = keys.double(), len(keys) - 1
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * legs
+        leg = times.long().clamp(max=legs - 1)
+        latents = points.new_empty(len(times), points.shape[1])
+        for number in range(legs):
+            here = leg == number
+            latents[here] = between(points[number], points[number + 1], times[here] - number)
+        return latents.float()
+
+    return path
+
+
+def closed_spline(keys: Tensor) -> Path:
+    """A closed path through `keys` [K, Z] without corners, in equal times from each to the next.
+
+    Directions and lengths follow a periodic Catmull-Rom spline each (tangents are half the way from the key before to
+    the key after), and directions are brought back to the sphere: first derivatives are continuous everywhere.
+    Source: Catmull and Rom 1974.
+    """
+    lengths = keys.double().norm(dim=1, keepdim=True)
+    points = torch.cat([keys / lengths, lengths], 1)
+    tangents = (points.roll(-1, 0) - points.roll(1, 0)) / 2
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * len(keys)
+        leg = times.long() % len(keys)
+        following, w = (leg + 1) % len(keys), (times - times.long())[:, None]
+        found = (
+            (1 + 2 * w) * (1 - w) ** 2 * points[leg]
+            + w * (1 - w) ** 2 * tangents[leg]
+            + w**2 * (3 - 2 * w) * points[following]
+            - w**2 * (1 - w) * tangents[following]
+        )  # cubic Hermite
+        directions, length = found[:, :-1], found[:, -1:]
+        latents: Tensor = directions / directions.norm(dim=1, keepdim=True) * length
+        return latents.float()
+
+    return path
+
+
+def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int) -> Path:
+    """The same path, of which equal times show equal lengths.
+
+    Args: distances: those [S] from each latent to the next of S + 1 [S + 1, Z]; samples: S, the points that the length
+    of the path is measured at.
+    """
+    positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
+    travelled = torch.cat([torch.zeros(1), distances(path(positions)).double().cumsum(0)])
+    if travelled[-1] == 0:  # nothing moves
+        return path
+    travelled = travelled / travelled[-1]
+
+    def even(wanted: Tensor) -> Tensor:
+        after = torch.searchsorted(travelled, wanted.double()).clamp(1, samples)
+        start, end = travelled[after - 1], travelled[after]
+        share = ((wanted - start) / (end - start).clamp(min=1e-30)).clamp(0, 1)
+        return path(torch.lerp(positions[after - 1], positions[after], share))
+
+    return even
+
+
+def angles(latents: Tensor) -> Tensor:
+    """The angles [F - 1] in radians from each latent to the next of `latents` [F, Z]."""
+    unit = latents.double() / latents.double().norm(dim=1, keepdim=True)
+    # 2 asin(|a - b| / 2) is exact for small angles, where acos is not.
+    return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
+
+
+def loop(keys: Tensor) -> Path:
+    """A closed path through `keys` [K, Z] without corners, turning by equal angles in equal times."""
+    return at_constant_speed(closed_spline(keys), angles, SAMPLES_PER_LEG * len(keys))
+
+
+def frame_positions(frames: int, *, closed: bool = False, legs: int = 1, hold: int = 0, ease: bool = False) -> Tensor:
+    """The positions [F] of `frames` frames along a path, float64.
+
+    An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
+    Args: legs: equal parts of the path; hold: additional frames that stand still at every border of two parts, and at
+    the ends of an open path; ease: start and stop gently at these (smoothstep).
+    """
+    stops = legs + (0 if closed else 1)
+    moving = frames - hold * stops
+    times = torch.arange(moving, dtype=torch.float64) * (legs / (moving if closed else max(moving - 1, 1)))
+    if hold:
+        borders = torch.arange(stops, dtype=torch.float64).repeat_interleave(hold)
+        times = torch.cat([times, borders]).sort().values
+    if ease:
+        part, w = times.floor(), times - times.floor()
+        times = part + w**2 * (3 - 2 * w)
+    return times / legs
+
+
+def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
+    """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
+
+    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] whose mean square over all
+    frames is 1.  Another number of frames is another walk.  Source: the official video script.
+    """
+    noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
+    frequency = torch.fft.rfftfreq(frames)[:, None]
+    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)  # the Gaussian's Fourier transform
+    smooth: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
+    return smooth / smooth.square().mean().sqrt()
