@@ -24,7 +24,7 @@ def test_a_level_lives_on_the_device_when_it_fits_the_budget(pyramid, monkeypatc
     request = Request(8, np.array([4, 9, 4]))
     expected = pyramid.read(8, request.indices)
     assert np.array_equal(loader.get(request).numpy(), expected)
-    monkeypatch.setattr(pyramid, "read", None)  # it is never read again
+    monkeypatch.setattr(ImagePyramid, "read", None)  # it is never read again
     assert np.array_equal(loader.get(request).numpy(), expected)
 
 
