@@ -9,14 +9,17 @@ N batch, H and W sides, I and O feature maps.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.architecture import Geometry
-from pggan.networks import im2col, winograd
+from pggan.networks import fused, im2col, winograd
+from pggan.networks.constants import plain_tensors
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
 TILES = 64  # in a batch, from which they outweigh the transformation of the kernel
@@ -48,16 +51,27 @@ def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
     if geometry is Geometry.same:
         return kernel if scale == 1 else kernel * scale
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I]
-    shifts = torch.eye(4, 3, dtype=kernel.dtype, device=kernel.device)
-    shifts = shifts + shifts.roll(1, 0)
-    box = torch.kron(shifts, shifts) * scale  # [16, 9]
     if geometry is Geometry.up:
-        box = box.flip(1)  # a transposed convolution mirrors its kernel
         taps = taps.flatten(1).t().contiguous().view(9, -1, len(taps)).transpose(0, 1)  # [I, 9, O]
-    else:
-        box = box / 4
+    kept = not (torch.compiler.is_compiling() or isinstance(kernel, FakeTensor))
+    box = (kept_box if kept else resampling_box)(geometry, scale, kernel.dtype, kernel.device)
     wide = torch.bmm(box.expand(len(taps), -1, -1), taps)
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
+
+
+def resampling_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The product of a kernel's taps and this box [16, 9] is the fused kernel, times `scale`."""
+    shifts = torch.eye(4, 3, dtype=dtype, device=device)
+    shifts = shifts + shifts.roll(1, 0)
+    box = torch.kron(shifts, shifts) * scale
+    return box.flip(1) if geometry is Geometry.up else box / 4  # a transposed convolution mirrors its kernel
+
+
+@cache
+def kept_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """That box, made once: on a GPU, it takes ten operations of which each is longer in starting than in running."""
+    with plain_tensors():
+        return resampling_box(geometry, scale, dtype, device)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
@@ -102,6 +116,15 @@ def matmul(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     return result if bias is None else result.add_(bias)
 
 
+def convolve_pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution with a kernel [O, I, 1, 1]."""
+    if (
+        x.device.type == fused.DEVICE
+    ):  # such a kernel has no layout: images would pass theirs, which is slow, to all features
+        x = x.contiguous(memory_format=torch.channels_last)
+    return F.conv2d(x, kernel, bias)
+
+
 NATIVE = Method("native", fuse_resampling, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
 DIRECT = Method("direct", fuse_resampling, convolve, input_gradient, kernel_gradient)
 IM2COL = Method("im2col", fuse_resampling, im2col.convolve, im2col.input_gradient, im2col.kernel_gradient)
@@ -118,7 +141,7 @@ MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
 POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
     "pointwise",
     fuse_resampling,
-    lambda x, kernel, bias, geometry: F.conv2d(x, kernel, bias),
+    lambda x, kernel, bias, geometry: convolve_pointwise(x, kernel, bias),
     lambda gradient, kernel, geometry: F.conv_transpose2d(gradient, kernel),
     lambda x, gradient, geometry: _kernel_gradient(x, gradient, 1),
 )
@@ -144,7 +167,7 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, 
     """[N, I, H, W] -> [N, O, …] with a `kernel` in the method's form and a `bias` [O]."""
     if method is NATIVE:
         return convolve(x, kernel, bias, geometry)
-    return Convolution.apply(x, kernel, None, bias, (method, geometry))  # type: ignore[no-any-return, no-untyped-call]
+    return Convolution.apply(x, kernel, None, bias, (method, geometry))  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
@@ -156,7 +179,7 @@ def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None
     return convolution(x, kernel, bias, MATMUL, Geometry.same)
 
 
-def pointwise(x: Tensor, kernel: Tensor, bias: Tensor, method: Method | None) -> Tensor:
+def pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
     """[N, I, H, W] -> [N, O, H, W], every pixel by itself; `method` as in `linear`."""
     # On CPUs PyTorch's own second derivative of these is as fast, and its first one faster.
     if method is NATIVE or torch.compiler.is_compiling() or (method is None and x.device.type == "cpu"):
@@ -181,6 +204,11 @@ def input_gradients_only() -> Iterator[None]:
         _weight_gradients = True
 
 
+def asks_weight_gradients() -> bool:
+    """Whether a backward pass is to compute the gradients of weights."""
+    return _weight_gradients
+
+
 class Convolution(torch.autograd.Function):
     """The image x, transformed kernel or result y, whichever is None, from the other two; a result may have a bias."""
 
@@ -202,7 +230,7 @@ class Convolution(torch.autograd.Function):
     def jvp(ctx: Any, x: Tensor | None, kernel: None, y: None, bias: None, _: None) -> Tensor:
         """Only images have tangents: forward-mode AD serves gradient penalties."""
         assert kernel is y is bias is None
-        return Convolution.apply(x, ctx.saved_tensors[1], None, None, ctx.how)  # type: ignore[no-any-return, no-untyped-call]
+        return Convolution.apply(x, ctx.saved_tensors[1], None, None, ctx.how)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -4,6 +4,7 @@ N batch, I and O input and output feature maps, C channels, R resolution.
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Geometry
-from pggan.networks.activation import to_float32
+from pggan.networks.activation import Activation, adds_bias, to_float32
 from pggan.networks.convolution import Method, convolution, linear, method_for, pointwise
 from pggan.networks.numerics import ComputeOptions
 
@@ -80,17 +81,28 @@ class Equalized(nn.Module):
         if cache is not None and key in cache:
             return cache[key]
         with torch.set_grad_enabled(cache is not None or torch.is_grad_enabled()):  # a later use may need a gradient
-            prepared = tuple(tensor.to(self.dtype) for tensor in self.prepare(scale, method))
+            prepared = tuple(self.cast(tensor) for tensor in self.prepare(scale, method))
         if cache is not None:
             cache[key] = prepared
         return prepared
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """`tensor` in this layer's precision, but for a bias that an activation adds: it takes any precision."""
+        return tensor if tensor is self.bias and adds_bias(tensor) else tensor.to(self.dtype)
+
+    def finish(self, layer: Callable[[Tensor | None], Tensor], bias: Tensor, activation: Activation | None) -> Tensor:
+        """The result of `layer`, a function of the bias that it is to add, and of the `activation` that follows it."""
+        if activation is None:
+            return layer(bias.to(self.dtype))
+        return activation(layer(None), bias) if adds_bias(bias) else activation(layer(bias), None)
 
 
 class EqualizedLinear(Equalized):
     """A dense layer.  [N, I] -> [N, O]"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(*self.operands(x), self.context.options.method)
+    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
+        x, weight, bias = self.operands(x)
+        return self.finish(lambda bias: linear(x, weight, bias, self.context.options.method), bias, activation)
 
 
 class OutputLinear(EqualizedLinear):
@@ -104,8 +116,9 @@ class OutputLinear(EqualizedLinear):
 class ToOrFromRGB(Equalized):
     """A 1x1 convolution, between features and images.  [N, I, R, R] -> [N, O, R, R]"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pointwise(*self.operands(x), self.context.options.method)
+    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
+        x, weight, bias = self.operands(x)
+        return self.finish(lambda bias: pointwise(x, weight, bias, self.context.options.method), bias, activation)
 
 
 class EqualizedConv(Equalized):
@@ -119,13 +132,13 @@ class EqualizedConv(Equalized):
         assert method is not None, "a convolution needs one"
         return method.transform(self.weight, self.geometry, scale), self.bias
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         x, scale = x.to(self.dtype), self.scale
         method = self.context.options.method or method_for(x, self.weight, self.geometry)
         if not method.transforms(self.geometry):
             x, scale = self.fold_scale(x)
         kernel, bias = self.weights_for(scale, method)
-        return convolution(x, kernel, bias, method, self.geometry)
+        return self.finish(lambda bias: convolution(x, kernel, bias, method, self.geometry), bias, activation)
 
 
 class ConvWithStddev(EqualizedConv):
@@ -143,8 +156,13 @@ class ConvWithStddev(EqualizedConv):
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
         return method.transform(features, self.geometry, scale), self.bias, sums
 
-    def forward(self, x: Tensor, stddev: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, stddev: Tensor, activation: Activation | None = None) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
         method = self.context.options.method or method_for(x, self.weight[:, :-1], self.geometry)
         kernel, bias, sums = self.weights_for(self.scale, method)
-        return convolution(x, kernel, bias, method, self.geometry) + stddev.to(x.dtype)[:, None, None, None] * sums
+
+        def layer(bias: Tensor | None) -> Tensor:
+            result = convolution(x, kernel, bias, method, self.geometry)
+            return result + stddev.to(x.dtype)[:, None, None, None] * sums
+
+        return self.finish(layer, bias, activation)

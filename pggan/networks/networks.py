@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling
 from pggan.core.rng import generator_for
-from pggan.networks.activation import activate, activate_and_normalize, pixel_norm, to_float32
+from pggan.networks.activation import activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
 from pggan.networks.convolution import linear
 from pggan.networks.fade import downsample, fade, fading, upsample
 from pggan.networks.layers import (
@@ -43,8 +43,11 @@ class GeneratorStem(nn.Module):
     def forward(self, latents: Tensor) -> Tensor:
         latents, weight, bias = self.dense.operands(latents)
         x = linear(latents, weight, None, self.dense.context.options.method).reshape(-1, self.width, 4, 4)
-        x = activate_and_normalize(x + bias[:, None, None])
-        return activate_and_normalize(self.conv(x))
+        if adds_bias(x):
+            x = activate_and_normalize(x.contiguous(memory_format=torch.channels_last), bias)
+        else:
+            x = activate_and_normalize(x + bias[:, None, None])
+        return self.conv(x, activate_and_normalize)  # type: ignore[no-any-return]
 
 
 class GeneratorBlock(nn.Module):
@@ -57,8 +60,8 @@ class GeneratorBlock(nn.Module):
         self.conv = EqualizedConv(outputs, outputs, 3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = activate_and_normalize(self.up_conv(x if self.fused else upsample(x)))
-        return activate_and_normalize(self.conv(x))
+        x = self.up_conv(x if self.fused else upsample(x), activate_and_normalize)
+        return self.conv(x, activate_and_normalize)  # type: ignore[no-any-return]
 
 
 class DiscriminatorBlock(nn.Module):
@@ -71,7 +74,7 @@ class DiscriminatorBlock(nn.Module):
         self.down_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.down if self.fused else Geometry.same)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = activate(self.down_conv(activate(self.conv(x))))
+        x = self.down_conv(self.conv(x, activate), activate)
         return x if self.fused else downsample(x)
 
 
@@ -86,8 +89,8 @@ class DiscriminatorHead(nn.Module):
         self.score = OutputLinear(outputs, hidden, gain=1.0)
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
-        x = activate(self.conv(x, minibatch_stddev(x, self.stddev_group, parts)))
-        x = activate(self.dense(x.flatten(1)))
+        x = self.conv(x, minibatch_stddev(x, self.stddev_group, parts), activate)
+        x = self.dense(x.flatten(1), activate)
         return self.score(x)  # type: ignore[no-any-return]
 
 
@@ -110,7 +113,7 @@ class ProgressiveNetwork(nn.Module):
     def run_block(self, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """`block(x)`; with activation checkpointing, only `x` is saved for the backward pass."""
         if self.activation_checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+            return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
         return block(x)
 
 
@@ -192,13 +195,13 @@ class Discriminator(ProgressiveNetwork):
         `alpha`: weight of the features of the image against those of the pooled image.
         `parts`: equal batches that `images` is made of, whose scores don't depend on each other.
         """
-        x = activate(self.from_rgb[str(resolution)](images))
+        x = self.from_rgb[str(resolution)](images, activate)
         for level in reversed(self.architecture.resolutions[1:]):
             if level > resolution:
                 continue
             x = self.run_block(self.blocks[str(level)], x)
             if level == resolution and fading(alpha):
-                old = activate(self.from_rgb[str(level // 2)](downsample(images)))
+                old = self.from_rgb[str(level // 2)](downsample(images), activate)
                 x = fade(old, x, alpha)
         output = self.head(x, parts)
         return output[:, 0], output[:, 1:]

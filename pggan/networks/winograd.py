@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pggan.core.architecture import Geometry
+from pggan.networks.constants import plain_tensors
 
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
@@ -65,7 +65,7 @@ class Maps:
 @cache
 def maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
     """The maps of `geometry`, exact in float64 and then rounded to `dtype`."""
-    with _disable_current_modes():  # kept for later steps, which need real tensors even if this one is on fake tensors
+    with plain_tensors():
         pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
         if geometry is not Geometry.same:
             kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pggan.core.architecture import Geometry
@@ -17,10 +18,14 @@ from pggan.networks.convolution import (
     WINOGRAD,
     Method,
     convolution,
+    convolve,
+    fuse_resampling,
     input_gradients_only,
+    kept_box,
     linear,
     method_for,
     pointwise,
+    resampling_box,
 )
 from pggan.networks.numerics import ComputeOptions
 
@@ -183,3 +188,22 @@ def test_kernels_get_their_gradients_again_after_an_error():
     linear(x, kernel, bias, None).sum().backward()
     assert kernel.grad is not None
     assert bias.grad is not None
+
+
+@pytest.mark.parametrize("geometry", [Geometry.up, Geometry.down])
+@pytest.mark.parametrize("made", ["on fake tensors", "inside torch.func"])
+def test_what_is_kept_of_a_fused_kernel_is_real_wherever_it_is_made(geometry, made):
+    kept_box.cache_clear()
+    kernel, x = normal(2, 3, 3, 3), normal(1, 3, 4, 4)
+    if made == "on fake tensors":
+        with FakeTensorMode() as mode:
+            fuse_resampling(mode.from_tensor(kernel), geometry, 0.3)
+        assert kept_box.cache_info().currsize == 0
+    else:
+        torch.func.vjp(lambda x: (x.sum() * fuse_resampling(kernel, geometry, 0.3)).sum(), x)
+    found = fuse_resampling(kernel, geometry, 0.3)
+    torch.testing.assert_close(convolve(x, found, None, geometry), by_definition(x, 0.3 * kernel, None, geometry))
+    box = kept_box(geometry, 0.3, kernel.dtype, kernel.device)
+    assert not torch._C._functorch.is_functorch_wrapped_tensor(box)
+    assert torch.equal(box, resampling_box(geometry, 0.3, kernel.dtype, kernel.device))
+    assert kept_box.cache_info().currsize == 1

@@ -1,0 +1,131 @@
+"""Bias, leaky ReLU and pixel norm in one pass over memory, by Triton kernels where they work.
+
+The first kernel that fails, for whatever reason, is the last one tried: from then on the functions here do nothing and
+say so, and their callers calculate the same with PyTorch's operations.
+N batch, C features, H and W sides.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+DEVICE = "cuda"  # the type of devices that have kernels
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST = 1024  # features of a pixel, which lie in one tile
+TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
+PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
+TILES = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+class Kernels:
+    """The kernels of this process, of which any may fail the first time that it is needed."""
+
+    def __init__(self) -> None:
+        self.working = True
+        self.log: Callable[[str], None] = _print  # called once, when one has failed
+
+    def launch(self, name: str, programs: int, x: Tensor, *arguments: object, **constants: float) -> bool:
+        """Start a kernel on the device of `x`, its first argument; whether that worked.
+
+        Raises torch.OutOfMemoryError, which is no fault of the kernel's.
+        """
+        if not self.working or isinstance(x, FakeTensor):
+            return self.working
+        try:
+            with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+                # FP fusion is named because Triton 3.9 warns that its default will change.
+                kernel(name)[(programs,)](x, *arguments, **constants, **tile(x.shape[1]), enable_fp_fusion=True)
+        except Exception as error:
+            if "out of memory" in str(error):
+                raise torch.OutOfMemoryError(str(error)) from error
+            self.working = False
+            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+            self.log(f"Layers are calculated without fused kernels, which is slower: {reason}")
+        return self.working
+
+
+KERNELS = Kernels()
+
+
+@cache
+def kernel(name: str) -> Any:
+    """A kernel of `triton_kernels.py`; raises ImportError where there is no Triton."""
+    from pggan.networks import triton_kernels
+
+    return getattr(triton_kernels, name)
+
+
+@cache
+def tile(features: int) -> dict[str, int]:
+    """The shape of the tiles of maps with so many features."""
+    columns = 1 << (features - 1).bit_length()
+    return {"C": features, "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
+
+
+def pixels_of(x: Tensor) -> tuple[int, int]:
+    """The pixels of `x` [N, C, H, W] or [N, C], and the tiles that they make."""
+    pixels = x.numel() // x.shape[1]
+    return pixels, ceil(pixels / tile(x.shape[1])["ROWS"])
+
+
+def fits(x: Tensor) -> bool:
+    """Whether the kernels can process `x` [N, C, H, W] or [N, C]: a pixel's features have to lie side by side."""
+    if x.device.type != DEVICE or x.dtype not in DTYPES or not 0 < x.shape[1] <= WIDEST:
+        return False
+    return x.is_contiguous(memory_format=memory_format(x))
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """That in which the features of a pixel lie side by side."""
+    return torch.channels_last if x.ndim == 4 else torch.contiguous_format
+
+
+def activate(x: Tensor, bias: Tensor, slope: float) -> Tensor | None:
+    """The leaky ReLU of `x` [N, C, …] + `bias` [C]; None where no kernel works."""
+    x = x.contiguous(memory_format=memory_format(x))
+    if not fits(x):
+        return None
+    y, (pixels, tiles) = torch.empty_like(x), pixels_of(x)
+    worked = KERNELS.launch("forward", tiles, x, bias, y, None, pixels, SLOPE=slope, EPSILON=0.0)
+    return y if worked else None
+
+
+def activate_and_normalize(x: Tensor, bias: Tensor, slope: float, epsilon: float) -> Tensor | None:
+    """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
+
+    Returns the factor of each pixel, in float32 [N, 1, H, W]; None where no kernel works.
+    """
+    if not fits(x):
+        return None
+    scale, (pixels, tiles) = x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32), pixels_of(x)
+    worked = KERNELS.launch("forward", tiles, x, bias, x, scale, pixels, SLOPE=slope, EPSILON=epsilon)
+    return scale if worked else None
+
+
+def input_gradient(
+    gradient: Tensor, y: Tensor, scale: Tensor | None, slope: float, *, sums: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """The `gradient` of `y`, of `activate` (no `scale`) or `activate_and_normalize`, turned into that of their x.
+
+    The second tensor is its sum over all pixels, in float32 [C], where `sums` asks for it: in two steps whose order is
+    always the same.  None where no kernel works.
+    """
+    gradient = gradient.contiguous(memory_format=memory_format(y))
+    if not fits(y):
+        return None
+    result, (pixels, tiles) = torch.empty_like(gradient), pixels_of(y)
+    each = min(ceil(tiles / PROGRAMS), TILES) if sums else 1
+    programs = ceil(tiles / each)
+    partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
+    worked = KERNELS.launch("backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope)
+    return (result, None if partial is None else partial.sum(0)) if worked else None

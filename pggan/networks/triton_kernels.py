@@ -1,0 +1,67 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton reads annotations and takes only its own, and has no keywords
+"""Triton kernels for what follows a convolution on CUDA: each reads and writes every number once.
+
+Maps are seen in channels-last memory, as P pixels of C features, in tiles of ROWS pixels by COLUMNS features: C padded
+to a power of two.  Arithmetic and sums are in float32.  `fused.py` alone imports this file: Triton is not everywhere.
+P pixels, C features, K programs.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The pixels and the features of a tile, its numbers' places in memory, and which of these there are."""
+    row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    places = row.to(tl.int64)[:, None] * C + column[None, :]  # there may be more than 2^31 numbers
+    inside = (row < pixels)[:, None] & (column < C)[None, :]
+    return row, column, places, inside
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def forward(
+    x, bias, y, scale, pixels,
+    SLOPE: tl.constexpr, EPSILON: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The leaky ReLU y [P, C] of x [P, C] + bias [C], which may overwrite x; its pixel norm if there is a scale [P].
+
+    The scale is set to what each pixel was multiplied by.
+    """
+    row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    b = tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)
+    z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + b[None, :]
+    z = tl.where(z > 0, z, z * SLOPE)  # 0 in the columns beyond C
+    if scale is not None:
+        s = tl.rsqrt(tl.sum(z * z, 1) / C + EPSILON)
+        tl.store(scale + row, s, mask=row < pixels)
+        z = z * s[:, None]
+    tl.store(y + places, z, mask=inside)
+
+
+@triton.jit(do_not_specialize=["pixels", "tiles"])
+def backward(
+    gradient, y, scale, result, sums, pixels, tiles,
+    SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of `forward` in x, from y, its scale, and y's gradient; sums [K, C]: of it, over `tiles` tiles each.
+
+    With y = s * z, z the leaky ReLU, whose sign y has: dL/dz = s * (g - y * mean(g * y)).
+    """
+    program = tl.program_id(0)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for number in range(tiles):
+        row, _, places, inside = _tile(program * tiles + number, pixels, C, ROWS, COLUMNS)
+        g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+        features = tl.load(y + places, mask=inside, other=0.0).to(tl.float32)
+        if scale is not None:
+            s = tl.load(scale + row, mask=row < pixels, other=0.0)
+            along = tl.sum(g * features, 1) / C
+            g = (g - features * along[:, None]) * s[:, None]
+        g = tl.where(features > 0, g, g * SLOPE)
+        tl.store(result + places, g, mask=inside)
+        total += g
+    if sums is not None:
+        column = tl.arange(0, COLUMNS)
+        tl.store(sums + program * C + column, tl.sum(total, 0), mask=column < C)
