@@ -24,6 +24,7 @@ class ComputeConfig:
     activation_checkpointing: bool = False
     compile: bool = False
     cuda_graphs: Switch = Switch.auto
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         require_bounds(self, "compute.", micro_batch_size=">=1")

@@ -49,7 +49,8 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
     device = group.device
     options = compute_options(config.precision, config.compute, device)
     captures_graphs(config.compute, device)  # raises UserError for what is not there
-    configure_process(device, config.precision, config.threads, one_thread=config.elastic)
+    exact = config.compute.deterministic
+    configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     data, channels, classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
     with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:

@@ -54,7 +54,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     description, device = describe(config), group.device
     if group.world_size > 1:
         group.require_same(facts(description))
-    configure_process(device, config.precision, config.threads, one_thread=config.elastic)
+    exact = config.compute.deterministic
+    configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     partition, run_dir = check(config, group)
     with ExitStack() as stack:
@@ -79,7 +80,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         reporter = NullReporter()
         if group.is_main:
             reporter = stack.enter_context(Reporter(run_dir, schedule, run.architecture, device, trainer.state.images))
-        trainer.log = reporter.line
+        trainer.log, trainer.slow_section = reporter.line, watchdog.slow
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
         introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:

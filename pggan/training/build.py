@@ -18,7 +18,7 @@ from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
 from pggan.optim.state import State, new_state
 from pggan.training.compute_options import captures_graphs, compute_options
 from pggan.training.memory_fit import MemoryFit, fit_memory
-from pggan.training.passes import Passes, compiled_passes
+from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
 
 
@@ -71,13 +71,15 @@ def build_trainer(
         state,
         loss,
         options,
-        passes=compiled_passes() if options.compiled else Passes(),
+        compiled_passes=compiled_passes() if options.compiled else None,
         reducer=reducer,
         indices=indices.get,
         micro_batch_sizes=sizes,
         reset_at_phase=config.optimizer.reset_at_phase,
+        tensor_settings=device.type == "cuda",
         capture=capture,
-        probe_memory=check_memory and device.type == "cuda" and not config.elastic,
+        rehearse=options.compiled or (check_memory and device.type == "cuda"),
+        shrinks=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )

@@ -18,27 +18,46 @@ COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
 
 def configure_process(
-    device: torch.device, precision: Precision, threads: int | None = None, *, one_thread: bool = False
+    device: torch.device,
+    precision: Precision,
+    threads: int | None = None,
+    *,
+    one_thread: bool = False,
+    deterministic: bool = False,
 ) -> None:
     """Configure this process for `device`: cuDNN, products in float32, the cache of torch.compile, threads, memory.
 
-    Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core.
+    Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core; deterministic: the same
+    step has the same bits on CUDA in every process, as it has on a CPU.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True  # shapes stay the same for hours
+        torch.backends.cudnn.benchmark = not deterministic  # shapes stay the same for hours
+        if deterministic:
+            choose_deterministic_algorithms()
     set_float32(device, precision)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
     if device.type == "cpu":
         keep_freed_memory()
 
 
+def choose_deterministic_algorithms() -> None:
+    """Let cuDNN, cuBLAS, PyTorch and torch.compile choose only algorithms that repeat every bit, from now on.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html; called before the first product on CUDA.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
+
+
 def set_float32(device: torch.device, precision: Precision) -> None:
     """Multiply float32 numbers on `device` in TF32, or in full precision, from now on in this process."""
     if device.type == "cuda":
-        short = "tf32" if precision is Precision.tf32 else "ieee"
-        torch.backends.cuda.matmul.fp32_precision = short
-        torch.backends.cudnn.conv.fp32_precision = short  # type: ignore[attr-defined]
+        # Not by the newer `fp32_precision`: after that, reading these two raises.
+        torch.backends.cuda.matmul.allow_tf32 = precision is Precision.tf32
+        torch.backends.cudnn.allow_tf32 = precision is Precision.tf32
 
 
 def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:

@@ -3,18 +3,30 @@
 import gc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pggan.core.errors import UserError
-from pggan.training.inputs import StepInputs, StepSpec
+from pggan.training.failure import Failure
+from pggan.training.inputs import StepInputs, StepSpec, settings_as_tensors
 
 WARMUP_STEPS = 3  # eager ones, which allocate what a capture must find there: moments, workspaces, kernels
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
+
+
+class SharedMemory:
+    """Device memory that captured steps share: they are replayed one after another, and leave only metrics behind."""
+
+    @cached_property
+    def pool(self) -> Any:
+        """The allocator's handle."""
+        return torch.cuda.graph_pool_handle()
 
 
 @dataclass(eq=False)
@@ -24,48 +36,71 @@ class CudaGraphs:
     step: Step
     abort_step: Callable[[], None]  # clears away what a failed capture left
     any_rank: Callable[[bool], bool]  # as of `Trainer`
+    slow_section: Callable[[], AbstractContextManager[None]]  # as of `Trainer`
     log: Callable[[str], None]
     enabled: bool = True
+    fit: bool = True  # into the memory, in this phase
     seen: Counter[StepSpec] = field(default_factory=Counter)  # steps, until they are captured and after
     captured: dict[StepSpec, "CapturedStep"] = field(default_factory=dict)
+    memory: SharedMemory = field(default_factory=SharedMemory)
 
     def replay(self, inputs: StepInputs) -> Metrics | None:
         """Take the step as one launch; None where it is to be taken eagerly: in the warm-up, or if capture fails."""
         spec = inputs.spec
         self.seen[spec] += 1
-        if not self.enabled or self.seen[spec] <= WARMUP_STEPS:
+        if not self.enabled or not self.fit:
+            return None
+        if self.seen[spec] <= WARMUP_STEPS:
+            self.release_memory()
             return None
         if spec not in self.captured and not self._capture(inputs):
             return None
         return self.captured[spec].replay(inputs)
 
+    def release_memory(self) -> None:
+        """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
+        self.captured.clear()
+        self.memory = SharedMemory()  # the allocator forgets a pool that no graph uses
+
     def clear(self) -> None:
         """Release all captured steps, and warm up again."""
         self.seen.clear()
-        self.captured.clear()
+        self.release_memory()
+        self.fit = True
 
     def _capture(self, inputs: StepInputs) -> bool:
         """Capture the step; whether that worked, on all ranks."""
-        reason = ""
-        try:
-            self.captured[inputs.spec] = CapturedStep(self.step, inputs)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-        if not self.any_rank(bool(reason)):
-            return True
-        self.enabled = False
-        self.clear()
+        failure = None
+        with self.slow_section():
+            try:
+                self.captured[inputs.spec] = CapturedStep(self.step, inputs, self.memory)
+            except Exception as error:  # a collective that can't be captured raises an error of its own
+                failure = Failure.of(error)
+            if not self.any_rank(failure is not None):
+                return True
+            self.enabled = not self.any_rank(failure is not None and not failure.out_of_memory)
+        self.fit = False
+        self.release_memory()
         self.abort_step()
-        self.log(f"Training continues without CUDA graphs: {reason or 'another rank could not capture its step'}")
+        self.log(self._notice(inputs.spec, failure))
         return False
+
+    def _notice(self, spec: StepSpec, failure: Failure | None) -> str:
+        if self.enabled:
+            return (
+                f"CUDA graphs do not fit into the memory at {spec.resolution}x{spec.resolution}: this phase continues "
+                "without them."
+            )
+        reason = failure.reason if failure else "another rank could not capture its step"
+        return f"Training continues without CUDA graphs: {reason}"
 
 
 class CapturedStep:
     """One step's work on the device; its inputs are set in place before every replay."""
 
-    def __init__(self, step: Step, inputs: StepInputs) -> None:
-        self.inputs = static_inputs(inputs)
-        self._replay, self._metrics = capture(lambda: step(self.inputs))
+    def __init__(self, step: Step, inputs: StepInputs, memory: SharedMemory) -> None:
+        self.inputs = settings_as_tensors(tree_map_only(Tensor, torch.clone, inputs))
+        self._replay, self._metrics = capture(lambda: step(self.inputs), memory)
 
     def replay(self, inputs: StepInputs) -> Metrics:
         """Take the step with these inputs."""
@@ -76,35 +111,31 @@ class CapturedStep:
         return self._metrics
 
 
-def static_inputs(inputs: StepInputs) -> StepInputs:
-    """`inputs` as tensors of their own, which stay where they are; alpha stays 1.0 unless layers are fading in."""
-    static: StepInputs = tree_map_only(Tensor, torch.clone, inputs)
-    device = inputs.latents_d.device
-    settings = {
-        name: torch.as_tensor(getattr(static, name), dtype=torch.float32, device=device)
-        for name in ("alpha", "learning_rate_d", "learning_rate_g", "ema_decay")
-        if name != "alpha" or inputs.spec.fading
-    }
-    return static._replace(**settings)  # type: ignore[arg-type]
-
-
-def capture(function: Callable[[], Metrics]) -> tuple[Callable[[], None], Metrics]:
+def capture(function: Callable[[], Metrics], memory: SharedMemory | None = None) -> tuple[Callable[[], None], Metrics]:
     """Capture what `function` does on the device, without doing it; returns the replay, and what `function` returned.
 
-    Raises RuntimeError if that can't be done, and UserError if CUDA is unusable after the attempt.
+    Args: memory: of the captured step, by default its own.
+    Raises what `function` or CUDA raises if that can't be done, and leaves CUDA as it was.
     """
     torch.cuda.synchronize()
     gc.collect()  # memory that is given back during a capture would end it
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    graph, stream, pool = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), (memory or SharedMemory()).pool
     try:
         # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
-    except RuntimeError as error:
-        if torch.cuda.current_stream() != stream:  # the end of the capture failed, too
-            raise UserError(
-                f"Capturing a CUDA graph failed: {str(error).splitlines()[0]}",
-                "Give the command again with compute.cuda_graphs=off: it resumes from the last checkpoint.",
-            ) from error
+    except Exception:
+        undo_capture(graph, stream, pool)
         raise
     return graph.replay, result
+
+
+def undo_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> None:
+    """Go back to `stream`, and let the allocator use and release memory again, after a capture that failed."""
+    torch.cuda.set_stream(stream)
+    graph.reset()
+    try:
+        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+    except RuntimeError:  # the capture came to its end, or reset() has done so: not in PyTorch 2.11
+        return
+    torch._C._cuda_releasePool(stream.device_index, pool)

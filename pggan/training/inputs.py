@@ -31,7 +31,7 @@ class StepSpec:
 class StepInputs(NamedTuple):
     """The images, random numbers and settings of one step, of this rank's part of the batch.
 
-    The settings are tensors inside a CUDA graph, where they are set before each replay.
+    The settings are tensors on CUDA: inside a graph they are set before each replay.
     """
 
     spec: StepSpec
@@ -79,6 +79,18 @@ def draw_inputs(
     spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count)
     rates = phase.learning_rate_d, phase.learning_rate_g
     return StepInputs(spec, reals, latents_d, latents_g, mix, alpha, *rates, ema_decay)
+
+
+def settings_as_tensors(inputs: StepInputs) -> StepInputs:
+    """The inputs with settings in float32 on the device; alpha stays 1.0 unless layers are fading in.
+
+    A product with such a tensor rounds differently from one with a Python float.
+    """
+    names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
+    numbers = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}
+    device = inputs.latents_d.device
+    tensors = {name: torch.full((), value, dtype=torch.float32, device=device) for name, value in numbers.items()}
+    return inputs._replace(**tensors)  # type: ignore[arg-type]
 
 
 def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:

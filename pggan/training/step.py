@@ -4,7 +4,9 @@ N batch, C channels, R resolution of the phase.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,9 +21,10 @@ from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
-from pggan.training.inputs import StepInputs, draw_inputs, micro_batches
-from pggan.training.oom_probe import OomProbe, out_of_memory
+from pggan.training.failure import Failure
+from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, settings_as_tensors
 from pggan.training.passes import Passes
+from pggan.training.rehearsal import Rehearsal, held_back, out_of_memory
 
 
 @dataclass(eq=False)
@@ -33,20 +36,28 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     passes: Passes = Passes()  # noqa: RUF009 - a tuple
+    compiled_passes: Passes | None = None  # where the options say so
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # of a batch, those of this rank; None for all
     # Images per pass by (resolution, batch), where the whole batch is too large.
     micro_batch_sizes: dict[tuple[int, int], int | None] = field(default_factory=dict)
     reset_at_phase: bool = True  # forget Adam's moments when a phase begins
+    tensor_settings: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
-    probe_memory: bool = False  # try the first step of every kind, to find micro-batches that the memory suffices for
+    rehearse: bool = False  # take the first steps of every kind twice: see `Rehearsal`
+    shrinks: bool = True  # micro-batches may be made smaller where the memory does not suffice
     any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
+    slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
     log: Callable[[str], None] = print  # called with what does not work here
 
     def __post_init__(self) -> None:
-        any_rank, log = self.any_rank, self._log
-        self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, log) if self.capture else None
-        self.oom_probe = OomProbe(self._try_step, any_rank, log) if self.probe_memory else None
+        any_rank, log, group = self.any_rank, self._log, self.state.g_ema.architecture.stddev_group
+        self.known: set[StepSpec] = set()  # kinds of steps that were taken in this phase
+        self.graphs = self.rehearsal = None
+        if self.capture:
+            self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._slow_section, log)
+        if self.rehearse:
+            self.rehearsal = Rehearsal(self._try_steps, any_rank, log, group, self.shrinks)
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
@@ -58,51 +69,68 @@ class Trainer:
                 self.state.reset_optimizers()
             self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
-        a, kind = self.state.g_ema.architecture, (phase.resolution, phase.batch)
+        latent_size, indices = self.state.g_ema.architecture.latent_size, self.indices(phase.batch)
+        draw = partial(draw_inputs, phase, reals, self.loss, rng, ema_decay, latent_size=latent_size, indices=indices)
+        kind = phase.resolution, phase.batch
         size = self.micro_batch_sizes.get(kind, self.options.micro_batch_size)
-        options, indices = replace(self.options, micro_batch_size=size), self.indices(phase.batch)
-        inputs = draw_inputs(
-            phase, reals, self.loss, rng, ema_decay, latent_size=a.latent_size, options=options, indices=indices
-        )
-        if self.oom_probe is not None:
-            inputs = self.oom_probe.fitting(inputs, a.stddev_group)
-            self.micro_batch_sizes[kind] = inputs.spec.options.micro_batch_size
-        metrics = None if self.graphs is None else self.graphs.replay(inputs)
-        try:
-            metrics = metrics or self._train_step(inputs)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(inputs.spec) from error
+        inputs = draw(options=replace(self.options, micro_batch_size=size))
+        first = inputs.spec not in self.known
+        with self._slow_section() if first else nullcontext():  # it compiles, and tries kernels
+            if first and self.rehearsal is not None:
+                options = self.rehearsal.working_options(draw, inputs.spec.options)
+                self.micro_batch_sizes[kind] = options.micro_batch_size
+                self.options = replace(self.options, compiled=options.compiled)
+                inputs = draw(options=options)
+            self.known.add(inputs.spec)
+            metrics = self._take(inputs)
         self.state.images += phase.batch
         self.state.phase_index = phase.index
         return metrics
 
     def release_graphs(self) -> None:
         """Release captured steps and their memory, because what they refer to changes."""
+        self.known.clear()
         if self.graphs is not None:
             self.graphs.clear()
-        if self.oom_probe is not None:
-            self.oom_probe.known.clear()
 
-    def _train_step(self, inputs: StepInputs) -> dict[str, Tensor]:
-        return train_step(self.state, inputs, self.passes, self.reducer)
+    def _take(self, inputs: StepInputs) -> dict[str, Tensor]:
+        try:
+            replayed = None if self.graphs is None else self.graphs.replay(inputs)
+            return replayed or self._train_step(inputs)
+        except RuntimeError as error:
+            if Failure.of(error).out_of_memory:
+                raise out_of_memory(inputs.spec) from error
+            raise
 
-    def _try_step(self, inputs: StepInputs) -> bool:
-        """Whether the memory suffices for a step, whose gradients stay on this rank; the state is as before."""
+    def _train_step(self, inputs: StepInputs, reducer: GradientReducer | None = None) -> dict[str, Tensor]:
+        inputs = settings_as_tensors(inputs) if self.tensor_settings else inputs
+        compiled = self.compiled_passes if inputs.spec.options.compiled else None
+        return train_step(self.state, inputs, compiled or self.passes, reducer or self.reducer)
+
+    def _try_steps(self, inputs: StepInputs) -> Failure | None:
+        """What two steps fail with, whose gradients stay on this rank; the state is as before.
+
+        The first one makes the moments, beside which the second one needs its memory.
+        """
         if self.graphs is not None:
-            self.graphs.captured.clear()  # eager steps can't use their memory; captured again at their next turn
+            self.graphs.release_memory()
         saved = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in self.state.tensors().items()
         }
+        failure = None
         try:
-            train_step(self.state, inputs, self.passes, GradientReducer())
-            return True
-        except torch.OutOfMemoryError:
-            return False
-        finally:
-            self._abort_step()
-            self.state.load_tensors(saved)
-            torch.cuda.empty_cache()
+            with held_back(inputs.latents_d.device):
+                for _ in range(2):
+                    self._train_step(inputs, GradientReducer())
+        except Exception as error:
+            failure = Failure.of(error)
+            if not failure.out_of_memory and not inputs.spec.options.compiled:
+                raise
+        self._abort_step()
+        self.state.load_tensors(saved)
+        torch.cuda.empty_cache()
+        return failure
 
     def _abort_step(self) -> None:
         """Clear away what a step that did not come to its end has left."""
@@ -110,8 +138,13 @@ class Trainer:
             trainable.zero_grad()
         self.reducer.abort_step()
 
+    # These two may be set later.
+
+    def _slow_section(self) -> AbstractContextManager[None]:
+        return self.slow_section()
+
     def _log(self, text: str) -> None:
-        self.log(text)  # which may be set later
+        self.log(text)
 
 
 def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> dict[str, Tensor]:

@@ -55,7 +55,7 @@ def captured_variant(config, monkeypatch):
 def test_captured_steps_are_timed_from_the_second_replay_on(make_steps, captured_variant, monkeypatch):
     done = []
 
-    def capture(function):
+    def capture(function, _):
         done.append("captured")
         return lambda: done.append("replayed"), function()
 
@@ -68,7 +68,7 @@ def test_captured_steps_are_timed_from_the_second_replay_on(make_steps, captured
 def test_a_failed_capture_is_reported_kept_for_its_stage_and_tried_again_at_the_next(
     make_steps, captured_variant, monkeypatch
 ):
-    def refuse(function):
+    def refuse(function, _):
         raise RuntimeError("no such thing\nsecond line")
 
     monkeypatch.setattr("pggan.training.cuda_graphs.capture", refuse)

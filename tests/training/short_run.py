@@ -7,7 +7,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
-from pggan.training.passes import Passes, compiled_passes
+from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
 
@@ -36,8 +36,8 @@ def short_run(
     """The state after steps from `first` to `images`, and what the trainer has logged."""
     state, lines = new_state(ARCHITECTURE, ADAM, 0, CPU), []
     state.images = first
-    passes = compiled_passes() if options.compiled else Passes()
-    trainer = Trainer(state, loss, options, passes=passes, log=lines.append, **settings)
+    compiled = compiled_passes() if options.compiled else None
+    trainer = Trainer(state, loss, options, compiled_passes=compiled, log=lines.append, **settings)
     while state.images < images:
         phase = SCHEDULE.at(state.images)
         reals = torch.rand(8, 3, phase.resolution, phase.resolution, generator=torch.Generator().manual_seed(0))

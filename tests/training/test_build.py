@@ -53,7 +53,7 @@ def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
     assert type(trainer.reducer) is GradientReducer
     assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
     assert trainer.micro_batch_sizes == {}
-    assert (trainer.graphs, trainer.oom_probe) == (None, None)  # of CUDA
+    assert (trainer.graphs, trainer.rehearsal, trainer.tensor_settings) == (None, None, False)  # of CUDA
     assert memory.summary == "less than 512 MiB"
     weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
     assert torch.equal(weight, trainer.state.g.network.weights[0])
@@ -88,7 +88,7 @@ def test_elastic_passes_are_chunks_whatever_the_memory(fits):
     trainer, memory = built(config_of(elastic=True))
     assert memory.summary == "little"
     assert trainer.micro_batch_sizes == {(4, 8): 4, (8, 8): 4}  # two groups of four in at most four chunks
-    assert trainer.oom_probe is None
+    assert not trainer.shrinks
 
 
 def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_images(fits, monkeypatch):
@@ -106,7 +106,14 @@ def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
     trainer, memory = built(config_of(), check_memory=False)
     assert not fits
     assert memory == ("not checked", {})
-    assert trainer.oom_probe is None
+    assert trainer.rehearsal is None
+
+
+def test_compiled_steps_are_rehearsed_wherever_they_are_taken():
+    trainer, _ = built(config_of(compute=ComputeConfig(compile=True)), check_memory=False)
+    assert trainer.rehearsal is not None
+    assert trainer.compiled_passes is not None
+    assert trainer.options.compiled
 
 
 def test_steps_are_captured_but_for_those_with_sparse_updates(fits, monkeypatch):

@@ -17,7 +17,8 @@ from pggan.networks import activation
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import FIRST_SCALE, new_state
-from pggan.training.compute_options import set_float32
+from pggan.training import compute_options
+from pggan.training.compute_options import configure_process, set_float32
 from pggan.training.op_counter import OpCounter
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
@@ -233,13 +234,34 @@ def test_an_update_that_is_not_finite_is_skipped_in_float32_too():
     assert {step.item() for step in moments} == {2.0}  # of three updates
 
 
-def test_float32_products_are_shortened_and_in_full_again():
-    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-    before = [kind.fp32_precision for kind in kinds]
-    try:
-        for precision, expected in ((Precision.tf32, "tf32"), (Precision.fp32, "ieee")):
-            set_float32(torch.device("cuda"), precision)
-            assert [kind.fp32_precision for kind in kinds] == [expected] * 2
-    finally:
-        for kind, value in zip(kinds, before, strict=True):
-            kind.fp32_precision = value
+@pytest.fixture
+def torch_settings():
+    """What `configure_process` sets in torch, put back afterwards."""
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn
+    before, benchmark = [kind.allow_tf32 for kind in kinds], torch.backends.cudnn.benchmark
+    yield kinds
+    for kind, value in zip(kinds, before, strict=True):
+        kind.allow_tf32 = value
+    torch.backends.cudnn.benchmark = benchmark
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def test_float32_products_are_shortened_and_in_full_again(torch_settings):
+    """By both ways of reading it: one of them raises when the other one was set."""
+    for precision, expected in ((Precision.tf32, True), (Precision.fp32, False), (Precision.bf16, False)):
+        set_float32(torch.device("cuda"), precision)
+        assert [kind.allow_tf32 for kind in torch_settings] == [expected] * 2
+        assert (torch.get_float32_matmul_precision() == "high") == expected
+        of_products = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+        assert [(kind.fp32_precision == "tf32") for kind in of_products] == [expected] * 3
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_deterministic_process_chooses_no_algorithm_by_timing(torch_settings, monkeypatch, deterministic):
+    monkeypatch.setattr(compute_options.os, "environ", environment := {})
+    configure_process(torch.device("cuda"), Precision.fp32, deterministic=deterministic)
+    assert torch.backends.cudnn.benchmark != deterministic
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert ("CUBLAS_WORKSPACE_CONFIG" in environment) == deterministic
+    assert ("TORCHINDUCTOR_DETERMINISTIC" in environment) == deterministic

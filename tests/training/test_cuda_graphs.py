@@ -6,6 +6,7 @@ A stand-in for CUDA graphs captures on the CPU: on replay it does what the funct
 import dataclasses
 import gc
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -13,26 +14,26 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pggan.training.step
-from pggan.config import ModelConfig, TrainerConfig
+from pggan.config import ComputeConfig, ModelConfig, TrainerConfig
 from pggan.core.batch import Reals
-from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.distributed.process_group import PeerLost, ProcessGroup, rank_from_environment
 from pggan.losses.logistic import Logistic
 from pggan.networks.convolution import DIRECT
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.training import build, cuda_graphs
-from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, static_inputs
+from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, SharedMemory
 from pggan.training.inputs import draw_inputs
+from pggan.training.passes import Passes
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP
 from tests.processes import in_processes, values_of
 from tests.training.short_run import ARCHITECTURE, CPU, assert_alike, digest, short_run
 
 
-def stand_in(function):
+def stand_in(function, _):
     """Does on replay what a captured function did."""
     metrics = {}
 
@@ -47,8 +48,8 @@ def captures(monkeypatch):
     """The replays that were made, in order; weak references, so that none is kept alive."""
     made = []
 
-    def capture(function):
-        replay, metrics = stand_in(function)
+    def capture(function, memory):
+        replay, metrics = stand_in(function, memory)
         made.append(weakref.ref(replay))
         return replay, metrics
 
@@ -62,6 +63,12 @@ FEW = 8 * (WARMUP_STEPS + 2)  # images until after a capture
 @pytest.fixture(scope="module")
 def eager():
     return digest(short_run(images=FEW)[0])
+
+
+@pytest.fixture(scope="module")
+def eager_with_tensors():
+    """Of the whole run."""
+    return digest(short_run(tensor_settings=True)[0])
 
 
 def phase_of(index, images, resolution=4, **changes):
@@ -90,6 +97,27 @@ def test_replayed_steps_are_the_steps(captures, loss):
     assert replayed.images == plain.images
 
 
+@pytest.mark.slow
+def test_where_settings_are_tensors_replayed_and_eager_steps_have_the_same_bits(captures, eager_with_tensors):
+    state, _ = short_run(tensor_settings=True, capture=True)
+    assert len(captures) == 3
+    assert digest(state) == eager_with_tensors
+
+
+def test_a_run_resumed_in_the_middle_of_a_phase_warms_up_with_the_bits_of_replayed_steps(captures):
+    trainer = partial(
+        Trainer, loss=WGAN_GP, options=ComputeOptions(), reset_at_phase=False, tensor_settings=True, capture=True
+    )
+    whole, resumed = (trainer(new_state(ARCHITECTURE, ADAM, 0, CPU)) for _ in range(2))
+    phase = phase_of(0, 0, resolution=8, fading=True, alpha=0.3)
+    take(whole, phase, WARMUP_STEPS + 3)
+    take(resumed, phase, WARMUP_STEPS + 1)
+    resumed = trainer(resumed.state)
+    take(resumed, phase, 2)
+    assert len(captures) == 2
+    assert digest(whole.state) == digest(resumed.state)
+
+
 def test_nothing_is_captured_before_the_step_has_run_a_few_times(captures):
     short_run(capture=True, images=8 * WARMUP_STEPS)
     assert not captures
@@ -101,7 +129,7 @@ def test_nothing_is_captured_before_the_step_has_run_a_few_times(captures):
 
 
 def test_without_captures_training_goes_on_and_says_so_once(monkeypatch, eager):
-    def fails(function):
+    def fails(function, _):
         raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
 
     monkeypatch.setattr(cuda_graphs, "capture", fails)
@@ -114,7 +142,7 @@ def test_a_capture_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch, e
     """What was captured has not been done, so the gradients that it seems to have made are garbage."""
     update, told = pggan.training.step.update, []
 
-    def breaks(function):
+    def breaks(function, _):
         def broken(trainable, *_):
             for weight in trainable.network.weights:
                 if weight.grad is not None:
@@ -131,7 +159,7 @@ def test_a_capture_that_breaks_off_half_way_leaves_nothing_behind(monkeypatch, e
     state, lines = short_run(capture=True, images=FEW, any_rank=lambda here: told.append(here) or here)
     assert digest(state) == eager
     assert len(lines) == 1
-    assert told == [True]
+    assert told == [True, True]  # that it has failed, and that the memory was not the reason
 
 
 def test_the_loss_of_a_step_whose_capture_broke_off_between_micro_batches_is_counted_once(monkeypatch):
@@ -144,7 +172,7 @@ def test_the_loss_of_a_step_whose_capture_broke_off_between_micro_batches_is_cou
     assert found[True]["D/loss"] == found[False]["D/loss"]
 
 
-def breaks_in_the_second_part(trainer, function):
+def breaks_in_the_second_part(trainer, function, _):
     """A capture that fails in D's second micro-batch."""
     passes, parts = trainer.passes, []
 
@@ -169,68 +197,137 @@ def test_all_ranks_do_without_captures_when_one_can_not_capture(captures, eager)
 
 
 def agreed():
-    """Whether a trainer of `build_trainer` still captures when rank 1 can't, what it has logged, and its state."""
+    """The trainer of `build_trainer`, when rank 1 can neither capture nor compile: what it does, logs and ends with."""
     group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
 
-    def capture(function):
-        if group.rank == 1:
-            raise RuntimeError("no graphs here")
-        return stand_in(function)
+    def fails(*_, **__):
+        raise RuntimeError("not on this rank")
 
-    cuda_graphs.capture, build.captures_graphs = capture, lambda *_: True
+    able = group.rank == 0
+    cuda_graphs.capture, build.captures_graphs = stand_in if able else fails, lambda *_: True
+    build.compiled_passes = lambda: Passes() if able else Passes(d=fails)
     sizes = {name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__}
-    config = TrainerConfig(model=ModelConfig(**sizes), loss={"name": "logistic", "gamma": 1.0, "reg_interval": 1})
+    loss, compute = {"name": "logistic", "gamma": 1.0, "reg_interval": 1}, ComputeConfig(compile=True)
+    config = TrainerConfig(model=ModelConfig(**sizes), loss=loss, compute=compute)
     phase, lines = phase_of(0, 0), []
     trainer, _ = build.build_trainer(config, ARCHITECTURE, [phase], group, log=lines.append)
     for _ in range(WARMUP_STEPS + 2):
         reals = Reals(torch.zeros(4, 3, 4, 4), None, None)
         trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
-    found = trainer.graphs.enabled, lines, digest(trainer.state)
+    found = trainer.graphs.enabled, trainer.options.compiled, lines, digest(trainer.state)
     group.shutdown()
     return found
 
 
 @pytest.mark.slow
-def test_ranks_agree_about_captures_through_the_trainer_that_all_commands_build():
+def test_ranks_agree_about_captures_and_compiling_through_the_trainer_that_all_commands_build():
     one, other = values_of(in_processes(2, agreed))
-    assert not one[0]
-    assert not other[0]
-    assert one[1] == ["Training continues without CUDA graphs: another rank could not capture its step"]
-    assert other[1] == ["Training continues without CUDA graphs: no graphs here"]
-    assert one[2] == other[2]
+    assert one[:2] == other[:2] == (False, False)
+    assert one[2] == [
+        "Training continues without torch.compile: another rank could not compile its step",
+        "Training continues without CUDA graphs: another rank could not capture its step",
+    ]
+    assert other[2] == [
+        "Training continues without torch.compile: not on this rank",
+        "Training continues without CUDA graphs: not on this rank",
+    ]
+    assert one[3] == other[3]
 
 
-class NoGraph:
-    """Stands in for torch.cuda.graph: what is done inside fails; so may leaving, and the stream is not put back."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("operation not permitted when stream is capturing"),
+        PeerLost("rank 0 lost its connection"),
+    ],
+)
+def test_whatever_breaks_a_capture_training_goes_on(monkeypatch, eager, error):
+    """A collective that can't be captured reports that the other rank is lost."""
 
-    streams = ("before", "capturing")
+    def breaks(function, _):
+        raise error
 
-    def __init__(self, *_, **__):
-        NoGraph.now = self.streams[1]
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        NoGraph.now = "before" if self.leaves else "capturing"
+    monkeypatch.setattr(cuda_graphs, "capture", breaks)
+    state, lines = short_run(capture=True, images=FEW)
+    assert digest(state) == eager
+    assert lines == [f"Training continues without CUDA graphs: {error}"]
 
 
-@pytest.mark.parametrize(("leaves", "error"), [(True, RuntimeError), (False, UserError)])
-def test_a_stream_that_is_lost_ends_the_run(monkeypatch, leaves, error):
-    NoGraph.now, NoGraph.leaves = "before", leaves
-    for name, replacement in {
-        "synchronize": lambda: None,
-        "CUDAGraph": object,
-        "graph": NoGraph,
-        "current_stream": lambda: NoGraph.now,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, replacement)
+@pytest.mark.slow
+def test_graphs_that_do_not_fit_into_the_memory_are_given_up_for_one_phase(monkeypatch, eager_with_tensors):
+    tried = []
+
+    def capture(function, memory):
+        tried.append(function)
+        if len(tried) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+        return stand_in(function, memory)
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    state, lines = short_run(tensor_settings=True, capture=True)
+    assert lines == ["CUDA graphs do not fit into the memory at 8x8: this phase continues without them."]
+    assert len(tried) == 3  # one in each phase
+    assert digest(state) == eager_with_tensors
+
+
+class Cuda:
+    """Stands in for what `capture` uses of torch.cuda; notes what is done to put things right."""
+
+    def __init__(self, monkeypatch, *, allocator_in_capture):
+        self.stream, self.done, self.allocator_in_capture = "before", [], allocator_in_capture
+        cuda, replaced = self, {}
+
+        class Graph:
+            """Leaving fails, as it does after an error, and the stream is not put back."""
+
+            def __init__(self, graph, pool, **_):
+                assert pool == "pool"
+
+            def __enter__(self):
+                cuda.stream = "capturing"
+
+            def __exit__(self, *_):
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+            def reset(self):
+                cuda.done.append("reset")
+
+        class Stream:
+            device_index = 0
+
+        before = Stream()
+        replaced["synchronize"] = lambda: None
+        replaced["CUDAGraph"] = lambda: Graph(None, "pool")
+        replaced["graph"] = Graph
+        replaced["graph_pool_handle"] = lambda: "pool"
+        replaced["current_stream"] = lambda: before
+        replaced["set_stream"] = lambda stream: cuda.done.append(("stream", stream is before))
+        for name, replacement in replaced.items():
+            monkeypatch.setattr(torch.cuda, name, replacement)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocation, raising=False)
+        monkeypatch.setattr(
+            torch._C, "_cuda_releasePool", lambda *pool: self.done.append(("release", *pool)), raising=False
+        )
+
+    def end_allocation(self, device, pool):
+        if not self.allocator_in_capture:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.done.append(("end", device, pool))
+
+
+@pytest.mark.parametrize("before_2_15", [True, False])
+def test_a_failed_capture_leaves_stream_and_allocator_as_they_were(monkeypatch, before_2_15):
+    """PyTorch 2.11 leaves both in the capture; with 2.15, releasing the pool twice would end the process."""
+    cuda = Cuda(monkeypatch, allocator_in_capture=before_2_15)
 
     def fails():
-        raise RuntimeError("capture invalidated")
+        raise RuntimeError("operation not permitted when stream is capturing")
 
-    with pytest.raises(error, match="capture invalidated"):
+    with pytest.raises(RuntimeError, match="previous error") as caught:
         cuda_graphs.capture(fails)
+    assert "not permitted" in str(caught.value.__context__)
+    released = [("end", 0, "pool"), ("release", 0, "pool")] if before_2_15 else []
+    assert cuda.done == [("stream", True), "reset", *released]
 
 
 # ---- how long captured steps live ------------------------------------------------------------------------
@@ -245,7 +342,7 @@ def test_no_captured_step_outlives_the_memory_it_works_on(monkeypatch):
     """A probe of the memory loads the state anew: moments move, and what was captured would go on with the old ones."""
     state, checked = new_state(ARCHITECTURE, ADAM, 0, CPU), []
 
-    def capture(function):
+    def capture(function, _):
         captured, metrics = addresses(state), {}
 
         def replay():
@@ -257,7 +354,7 @@ def test_no_captured_step_outlives_the_memory_it_works_on(monkeypatch):
 
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     state.images = 8  # so that steps without the penalty are captured before the first one with it is probed
-    trainer = Trainer(state, Logistic(gamma=1.0, reg_interval=6), ComputeOptions(), capture=True, probe_memory=True)
+    trainer = Trainer(state, Logistic(gamma=1.0, reg_interval=6), ComputeOptions(), capture=True, rehearse=True)
     take(trainer, phase_of(0, 0), 8)
     assert checked == [4 * 8, 5 * 8, 7 * 8, 8 * 8]
 
@@ -283,15 +380,43 @@ def test_captured_steps_are_released_when_a_phase_begins_and_the_same_step_warms
     assert count == {WARMUP_STEPS + 1 if reset else 2 * WARMUP_STEPS + 3}
 
 
+def graphs_of(step):
+    return CudaGraphs(step, lambda: None, bool, nullcontext, print)
+
+
 def test_releasing_the_memory_of_captured_steps_costs_no_second_warm_up(captures):
-    graphs = CudaGraphs(lambda inputs: {"x": inputs.latents_d}, lambda: None, bool, print)
-    inputs = inputs_of(phase_of(0, 0))
+    graphs, inputs = graphs_of(lambda inputs: {"x": inputs.latents_d}), inputs_of(phase_of(0, 0))
     found = [graphs.replay(inputs) for _ in range(WARMUP_STEPS + 1)]
     assert [metrics is None for metrics in found] == [True] * WARMUP_STEPS + [False]
-    graphs.captured.clear()
+    graphs.release_memory()
     assert graphs.replay(inputs) is not None
     graphs.clear()
     assert graphs.replay(inputs) is None
+
+
+def test_captured_steps_share_their_memory_and_leave_it_to_eager_ones(monkeypatch):
+    memories = []
+
+    def capture(function, memory):
+        memories.append(memory)
+        return stand_in(function, memory)
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    graphs = graphs_of(lambda inputs: {"x": inputs.latents_d})
+    one, other = inputs_of(phase_of(0, 0)), inputs_of(phase_of(0, 0, fading=True))
+    for _ in range(WARMUP_STEPS + 1):
+        graphs.replay(one)
+    graphs.replay(other)  # it warms up
+    assert not graphs.captured
+    for inputs in (one, *[other] * WARMUP_STEPS):
+        graphs.replay(inputs)
+    for inputs in (one, other, one):
+        graphs.replay(inputs)
+    assert list(graphs.captured) == [other.spec, one.spec]
+    first, second, third, fourth = memories
+    assert first is not second  # nothing of the first was left, and the allocator forgets what nobody uses
+    assert second is not third
+    assert third is fourth
 
 
 # ---- what a captured step does and reads -----------------------------------------------------------------
@@ -328,7 +453,7 @@ class Operations(TorchDispatchMode):
 def test_a_captured_step_reads_nothing_back_and_convolves_with_no_feature_maps(monkeypatch, loss, options):
     seen = []
 
-    def capture(function):
+    def capture(function, _):
         with Operations() as operations:
             metrics = function()
         seen.append(operations)
@@ -356,7 +481,7 @@ def test_a_captured_step_reads_its_own_copies_of_inputs_and_settings(captures):
     seen = []
     fading = phase_of(0, 0, fading=True, alpha=0.25)
     given = inputs_of(fading, labels=torch.zeros(8, 2))
-    captured = CapturedStep(lambda inputs: seen.append(inputs) or {}, given)
+    captured = CapturedStep(lambda inputs: seen.append(inputs) or {}, given, SharedMemory())
     changed = dataclasses.replace(fading, alpha=0.5, learning_rate_d=0.3, learning_rate_g=0.4)
     other = inputs_of(changed, ema_decay=0.75, fill=1.0, labels=torch.ones(8, 2))
     captured.replay(other)
@@ -368,12 +493,3 @@ def test_a_captured_step_reads_its_own_copies_of_inputs_and_settings(captures):
     assert not given.reals.images.any()
     settings = [float(setting) for setting in (read.alpha, read.learning_rate_d, read.learning_rate_g, read.ema_decay)]
     assert settings == pytest.approx([0.5, 0.3, 0.4, 0.75])
-
-
-def test_alpha_is_set_where_layers_are_fading_in_and_a_constant_elsewhere():
-    """Elsewhere it is 1, and a tensor of 1 would compute layers that are not in use."""
-    assert static_inputs(inputs_of(phase_of(0, 0))).alpha == 1.0
-    assert not isinstance(static_inputs(inputs_of(phase_of(0, 0))).alpha, torch.Tensor)
-    fading = static_inputs(inputs_of(phase_of(0, 0, fading=True, alpha=0.25)))
-    assert fading.alpha.dtype is torch.float32
-    assert fading.alpha.item() == 0.25

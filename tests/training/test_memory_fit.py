@@ -79,12 +79,23 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
 
 
 @pytest.mark.fault(28)
-def test_steps_that_are_captured_by_turns_get_half_of_the_memory(per_image):
-    """Those with the lazy penalty and those without; 16 images need 16 GiB, of which there are 1.5 times as many."""
-    every, lazy = Logistic(gamma=1.0, reg_interval=1), Logistic(gamma=1.0, reg_interval=4)
-    assert not fitted(24 * GIB, loss=every, captured=True).micro_batch_sizes
-    assert not fitted(24 * GIB, loss=lazy, captured=False).micro_batch_sizes
-    assert fitted(24 * GIB, loss=lazy, captured=True).micro_batch_sizes[16, 16] == 8
+@pytest.mark.parametrize("interval", [1, 4])
+def test_captured_steps_need_more_than_eager_ones_whatever_the_penalties(per_image, interval):
+    """16 images need 16 GiB, or 1.4 times as many, of nine tenths."""
+    loss = Logistic(gamma=1.0, reg_interval=interval)
+    assert not fitted(18 * GIB, loss=loss).micro_batch_sizes
+    assert fitted(18 * GIB, loss=loss, captured=True).micro_batch_sizes[16, 16] == 8
+    assert fitted(24 * GIB, loss=loss, captured=True).micro_batch_sizes[16, 16] == 8
+    assert not fitted(25 * GIB, loss=loss, captured=True).micro_batch_sizes
+
+
+@pytest.mark.fault(28)
+def test_what_fits_without_cuda_graphs_only_is_not_refused(per_image):
+    """One group of 4 images needs 4 GiB, or 5.6; eight images 8 GiB, or 11.2."""
+    assert fitted(5 * GIB, captured=True).micro_batch_sizes == {(4, 16): 4, (8, 16): 4, (16, 16): 4}
+    assert not fitted(9 * GIB, ComputeOptions(micro_batch_size=8), captured=True).micro_batch_sizes
+    with pytest.raises(UserError, match=r"needs 8\.0 GiB with 8 images per pass"):
+        fitted(8 * GIB, ComputeOptions(micro_batch_size=8), captured=True)
 
 
 @pytest.mark.fault(28)

@@ -1,0 +1,30 @@
+"""Why a step failed, in a form that keeps nothing of the step alive."""
+
+import re
+from dataclasses import dataclass
+
+# As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of an error; the error itself has a traceback, which holds the tensors of the step."""
+
+    reason: str  # one line
+    out_of_memory: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """The failure that `error` tells of: an error on leaving a context, or a wrapper, hides the first one."""
+        first = error.__cause__
+        if first is None and not error.__suppress_context__ and isinstance(error.__context__, RuntimeError):
+            first = error.__context__
+        first = first or error
+        return cls(_first_line(first), NO_MEMORY.search(str(first)) is not None)
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of the message that says something: torch.compile's begins with a heading."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line and not line.endswith(":")), type(error).__name__)

@@ -1,0 +1,78 @@
+"""The first steps of every kind, taken and taken back: where they fail, another way to take them is found."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from pggan.core.errors import UserError
+from pggan.networks.numerics import ComputeOptions
+from pggan.training.failure import Failure
+from pggan.training.inputs import StepInputs, StepSpec
+
+# Share of a device's memory that a rehearsal does without, as `USABLE` of memory_fit.py: it begins with unbroken memory,
+# and later steps find fragments.  With 0.05, 14 % of a small card's memory were lost to them four steps later.
+MARGIN = 0.1
+
+
+@dataclass(eq=False)
+class Rehearsal:
+    """Takes smaller micro-batches where the memory does not suffice, and eager steps where torch.compile fails."""
+
+    try_steps: Callable[[StepInputs], Failure | None]  # takes steps and takes them back
+    any_rank: Callable[[bool], bool]  # as of `Trainer`
+    log: Callable[[str], None]
+    stddev_group: int
+    shrinks: bool = True  # micro-batches may be made smaller
+
+    def working_options(self, draw: Callable[..., StepInputs], options: ComputeOptions) -> ComputeOptions:
+        """`options`, or others with which all ranks can take steps with the inputs of `draw`.
+
+        Raises UserError when the memory does not suffice for the smallest micro-batches.
+        """
+        while True:
+            inputs = draw(options=options)
+            failure = self.try_steps(inputs)
+            if self.any_rank(failure is not None and not failure.out_of_memory):
+                reason = failure.reason if failure else "another rank could not compile its step"
+                self.log(f"Training continues without torch.compile: {reason}")
+                options = replace(options, compiled=False)
+            elif self.any_rank(failure is not None):
+                options = replace(options, micro_batch_size=self._smaller_size(inputs))
+            else:
+                return options
+
+    def _smaller_size(self, inputs: StepInputs) -> int:
+        """Half of the micro-batch size, in whole groups of minibatch stddev; UserError where that is not less."""
+        spec, count = inputs.spec, len(inputs.latents_d)
+        group, size = min(self.stddev_group, count), min(spec.options.micro_batch_size or count, count)
+        if size <= group or not self.shrinks:
+            raise out_of_memory(spec)
+        half = max(size // 2 // group, 1) * group
+        self.log(
+            f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training continues "
+            f"with micro-batches of {half}, which give the same updates."
+        )
+        return half
+
+
+@contextmanager
+def held_back(device: torch.device) -> Iterator[None]:
+    """Inside, MARGIN of the memory of a CUDA device is not free."""
+    size = int(MARGIN * torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else 0
+    held = [torch.empty(size, dtype=torch.uint8, device=device)]
+    try:
+        yield
+    finally:
+        held.clear()
+
+
+def out_of_memory(spec: StepSpec) -> UserError:
+    """The error that ends a run whose memory does not suffice for a step."""
+    size = spec.options.micro_batch_size or spec.batch
+    return UserError(
+        f"Out of memory at {spec.resolution}x{spec.resolution} with at most {size} images per pass.",
+        "Give the command again with a smaller compute.micro_batch_size, compute.activation_checkpointing=true, or "
+        "more memory: it resumes from the last checkpoint.",
+    )
