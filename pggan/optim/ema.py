@@ -1,10 +1,10 @@
 """The averaged generator: an exponential moving average of G's weights."""
 
-import torch
 from torch import Tensor
 
 from pggan.config import EmaConfig
 from pggan.networks.networks import ProgressiveNetwork
+from pggan.optim.flat_memory import memory_of
 
 
 def ema_decay(config: EmaConfig, images: int, batch: int) -> float:
@@ -25,9 +25,14 @@ def ema_decay(config: EmaConfig, images: int, batch: int) -> float:
 
 def update_ema(g_ema: ProgressiveNetwork, g: ProgressiveNetwork, decay: float | Tensor) -> None:
     """Set every weight of `g_ema` to decay * g_ema + (1 - decay) * g; a tensor `decay` can change in a CUDA graph."""
-    averages = [weight.detach() for weight in g_ema.weights]
-    weights = [weight.detach() for weight in g.weights]
-    if isinstance(decay, Tensor):
-        torch._foreach_lerp_(averages, weights, [1 - decay] * len(averages))
-    else:
-        torch._foreach_lerp_(averages, weights, 1 - decay)
+    averages, weights = memory_of(g_ema.weights), memory_of(g.weights)
+    if averages is not None and weights is not None and same_strides(g_ema, g):
+        averages.lerp_(weights, 1 - decay)
+        return
+    for average, weight in zip(g_ema.weights, g.weights, strict=True):
+        average.detach().lerp_(weight.detach(), 1 - decay)
+
+
+def same_strides(one: ProgressiveNetwork, other: ProgressiveNetwork) -> bool:
+    """Whether all weights have the same order in memory."""
+    return all(a.stride() == b.stride() for a, b in zip(one.weights, other.weights, strict=True))

@@ -1,14 +1,12 @@
 """The optimizer where gradients are compressed: it applies sparse updates that the reducer has made."""
 
 from collections.abc import Sequence
-from itertools import accumulate
-from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
+from pggan.optim.flat_memory import place_side_by_side
 
 
 class SparseOptimizer:
@@ -25,12 +23,8 @@ class SparseOptimizer:
         self.grad_scale: Tensor | None = None  # updates don't grow with the loss
         self.updates: Tensor | None = None
         self._positions: Tensor | None = None
-        places = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
-        self._memory = torch.zeros(places[-1], device=weights[0].device)
-        self.starts: dict[int, int] = {}  # where in memory each weight begins, by id
-        for weight, start in zip(weights, places, strict=False):
-            weight.data = self._memory.as_strided(weight.shape, weight.stride(), start).copy_(weight.data)
-            self.starts[id(weight)] = start
+        self._memory = place_side_by_side(weights)
+        self.starts = {id(weight): int(weight.storage_offset()) for weight in weights}  # in memory
 
     def set_update(self, positions: Tensor, updates: Tensor) -> None:
         """The next step is to subtract `updates` [E], in units of the learning rate, at `positions` [E] in memory.

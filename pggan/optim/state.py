@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.networks import Discriminator, Generator, ProgressiveNetwork, initialize
+from pggan.optim.flat_memory import place_side_by_side
 from pggan.optim.sparse_optimizer import SparseOptimizer
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
@@ -135,7 +136,9 @@ def new_state(
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     g, d = (_trainable(network, optimizer, half=half, sparse=sparse) for network in (generator, discriminator))
-    return State(g, d, g_ema=deepcopy(generator).requires_grad_(False))
+    g_ema = deepcopy(generator).requires_grad_(False)
+    place_side_by_side(g_ema.weights)
+    return State(g, d, g_ema)
 
 
 def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
@@ -144,6 +147,8 @@ def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bo
     for parameter in network.weights:
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    if not sparse:  # that optimizer does it itself
+        place_side_by_side(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
     optimizer: torch.optim.Adam | SparseOptimizer
     if sparse:
@@ -151,7 +156,8 @@ def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bo
     else:
         capturable = device.type == "cuda"  # as part of a CUDA graph
         betas = (config.beta1, config.beta2)
-        optimizer = torch.optim.Adam(params, betas=betas, eps=config.epsilon, fused=True, capturable=capturable)
+        fused = device.type != "meta"  # Adam refuses it there, where steps are counted without memory
+        optimizer = torch.optim.Adam(params, betas=betas, eps=config.epsilon, fused=fused, capturable=capturable)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(FIRST_SCALE, device=device) if half else None
     return Trainable(network, optimizer, skipped, scale, since_scaling)
