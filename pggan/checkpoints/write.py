@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,9 +139,9 @@ class CheckpointWriter:
     the snapshot is not worth keeping.
     """
 
-    def __init__(self, run_dir: Path, keep: int) -> None:
-        """Args: keep: checkpoints that stay, besides milestones."""
-        self.run_dir, self.keep = run_dir, keep
+    def __init__(self, run_dir: Path, keep: int, before: Callable[[], None] = lambda: None) -> None:
+        """Args: keep: checkpoints that stay, besides milestones; before: called in the thread before one is written."""
+        self.run_dir, self.keep, self.before = run_dir, keep, before
         self._thread: Thread | None = None
         self._error: Exception | None = None
 
@@ -176,6 +177,7 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
+            self.before()
             write_checkpoint(self.run_dir, snapshot)
             prune(self.run_dir, snapshot.images, self.keep)
         except OSError as error:

@@ -5,10 +5,12 @@ import os
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +20,14 @@ from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from pggan.core.devices import device_of_rank
+from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
 from pggan.distributed.connect import reason, who_answers, within
 
 # The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
+RUN_AHEAD = 8  # steps that the host may be ahead of a GPU: more than enough to keep it busy
 ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -80,6 +83,8 @@ class ProcessGroup:
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.names = [f"rank {rank}" for rank in range(info.world_size)]  # `connect` completes them
         self.waiting_since: float | None = None  # time.monotonic() seconds at which the present collective began
+        self.waits_for_device = False  # at `waiting_since`
+        self._marks: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
         self.torch_group: dist.ProcessGroup | None = None  # of gradients; None: the default group
         self._control = control
         self._flags = torch.zeros(1, dtype=torch.int32)
@@ -149,6 +154,19 @@ class ProcessGroup:
         finally:
             self.waiting_since = None
 
+    def wait_for_device(self, wait: Callable[[], object] | None = None) -> None:
+        """Wait for the GPU, where the watchdog sees it: all its work so far, or what `wait` waits for.
+
+        The GPU alone waits for a collective of NCCL, captured or not.  So this comes before the host needs values of it:
+        there, it would stop for good if another rank is gone.
+        """
+        if self.world_size > 1 and self.device.type == "cuda":
+            self.waiting_since, self.waits_for_device = time.monotonic(), True
+            try:
+                (wait or partial(synchronize, self.device))()
+            finally:
+                self.waiting_since, self.waits_for_device = None, False
+
     def wait(self, work: dist.Work | None) -> None:
         """Wait for an asynchronous collective, if there is one."""
         if work is not None:
@@ -208,6 +226,10 @@ class ProcessGroup:
         if self._control is None:
             return flags
         self.wait(self._reduce)
+        if self.device.type == "cuda":
+            self._marks.append(torch.cuda.current_stream(self.device).record_event())
+            if len(self._marks) > RUN_AHEAD:  # or the host would stop at a full queue, anywhere in a step
+                self.wait_for_device(self._marks.popleft().synchronize)
         reduced = int(self._flags)
         self._raised = flags & ~self._raised
         self._flags = torch.tensor([self._raised], dtype=torch.int32)
@@ -221,6 +243,7 @@ class ProcessGroup:
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> Tensor:
         """The sums (or what else `operation` says) over all ranks of `values`, float64 in host memory."""
+        self.wait_for_device()
         values = values.double().cpu()
         if self._control is not None and values.numel():
             with self.collective():
@@ -241,6 +264,7 @@ class ProcessGroup:
                 dist.broadcast(dense, 0)
                 if dense.data_ptr() != tensor.data_ptr():
                     tensor.copy_(dense)
+        self.wait_for_device()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks."""
@@ -249,11 +273,13 @@ class ProcessGroup:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         with self.collective():
             dist.all_gather(gathered, tensor)
+        self.wait_for_device()
         return gathered
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self._control is not None:
+            self.wait_for_device()
             self.require_same(
                 {f"checksum of the weights of {name}": _checksum(weights) for name, weights in named.items()},
                 "The same command resumes from the last checkpoint. If this comes back, the memory or the link of that "

@@ -1,7 +1,8 @@
 """Finds the stalled rank that keeps the others waiting: stopped, hung, or gone without a trace.
 
 Every rank sends a heartbeat to the store each second, which says what it is doing.  A rank that has waited too long
-looks which one is not waiting as well, names it, and ends; the agent then restarts all of them.
+looks which one is not waiting as well, names it, and ends; the agent then restarts all of them.  A rank that waits for
+its own GPU may wait for another rank there.  Where all wait for their GPUs, they end as late as NCCL would end them.
 """
 
 import json
@@ -19,7 +20,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pggan.core.errors import EXIT_LEFT
 from pggan.core.tables import Log
-from pggan.distributed.process_group import ProcessGroup
+from pggan.distributed.process_group import GRADIENT_TIMEOUT, ProcessGroup
 
 HEARTBEAT_SECONDS = 1.0
 SLOW_FACTOR = 20  # a checkpoint, or the first step of a phase, may take this many times the timeout
@@ -52,20 +53,31 @@ class HeartbeatMonitor:
         if beat.number != self._last[rank].number:
             self._last[rank], self._heard[rank] = beat, now
 
-    def stalled_rank(self, waiting_since: float | None, now: float) -> str:
-        """The message about the stalled rank that this one has waited for too long; empty if there is none."""
+    def stalled_rank(
+        self, waiting_since: float | None, now: float, *, on_device: bool = False, stuck_since: float | None = None
+    ) -> str:
+        """The message about the stalled rank that this one has waited for too long; empty if there is none.
+
+        Args: on_device: it waits for its own device, which may wait for another rank; stuck_since: when its main thread
+        was last seen, if that is longer ago than it may be: the queue of its device may be full.
+        """
         if now - self._looked > self.timeout / 2:  # this process did not run itself: it knows nothing
             self._awake = now
         self._looked = now
-        waited = 0.0 if waiting_since is None else now - max(waiting_since, self._awake)
+        waited, stuck = (
+            0.0 if since is None else now - max(since, self._awake) for since in (waiting_since, stuck_since)
+        )
         # A moment more for each rank, so that the lowest one reports, and not several at once.
         timeout = self.timeout + HEARTBEAT_SECONDS * self.rank
         for rank, beat in self._last.items():
             silent = now - max(self._heard[rank], self._awake)
-            if waited > timeout and (silent > timeout or (not beat.waiting and waited > beat.allowed)):
+            gone = silent > timeout and max(waited, stuck) > timeout
+            if gone or (not beat.waiting and waited > max(timeout, beat.allowed)):
                 does = f"has been silent for {silent:.0f} s" if silent > timeout else "does not come to its end"
                 seen = f"{beat.name} {does}; it was last seen at {beat.position}"
-                return f"Hung: {seen}. The others have waited for {waited:.0f} s, and end."
+                return f"Hung: {seen}. The others have waited for {max(waited, stuck):.0f} s, and end."
+        if on_device and waited > GRADIENT_TIMEOUT.total_seconds() + HEARTBEAT_SECONDS * self.rank:
+            return f"Hung: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s."
         return ""
 
 
@@ -138,7 +150,10 @@ class Watchdog:
 
     def _watch(self, monitor: HeartbeatMonitor) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
-            if message := monitor.stalled_rank(self.group.waiting_since, time.monotonic()):
+            now, on_device = time.monotonic(), self.group.waits_for_device
+            stuck_since = self._stepped if now - self._stepped > self._allowed else None
+            since = self.group.waiting_since
+            if message := monitor.stalled_rank(since, now, on_device=on_device, stuck_since=stuck_since):
                 self.log(message)
                 sys.stderr.flush()
                 self.end(EXIT_LEFT)

@@ -13,13 +13,13 @@ from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
 from pggan.checkpoints.read import meta_networks
 from pggan.config import CheckpointConfig, MonitorConfig
-from pggan.config.notation import parse_grid
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.run.previews import grid_shape
 from pggan.run.run_dir import RunContext
 from pggan.sampling.images import contact_sheet, to_pil
 
@@ -84,11 +84,10 @@ def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
     """How many grids there will be, and their bytes: each like a grid of noisy reals, as a file and in TensorBoard."""
     noise = np.random.default_rng(0)
-    columns, rows = parse_grid(monitor.grid, "monitor.grid")
-    indices = np.arange(min(columns * rows, pyramid.images))
     count, total = 0, 0
     for phase in schedule.phases:
-        reals = pyramid.read(phase.resolution, indices)
+        columns, rows = grid_shape(monitor, phase.resolution, schedule.final_resolution)
+        reals = pyramid.read(phase.resolution, np.arange(min(columns * rows, pyramid.images)))
         grainy = (reals + noise.integers(-GRAIN, GRAIN + 1, reals.shape)).clip(0, 255).astype(np.uint8)
         encoded = BytesIO()
         to_pil(contact_sheet(grainy, columns, schedule.final_resolution)).save(encoded, format="PNG")

@@ -114,6 +114,7 @@ class Events:
 
     def _show_fakes(self, phase: Phase) -> None:
         if self.group.is_main:
+            self.group.wait_for_device()
             with self.watchdog.slow():
                 self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
 
@@ -121,11 +122,11 @@ class Events:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
         images = self.saved_at = self.state.images
         notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
+        self.group.wait_for_device()
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()
             if not self.group.is_main:
                 return
-            self.reporter.flush()
             if self._wait_for_writer():
                 self.interval.begin(images)
                 phase = self.schedule.at(max(images - 1, 0))
@@ -155,6 +156,7 @@ class Events:
             self._save()
         if self.group.is_main:
             with self.watchdog.slow():
+                self.reporter.flush()
                 if self._wait_for_writer():
                     # A kill may have come between a checkpoint and the removal of older ones.
                     prune(self.writer.run_dir, self.state.images, self.config.checkpoint.keep)

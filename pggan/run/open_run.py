@@ -81,7 +81,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         if group.is_main:
             reporter = stack.enter_context(Reporter(run_dir, schedule, run.architecture, device, trainer.state.images))
         trainer.log, trainer.slow_section = reporter.line, watchdog.slow
-        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep))
+        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)

@@ -8,7 +8,8 @@ import math
 import sys
 import time
 from collections import deque
-from contextlib import nullcontext, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -27,6 +28,7 @@ from pggan.sampling.images import Pixels
 
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
+LARGEST_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
 
 
 class GradientSpikeDetector:
@@ -78,11 +80,17 @@ class NullReporter:
     def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
         """Write the `means` since the last tick everywhere; the device has finished them."""
 
-    def picture(self, tag: str, picture: Pixels, images: int) -> None:
-        """Show a picture [H, W, C] in TensorBoard."""
+    def picture(self, tag: str, picture: Pixels, path: Path, images: int) -> None:
+        """Write a picture [H, W, C] as the PNG file `path` and show it in TensorBoard, soon; training does not wait.
+
+        What goes wrong is raised by the next call of this, `tick` or `flush`.
+        """
 
     def flush(self) -> None:
-        """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before."""
+        """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before.
+
+        Waits for pictures; for any thread.
+        """
 
 
 class Reporter(NullReporter):
@@ -99,6 +107,9 @@ class Reporter(NullReporter):
         options: dict[str, Any] = {"transient": True, "disable": not self.console.is_terminal}
         self._progress = Progress(name, BarColumn(), TaskProgressColumn(), status, console=self.console, **options)
         self._task = self._progress.add_task("starting", total=schedule.total, status="")
+        # One thread, so that pictures are written in their order.
+        self._encoder = ThreadPoolExecutor(1, "pictures")
+        self._pictures: deque[Future[None]] = deque()
         self._open(images)
 
     def __enter__(self) -> Self:
@@ -107,10 +118,15 @@ class Reporter(NullReporter):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.stop()
-        with nullcontext() if kind is None else suppress(OSError):  # a full disk, which is why the block failed
-            self._board.close()
+        at_once = kind is not None and not issubclass(kind, Exception)
+        self._encoder.shutdown(wait=not at_once, cancel_futures=at_once)
+        # A full disk may be why the block failed.
+        with nullcontext() if kind is None else suppress(OSError), closing(self._board):
+            if not at_once:
+                self.flush()
 
     def restart(self, images: int) -> None:
+        self.flush()
         self._board.close()
         self._open(images)
 
@@ -134,6 +150,7 @@ class Reporter(NullReporter):
         self._progress.update(self._task, completed=images, description=phase.name)
 
     def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
+        self._raise_of_pictures(all_but=LARGEST_QUEUE)
         now = time.monotonic()
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
@@ -152,7 +169,7 @@ class Reporter(NullReporter):
         }
         for name, value in {**means, **about}.items():
             self._board.scalar(name, value, images)
-        self.flush()
+        self._board.flush()
         record = {"images": images, "phase": phase.name, **{name.split("/")[1]: about[name] for name in about}}
         record |= {name: value if math.isfinite(value) else None for name, value in means.items()}  # JSON has no NaN
         with (self.run_dir / "metrics.jsonl").open("a") as metrics:
@@ -169,10 +186,18 @@ class Reporter(NullReporter):
             if skipped := means.get(f"{name}{COUNTED}"):
                 self.line(f"Skipped {skipped:.0f} updates of {name}: their gradients were not finite.")
 
-    def picture(self, tag: str, picture: Pixels, images: int) -> None:
-        self._board.picture(tag, picture, images)
+    def picture(self, tag: str, picture: Pixels, path: Path, images: int) -> None:
+        self._raise_of_pictures(all_but=LARGEST_QUEUE - 1)
+        self._pictures.append(self._encoder.submit(self._board.picture, tag, picture, path, images))
+
+    def _raise_of_pictures(self, all_but: int) -> None:
+        """Wait until no more than `all_but` pictures are left to be written; raises what went wrong with one."""
+        while self._pictures and (len(self._pictures) > all_but or self._pictures[0].done()):
+            self._pictures.popleft().result()
 
     def flush(self) -> None:
+        for picture in self._pictures.copy():
+            picture.result()
         self._board.flush()
 
 

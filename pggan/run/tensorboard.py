@@ -10,20 +10,23 @@ import re
 import socket
 import time
 from pathlib import Path
+from threading import Lock
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import image, scalar
+from torch.utils.tensorboard.summary import scalar
 
-from pggan.sampling.images import Pixels
+from pggan.sampling.images import Pixels, save_png
 
 EVENTS = "events.out.tfevents."
 
 
 class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
-    """An event file in `run_dir` whose points replace all earlier ones from step `first` on."""
+    """An event file in `run_dir` whose points replace all earlier ones from step `first` on; for several threads."""
 
     def __init__(self, run_dir: Path, first: int) -> None:
+        self._lock = Lock()
         super().__init__(_next_file(run_dir).open("xb"))
         self._add(Event(file_version="brain.Event:2"))
         self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
@@ -32,13 +35,21 @@ class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
         """Write one point of a curve."""
         self._add(Event(step=step, summary=scalar(tag, value)))  # type: ignore[no-untyped-call]
 
-    def picture(self, tag: str, picture: Pixels, step: int) -> None:
-        """Write a picture [H, W, C]."""
-        self._add(Event(step=step, summary=image(tag, picture, dataformats="HWC")))  # type: ignore[no-untyped-call]
+    def picture(self, tag: str, picture: Pixels, path: Path, step: int) -> None:
+        """Write a picture [H, W, C] as the PNG file `path`, and the same bytes into the event file."""
+        content, (height, width, channels) = save_png(picture, path), picture.shape
+        image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=content)
+        self._add(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
+
+    def flush(self) -> None:
+        """Hand everything written so far to the system."""
+        with self._lock:
+            super().flush()
 
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
-        self.write(event.SerializeToString())
+        with self._lock:
+            self.write(event.SerializeToString())
 
 
 def _next_file(run_dir: Path) -> Path:

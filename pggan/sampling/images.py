@@ -1,5 +1,6 @@
 """Tensors to pictures: bytes, grids, PNG and animated files.  N images, R resolution, C channels."""
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,13 @@ def to_pil(picture: Pixels) -> Image.Image:
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
-def save_png(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C] atomically."""
+def save_png(picture: Pixels, path: Path) -> bytes:
+    """Write one picture [H, W, C] atomically; returns the content of the file."""
+    content = BytesIO()
+    to_pil(picture).save(content, format="PNG")
     with atomic_write(path) as temporary:
-        to_pil(picture).save(temporary, format="PNG")
+        temporary.write_bytes(content.getbuffer())
+    return content.getvalue()
 
 
 def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pggan.core.errors import EXIT_LEFT
-from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.distributed.process_group import GRADIENT_TIMEOUT, RUN_AHEAD, ProcessGroup, RankInfo
 from pggan.distributed.watchdog import (
     HEARTBEAT_SECONDS,
     SLOW_FACTOR,
@@ -26,10 +26,10 @@ TIMEOUT = 45.0
 class Clock:
     """Ranks that send a heartbeat each second, seen by one of them that waits."""
 
-    def __init__(self, size=2, rank=0, waiting_since=100.0):
+    def __init__(self, size=2, rank=0, waiting_since=100.0, **others):
         self.monitor = HeartbeatMonitor(rank, [f"rank {other}" for other in range(size)], TIMEOUT)
         self.now, self.number = 100.0, 0
-        self.waiting_since = waiting_since
+        self.waiting_since, self.others = waiting_since, others
         self.monitor.stalled_rank(None, self.now)
         self.beats = {other: Heartbeat(waiting=True, name=f"rank {other}") for other in range(size) if other != rank}
 
@@ -41,7 +41,7 @@ class Clock:
             for rank, beat in self.beats.items():
                 if rank not in silent:
                     self.monitor.hear(rank, Heartbeat(**{**vars(beat), "number": self.number}), self.now)
-            said = self.monitor.stalled_rank(self.waiting_since, self.now)
+            said = self.monitor.stalled_rank(self.waiting_since, self.now, **self.others)
             if said:
                 return said, self.now - 100
         return "", 0
@@ -76,6 +76,27 @@ def test_it_does_not_matter_whether_a_silent_rank_was_waiting_before():
 
 def test_no_rank_is_to_blame_while_all_wait_for_the_link():
     assert Clock(size=4).pass_by(3600) == ("", 0)
+
+
+@pytest.mark.fault(16)
+def test_ranks_that_wait_for_their_devices_name_the_stopped_one_and_end_in_half_an_hour_if_there_is_none():
+    """A collective on GPUs whose link has failed never ends, and no rank is silent."""
+    clock = Clock(on_device=True)
+    said, when = clock.pass_by(100, silent=[1])
+    assert "rank 1 has been silent" in said
+    assert when < 60
+    said, when = Clock(size=4, rank=2, on_device=True).pass_by(3600)
+    assert said == "Hung: no rank is missing, but the device of rank 2 has not moved for 1803 s."
+    assert GRADIENT_TIMEOUT.total_seconds() < when
+
+
+def test_a_rank_whose_main_thread_is_stuck_names_a_silent_one_but_none_that_may_be_stuck_as_well():
+    """In a step, at the full queue of its device, where it can't say that it waits."""
+    clock = Clock(waiting_since=None, stuck_since=100.0)
+    clock.beats[1] = Heartbeat(waiting=False, allowed=TIMEOUT, name="rank 1")
+    assert clock.pass_by(3600) == ("", 0)
+    said, _ = clock.pass_by(100, silent=[1])
+    assert "rank 1 has been silent" in said
 
 
 def test_no_rank_is_to_blame_while_this_one_does_not_wait():
@@ -169,6 +190,59 @@ def test_it_reports_and_ends_the_process(quick, stuck):
     store.stuck.clear()
     assert ended == [EXIT_LEFT]
     assert "Hung: rank 1 (pid 5) has been silent" in said[0]
+
+
+class Device:
+    """The queue of a GPU: a collective in it never ends, until `moves` is set."""
+
+    def __init__(self, monkeypatch):
+        self.moves, self.events = threading.Event(), 0
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: self.synchronize())
+
+    def record_event(self):
+        self.events += 1
+        return self
+
+    def synchronize(self):
+        assert self.moves.wait(60)
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize("where", ["a tick", "the weights", "a full queue"])
+def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watchdog_looks(quick, monkeypatch, where):
+    """The other rank has stopped in a step; this one has queued its own, and needs values or more room."""
+    store, said, ended, device = Store(), [], [], Device(monkeypatch)
+    store.values["heartbeat/1"] = json.dumps(vars(Heartbeat(1, False, 0.2, "8 images", "rank 1 (pid 5)"))).encode()
+    watchdog = watchdog_of(store, said, ended)
+    group = watchdog.group
+    group.device, group._control = torch.device("cuda"), SimpleNamespace()
+    work = SimpleNamespace(wait=lambda: None)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda *_, **__: work)
+    monkeypatch.setattr(ProcessGroup, "all_gather_object", lambda group, value: [value, value])
+
+    def train():
+        if where == "a tick":
+            group.all_reduce(torch.ones(1))
+        elif where == "the weights":
+            group.require_equal_weights({"G": [torch.ones(1)]})
+        for _ in range(2 * RUN_AHEAD):
+            group.all_reduce_flags(0)
+
+    training = threading.Thread(target=train, daemon=True)
+    with watchdog:
+        training.start()
+        for _ in range(1000):
+            if ended:
+                break
+            time.sleep(0.01)
+    assert (group.waits_for_device, training.is_alive()) == (True, True)
+    assert ended == [EXIT_LEFT]
+    assert "Hung: rank 1 (pid 5) has been silent" in said[0]
+    assert device.events == (RUN_AHEAD + 1 if where == "a full queue" else 0)
+    device.moves.set()
+    training.join(60)
+    assert (group.waits_for_device, group.waiting_since) == (False, None)
 
 
 def next_beat(store):

@@ -1,14 +1,24 @@
 """Speed, time left and alarms, from numbers that can be checked by hand."""
 
+import errno
 import json
 import math
+import threading
 import time
+from concurrent.futures import wait
+from contextlib import suppress
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-from pggan.run.report import GradientSpikeDetector, Reporter, clock, remaining_seconds
+from pggan.checkpoints import write as saving
+from pggan.run import train
+from pggan.run.report import LARGEST_QUEUE, GradientSpikeDetector, Reporter, clock, remaining_seconds
+from pggan.sampling.images import save_png
 from tests.definitions import variant
 
 
@@ -81,6 +91,93 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tiny_con
     with Reporter(tmp_path, tiny_config().schedule.build(), architecture, torch.device("cpu"), images=16):
         pass
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:2]
+
+
+# ---- pictures --------------------------------------------------------------------------------------------
+
+
+PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+
+
+@pytest.fixture
+def reporter(tiny_config, tmp_path):
+    architecture = variant(resolution=16, fmap_max=8)
+    return Reporter(tmp_path, tiny_config().schedule.build(), architecture, torch.device("cpu"), images=0)
+
+
+def pictures_in(run_dir):
+    """(step, tag, bytes) of all pictures in the event files, in their order there."""
+    found = []
+    for path in sorted(run_dir.glob("events*")):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            found += [(event.step, value.tag, value.image.encoded_image_string) for value in event.summary.value]
+    return found
+
+
+def test_pictures_are_encoded_once_in_their_order_while_training_goes_on(reporter, tmp_path, monkeypatch):
+    """Three wait for the first at most; the one after them waits itself, so that memory does not fill up."""
+    go, encoded = threading.Event(), []
+
+    def slow(picture, path):
+        assert go.wait(60)
+        encoded.append(threading.current_thread().name)
+        return save_png(picture, path)
+
+    monkeypatch.setattr("pggan.run.tensorboard.save_png", slow)
+    with reporter:
+        for number in range(LARGEST_QUEUE):
+            reporter.picture("fakes", PICTURE + number, tmp_path / f"{number}.png", number)
+        reporter._board.scalar("loss", 1.0, 9)
+        assert encoded == []
+        threading.Timer(0.1, go.set).start()
+        reporter.picture("fakes", PICTURE + LARGEST_QUEUE, tmp_path / f"{LARGEST_QUEUE}.png", LARGEST_QUEUE)
+        assert len(encoded) >= 1
+    assert [name.split("_")[0] for name in encoded] == ["pictures"] * (LARGEST_QUEUE + 1)
+    shown = [one for one in pictures_in(tmp_path) if one[1] == "fakes"]
+    assert shown == [(step, "fakes", (tmp_path / f"{step}.png").read_bytes()) for step in range(LARGEST_QUEUE + 1)]
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "1.png")), PICTURE + 1)
+
+
+@pytest.mark.parametrize("after", ["tick", "flush", "picture", "end"])
+def test_a_picture_that_the_disk_does_not_take_is_told(reporter, tiny_config, tmp_path, monkeypatch, after):
+    def full(picture, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pggan.run.tensorboard.save_png", full)
+    later = {
+        "tick": lambda: reporter.tick(8, tiny_config().schedule.build().at(0), {}),
+        "flush": reporter.flush,
+        "picture": lambda: reporter.picture("fakes", PICTURE, tmp_path / "1.png", 1),
+        "end": lambda: reporter.__exit__(None),
+    }
+    with suppress(OSError), reporter:
+        reporter.picture("fakes", PICTURE, tmp_path / "0.png", 0)
+        wait([*reporter._pictures])
+        with pytest.raises(OSError, match="No space"):
+            later[after]()
+
+
+def test_a_checkpoint_is_written_after_the_pictures_before_it(tiny_config, tmp_path, monkeypatch):
+    """Or a run that is killed and resumed from it would never have them."""
+    found, write = {}, saving.write_checkpoint
+
+    def slow(picture, path):
+        time.sleep(0.2)
+        return save_png(picture, path)
+
+    def noting(run_dir, snapshot):
+        found[snapshot.images] = {int(path.stem[6:]) for path in run_dir.glob("samples/fakes-*.png")}
+        write(run_dir, snapshot)
+
+    monkeypatch.setattr("pggan.run.tensorboard.save_png", slow)
+    monkeypatch.setattr(saving, "write_checkpoint", noting)
+    often = ["monitor.grid_images=16", "checkpoint.every_images=32", "schedule.total_images=48"]
+    assert train.run(tiny_config(*often, f"run_dir={tmp_path}")) == 0
+    assert {images: taken >= set(range(0, images + 1, 16)) for images, taken in found.items()} == {
+        16: True,
+        32: True,
+        48: True,
+    }
 
 
 def test_times_are_written_as_on_a_clock():
