@@ -157,7 +157,7 @@ class ProcessGroup:
     def wait_for_device(self, wait: Callable[[], object] | None = None) -> None:
         """Wait for the GPU, where the watchdog sees it: all its work so far, or what `wait` waits for.
 
-        The GPU alone waits for a collective of NCCL, captured or not.  So this comes before the host needs values of it:
+        The GPU alone waits for a collective of NCCL, captured or not.  So this precedes whatever needs values of it:
         there, it would stop for good if another rank is gone.
         """
         if self.world_size > 1 and self.device.type == "cuda":
