@@ -113,7 +113,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.fault(12)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(tmp_path, drawn, monkeypatch, number):
     """The signal goes to all processes of the command, as Slurm sends it."""
