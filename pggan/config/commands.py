@@ -15,6 +15,7 @@ InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from
 class PlanConfig(TrainConfig):
     """The training run that is planned, and how its cost is estimated."""
 
+    device: str | None
     calibrate: bool
     steps: int
     limit_seconds: float
@@ -29,6 +30,9 @@ class PlanConfig(TrainConfig):
         require_bounds(self, steps=">=1", limit_seconds=">0", tflops=">0", watts=">0")
         if self.calibrate and self.tflops is not None:
             raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
+        if self.device is not None and (self.calibrate or self.tflops is not None):
+            key, does = ("calibrate=true", "measures here") if self.calibrate else ("tflops=", "states a rate")
+            raise UserError(f"device= predicts a card that need not be here; {key} {does}.", "Leave out one of them.")
         counts = self.processes
         require(bool(counts) and min(counts) >= 1, "processes", counts, "numbers of at least 1, for example [1,8]")
 

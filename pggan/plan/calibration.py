@@ -31,7 +31,7 @@ from pggan.training.build import build_trainer
 from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.memory_fit import USABLE
 
-MEASURED, EXTRAPOLATED, ASSUMED = "measured", "extrapolated", "assumed"
+MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
 ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
 LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
 EMA_DECAY = 0.999
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
     seconds: float  # mean over the interval of lazy penalties
     lone_seconds: float  # of one that a single device would make, with nothing to reduce
     fixed_seconds: float  # the part of `lone_seconds` that does not depend on the batch
-    source: str  # MEASURED, EXTRAPOLATED from the last one that was, or ASSUMED from a rate
+    source: str  # MEASURED, EXTRAPOLATED from the last one that was, ASSUMED from a rate, or PREDICTED for a card
 
 
 class TimedUpdates:

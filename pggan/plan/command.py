@@ -5,7 +5,9 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 
 from pggan.config import DataConfig, PlanConfig
@@ -17,10 +19,12 @@ from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
+from pggan.plan.device_table import Card, card_named
 from pggan.plan.phases import phase_costs
+from pggan.plan.prediction import predicted_time, prediction_notes
 from pggan.plan.run_time import assumed_time, measured_time
 from pggan.plan.scaling import LINKS
-from pggan.plan.summary import summary
+from pggan.plan.summary import elsewhere, summary, this_machine
 from pggan.plan.tables import tables
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 
@@ -29,6 +33,8 @@ def run(config: PlanConfig) -> int:
     """Print what the run of `config` will take; with calibrate=true, measured on all ranks of that run."""
     if config.network not in LINKS:
         raise UserError(f"There is no network '{config.network}'.", nearest(config.network, LINKS))
+    if config.device is not None:
+        return predict_on(config, config.device.lower(), card_named(config.device))
     if (info := rank_from_environment()) is not None:
         return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(predict, config))
     kind, count = count_devices(config.devices)
@@ -61,7 +67,31 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
             spent = assumed_time(config, options, device, costs)
     if not group.is_main:
         return 0
-    plan = summary(config, architecture, costs, spent, device)
+    plan = summary(config, architecture, costs, spent, this_machine(device))
+    return show(config, plan, data_note)
+
+
+def predict_on(config: PlanConfig, key: str, card: Card) -> int:
+    """Plan the run of `config` on one `card`, called `key`, that need not be here.  Returns the exit code."""
+    if config.compute.compile:
+        problem = "device= predicts updates as PyTorch's kernels, not as those that compute.compile=true makes."
+        raise UserError(problem, "Leave out one of them.")
+    cuda, precision = torch.device("cuda"), card.precision(config.precision)
+    options, captured = compute_options(precision, config.compute, cuda), captures_graphs(config.compute, cuda)
+    _, channels, classes, data_note = image_facts(config.data)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
+    group = ProcessGroup.single_process(torch.device("meta"))
+    with Console(stderr=True, highlight=False).status("Counting") as status:
+        costs = phase_costs(config, architecture, options, group, status.update, memory=card.memory_bytes)
+    spent, prediction = predicted_time(config, costs, card, precision, captured=captured)
+    plan = summary(config, architecture, costs, spent, elsewhere(key, card))
+    plan["prediction"] = prediction
+    plan["notes"] += prediction_notes(prediction)
+    return show(config, plan, data_note)
+
+
+def show(config: PlanConfig, plan: dict[str, Any], data_note: str) -> int:
+    """Print a plan, and where the facts about the images are from."""
     plan["notes"].insert(0, data_note)
     if config.json:
         print(json.dumps(plan, indent=1))

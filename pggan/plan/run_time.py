@@ -33,6 +33,7 @@ from pggan.training.device_rates import measured_rates
 
 LEAST_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
+NO_OVERHEAD = dict.fromkeys(("start", "grids", "ticks", "checkpoints"), 0.0)
 
 
 class RunTime(NamedTuple):
@@ -89,8 +90,7 @@ def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.devi
             "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
     timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-    nothing = dict.fromkeys(("start", "grids", "ticks", "checkpoints"), 0.0)
-    return RunTime(timings, nothing, 1, f"{note} Without the start, grids, ticks and checkpoints.")
+    return RunTime(timings, NO_OVERHEAD, 1, f"{note} Without the start, grids, ticks and checkpoints.")
 
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:

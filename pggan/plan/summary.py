@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.plan.calibration import Timing
+from pggan.plan.device_table import Card
 from pggan.plan.phases import PhaseCost
 from pggan.plan.run_time import RunTime
 from pggan.plan.scaling import LINKS, Load, Network, Reduction, Scaling, dominated_from, scaled
@@ -35,12 +36,33 @@ WATTS = {
 OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses
 
 
+class Hardware(NamedTuple):
+    """What a run is planned for."""
+
+    facts: dict[str, Any]
+    kind: str  # cpu, cuda or mps
+    memory: int | None  # bytes that a run may take, where they are known
+    memory_note: str
+
+
+def this_machine(device: torch.device) -> Hardware:
+    """`device` of this machine."""
+    free = free_memory(device)
+    note = f"{free / 2**30:.1f} GiB are free here" if free is not None else "how much is free here is not known"
+    return Hardware(hardware(device), device.type, free, note)
+
+
+def elsewhere(key: str, card: Card) -> Hardware:
+    """A `card` of the table, called `key`, which is not here."""
+    note = f"the card has {card.memory_bytes / 2**30:.1f} GiB"
+    return Hardware({"device": key, "name": card.name}, "cuda", card.memory_bytes, note)
+
+
 def summary(
-    config: PlanConfig, architecture: Architecture, costs: list[PhaseCost], spent: RunTime, device: torch.device
+    config: PlanConfig, architecture: Architecture, costs: list[PhaseCost], spent: RunTime, on: Hardware
 ) -> dict[str, Any]:
     """The whole plan."""
-    facts, free = hardware(device), free_memory(device)
-    watts, source = (config.watts, "watts=") if config.watts is not None else watts_of(device.type, facts["name"])
+    watts, source = (config.watts, "watts=") if config.watts is not None else watts_of(on.kind, on.facts["name"])
     with torch.device("meta"):  # shapes only
         generator, discriminator = Generator(architecture), Discriminator(architecture)
     group, overhead, loads, phases = config.model.stddev_group, sum(spent.overhead.values()), [], []
@@ -51,11 +73,11 @@ def summary(
         row = phase_row(cost, timing, spent.devices * watts)
         phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.network)})
     hours = sum(row["hours"] for row in phases) + overhead / 3600
-    memory = f"{free / 2**30:.1f} GiB are free here" if free is not None else "how much is free here is not known"
-    parts = "" if config.calibrate else " Parts of a batch take their part of the time; calibrate=true checks."
+    measurable = config.device is None and not config.calibrate
+    parts = " Parts of a batch take their part of the time; calibrate=true checks." if measurable else ""
     return {
         "name": config.name,
-        "hardware": facts,
+        "hardware": on.facts,
         "devices": spent.devices,
         "versions": versions(),
         "parameters": {"generator": count_parameters(generator), "discriminator": count_parameters(discriminator)},
@@ -69,7 +91,7 @@ def summary(
             "device_hours": spent.devices * hours,
             "energy_kwh": spent.devices * hours * watts / 1000,
             "peak_memory_bytes": max(cost.peak_bytes for cost in costs),
-            "free_memory_bytes": free,
+            "free_memory_bytes": on.memory,
             "overhead_seconds": spent.overhead,
         },
         "scaling": {
@@ -82,7 +104,7 @@ def summary(
         "notes": [
             spent.note,
             "Operations: two per multiply-add, of convolutions and matrix products as they are defined. Memory: all "
-            f"tensors at the worst moment, without scratch space of single operations; {memory}. "
+            f"tensors at the worst moment, without scratch space of single operations; {on.memory_note}. "
             "Training passes a batch that needs more in micro-batches.",
             f"Energy: {watts:g} W per device ({source}); hosts, cooling and network left out.",
             "Scaling: a ring of devices like this one, each with a link of its own; communication does not overlap "

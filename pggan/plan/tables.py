@@ -16,7 +16,8 @@ from pggan.plan.scaling import LINKS, Reduction, Scaling
 
 def tables(plan: dict[str, Any]) -> list[RenderableType]:
     """What to print, from top to bottom."""
-    found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
+    predicted = [prediction_table(plan["prediction"])] if "prediction" in plan else []
+    found = (time_table(plan), *predicted, work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
 
 
@@ -43,6 +44,29 @@ def time_table(plan: dict[str, Any]) -> Table:
     table.add_section()
     hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
     table.add_row("total", f"{total['images']:,}", "", "", f"{total['updates']:,}", "", hours, energy)
+    return table
+
+
+def prediction_table(prediction: dict[str, Any]) -> Table:
+    """How a predicted time comes about: a row per phase, and the hours."""
+    table = new_table(
+        f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of an update, images per second",
+        *("phase", "ker-\nnels", "prod-\nucts", "rest", "starts", "CUDA\ngraph"),
+        *("\nimg/s", "eager", "\nimg/s", "mem-\nory"),
+    )
+    for row in prediction["phases"]:
+        table.add_row(
+            short_name(row),
+            f"{row['launches']:,.0f}",
+            *(three_digits(row[f"{part}_milliseconds"]) for part in ("product", "other", "start", "captured")),
+            three_digits(row["captured_images_per_second"]),
+            three_digits(row["eager_milliseconds"]),
+            three_digits(row["eager_images_per_second"]),
+            f"{100 * row['share_of_memory']:.0f} %",
+        )
+    table.add_section()
+    captured, eager = (duration(3600 * prediction["hours"][mode]) for mode in ("captured", "eager"))
+    table.add_row("whole run", *[""] * 4, captured, "", eager, "", "")
     return table
 
 

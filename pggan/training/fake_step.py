@@ -2,11 +2,15 @@
 
 Floating-point operations are two per multiply-add, of convolutions and matrix products as they are defined, however
 they are calculated; everything else is left out, as in `torch.utils.flop_counter`.
+
+The device "meta" stands for a CUDA device that need not be there: tensors on it are calculated as on CUDA, and PyTorch
+can be one without CUDA, which FakeTensors on CUDA can't do without.
 """
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +27,8 @@ from pggan.losses.base import Loss
 from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer, Handle
-from pggan.optim.state import Trainable, new_state
+from pggan.optim.state import Trainable, in_memory_order, new_state
+from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
 from pggan.training.op_counter import OpCounter
 from pggan.training.passes import Passes
 from pggan.training.step import Trainer
@@ -63,16 +68,28 @@ class Count:
     discriminator_gradient: int
 
 
+@dataclass(frozen=True)
+class StepKernels:
+    """What one step launches on a CUDA device."""
+
+    with_penalties: Mapping[Kernel, int]  # how often each kernel is launched
+    without: Mapping[Kernel, int]
+    peak_bytes: int  # as in `StepCost`
+
+
 class FakeStep:
     """A trainer without memory, to count steps on."""
 
     def __init__(
         self, architecture: Architecture, optimizer: OptimizerConfig, device: torch.device, *, half: bool
     ) -> None:
+        """Args: device: "meta" for any CUDA device; half: as of `new_state`."""
         self.device = device
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
             self.state = new_state(architecture, optimizer, 0, device, half=half)
+        if device.type == "meta":
+            self._make_moments()
 
     @property
     def weight_bytes(self) -> int:
@@ -89,6 +106,35 @@ class FakeStep:
     def peak_bytes(self, phase: Phase, loss: Loss, options: ComputeOptions) -> int:
         """`StepCost.peak_bytes` alone, which is sooner found."""
         return self._counted(phase, loss, options).peak
+
+    def kernels(self, phase: Phase, loss: Loss, options: ComputeOptions) -> StepKernels:
+        """What a step of `phase` launches, from the second one on; on the device "meta"."""
+        counter = self._counted_kernels(phase, loss, options, penalties=True)
+        lazy = loss.reg_interval > 1
+        plain = self._counted_kernels(phase, loss, options, penalties=False) if lazy else counter
+        return StepKernels(counter.kernels, plain.kernels, counter.peak)
+
+    def _counted_kernels(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool) -> KernelCounter:
+        lengths = _GradientLengths()
+        counter = KernelCounter(self._present())
+        with counter, counting_fused_kernels(counter):
+            self._step(phase, loss, options, penalties=penalties, reducer=lengths)
+        unused = self.weight_bytes - 4 * sum(lengths.found.values())
+        counter.peak -= 2 * unused  # two moments of the levels that are not in use
+        return counter
+
+    def _make_moments(self) -> None:
+        """Make Adam's moments in advance: where it has no fused kernels, Adam refuses to make moments for them."""
+        for part in (self.state.g, self.state.d):
+            part.optimizer.param_groups[0]["fused"] = True
+            for weight, param in zip(part.network.weights, part.optimizer_params, strict=True):
+                param.data = in_memory_order(weight.data)
+                moments = {name: torch.empty_like(param) for name in ("exp_avg", "exp_avg_sq")}
+                part.optimizer.state[param] = {"step": torch.zeros((), device=self.device), **moments}
+
+    def _present(self) -> list[Tensor]:
+        """All tensors of the state, to be kept alive."""
+        return [tensor for part in self.state.tensors().values() for tensor in part.values()]
 
     def count(self, phase: Phase, loss: Loss, dtype: torch.dtype | None = None) -> Count:
         """The operations of a step of `phase`, however it is calculated, and the lengths of its gradients."""
@@ -111,8 +157,7 @@ class FakeStep:
             self.state.reset_optimizers()
             first = ComputeOptions(dtype=options.dtype, method=NATIVE)
             self._step(phase, loss, first, penalties=False)  # makes the moments
-            present = [tensor for part in self.state.tensors().values() for tensor in part.values()]  # kept alive
-            counter = OpCounter(present)
+            counter = OpCounter(self._present())
             with counter:
                 self._step(phase, loss, options, penalties=True)
         return counter

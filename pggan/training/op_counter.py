@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 ATEN = torch.ops.aten
-CHANGED = {ATEN._fused_adam_: (0, 2, 3), ATEN._foreach_lerp_: (0,)}  # operations in place: which arguments they change
+CHANGED = {ATEN._fused_adam_: (0, 2, 3), ATEN.lerp_: (0,)}  # operations in place: which arguments they change
 
 
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -31,7 +31,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._notice(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = self.run(func, args, kwargs or {})
         self.operations += 1
         packet = getattr(func, "_overloadpacket", None)
         if packet in flop_registry and packet is not ATEN.bmm:
@@ -43,6 +43,10 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(leaf, Tensor):
                 self._notice(leaf)
         return result
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of one operation."""
+        return func(*args, **kwargs)
 
     def _notice(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from pggan.cli.main import main
 from pggan.plan import calibration, command, run_time
 from pggan.plan.command import image_facts
+from pggan.training.fake_step import StepKernels
+from pggan.training.kernel_counter import Kernel, KernelKind
 from tests.processes import in_processes, values_of
 
 
@@ -83,6 +86,39 @@ def test_without_json_tables_are_printed(tiny, capsys):
     assert "default, on one cpu" in shown
     assert "\n3 channels, unless data.channels=" in shown
     assert "\nTime: from tflops=1" in shown  # every note begins a line
+
+
+@pytest.mark.slow
+def test_a_card_that_is_not_here_is_predicted(plan_of):
+    plan = plan_of("device=H200", "schedule.total_images=16", "loss=wgan_gp")
+    (row,), prediction = plan["phases"], plan["prediction"]
+    (predicted,) = prediction["phases"]
+    assert plan["hardware"] == {"device": "h200", "name": "NVIDIA H200"}
+    assert (plan["watts"]["device"], row["time_is"], prediction["precision"]) == (700, "predicted", "bf16")
+    assert row["milliseconds_per_update"] == predicted["captured_milliseconds"] < predicted["eager_milliseconds"]
+    assert plan["total"]["hours"] == pytest.approx(prediction["hours"]["captured"])
+    assert row["peak_memory_bytes"] == predicted["peak_memory_bytes"] > 0
+    assert plan["parameters"].keys() == {"generator", "discriminator"}
+    assert [note.split(":")[0] for note in plan["notes"][-2:]] == ["Scaling", "Prediction"]
+
+
+@pytest.fixture
+def counted_kernels(monkeypatch, costs):
+    """Let updates launch two kernels each, which nobody has to count."""
+    kernels = {Kernel(KernelKind.product, 10**6, 10**9): 1, Kernel(KernelKind.elementwise, 10**6): 1}
+    found = [replace(cost, kernels=StepKernels(kernels, kernels, 1)) for cost in costs]
+    monkeypatch.setattr("pggan.plan.command.phase_costs", lambda *_, memory: found)
+
+
+@pytest.mark.usefixtures("counted_kernels")
+def test_a_card_without_cuda_graphs_waits_for_the_host(plan_of, tiny, capsys):
+    plan = plan_of("device=4090", "compute.cuda_graphs=off")
+    assert [row["milliseconds_per_update"] for row in plan["phases"]] == pytest.approx([2 * 0.013] * 3)
+    assert plan["total"]["hours"] == pytest.approx(plan["prediction"]["hours"]["eager"])
+    assert main(["plan", *tiny, "device=t4"]) == 0
+    shown = capsys.readouterr().out
+    assert "on one t4" in shown
+    assert "Predicted: Tesla T4, fp16" in shown
 
 
 def hurry(set_attribute):
@@ -199,6 +235,12 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
         (["network=myrinet"], "Valid names"),
         (["network=nvlnk"], "'nvlink'"),
         (["calibrate=true", "tflops=3"], "Leave out one"),
+        (["device=h20"], "'h200'"),
+        (["device=list"], "4090, a100, h100, h200, l4, t4"),
+        (["device=h200", "calibrate=true"], "calibrate=true measures here"),
+        (["device=h200", "tflops=3"], "tflops= states a rate"),
+        (["device=h200", "compute.compile=true"], "Leave out one"),
+        (["device=t4", "precision=bf16"], "fp16, fp32"),
         (["steps=0"], "at least 1"),
         (["tflops=0"], "above 0"),
         (["watts=-1"], "above 0"),

@@ -174,6 +174,25 @@ def test_operations_are_those_of_the_layers(resolution, billions):
 
 
 @pytest.mark.slow
+def test_a_step_for_any_cuda_device_counts_as_one_here():
+    meta = FakeStep(SMALL, ADAM, torch.device("meta"), half=False)
+    assert meta.count(phase(True), LAZY) == fake(SMALL).count(phase(True), LAZY)
+
+
+@pytest.mark.slow
+def test_kernels_are_counted_with_penalties_and_without_and_memory_without_levels_that_are_not_in_use():
+    def kernels(resolution):
+        step = FakeStep(variant(SMALL, resolution=resolution), ADAM, torch.device("meta"), half=False)
+        return step.weight_bytes, step.kernels(phase_at(4, BATCH), LAZY, ComputeOptions(dtype=torch.bfloat16))
+
+    (small, found), (large, others) = kernels(4), kernels(8)
+    assert sum(found.without.values()) < sum(found.with_penalties.values())
+    # Weights of G and D, and of the averaged G, which is half as large to within its last layer; Adam's step counts.
+    extra = others.peak_bytes - found.peak_bytes
+    assert extra == pytest.approx(1.5 * (large - small), rel=0.05)
+
+
+@pytest.mark.slow
 def test_fake_steps_leave_real_ones_alone():
     fake(SMALL).peak_bytes(phase(fading=False), WGAN_GP, ComputeOptions())
     state = new_state(SMALL, ADAM, 0, CPU)
