@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := outputs/demo
+OPTIONS ?=
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
 EVERYTHING := --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --constraint constraints.txt
 
@@ -10,7 +11,7 @@ EVERYTHING := --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --con
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint quick check check-versions
+.PHONY: help setup demo test lint quick check check-versions gpu
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,3 +47,10 @@ check-versions: setup  ## Unit tests with the lowest and the newest versions dec
 	$(BIN)/nox -- $(UNIT_TESTS)
 
 check: lint test  ## Lint, types and all tests: what has to pass before a change lands.
+
+gpu:  ## Measure on a GPU what only a GPU can show, in ten minutes; with PYTHON=python3 if PyTorch is installed there.
+	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu.parts, pggan.run.train" 2>&1); then \
+		$(PYTHON) -m benchmarks.first_gpu $(OPTIONS); \
+	else \
+		echo "$$reason" | tail -n 1 && $(MAKE) setup && $(BIN)/python -m benchmarks.first_gpu $(OPTIONS); \
+	fi

@@ -1,12 +1,14 @@
 """What the device that training would use can do, tried on it."""
 
 import ctypes
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from shutil import which
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from pggan.bench.steps import phase_of
 from pggan.bench.variants import TrainerVariant
@@ -16,12 +18,15 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.tables import three_digits
 from pggan.doctor.finding import Finding, Verdict
+from pggan.networks.activation import Activation, activate, activate_and_normalize
+from pggan.networks.fused import KERNELS
 from pggan.training.compute_options import DTYPES, set_float32
 from pggan.training.cuda_graphs import capture
 from pggan.training.device_rates import seconds
 
 GIB = 2**30
 SIDE = 64  # of the product whose result is compared
+PIXELS = 256  # of the maps that fused kernels are tried on
 DRIVER = Path("/proc/driver/nvidia/version")
 SMALL = ModelConfig(
     latent_size=None, fmap_base=128, fmap_decay=1.0, fmap_max=16, stddev_group=4, resampling=Resampling.fused
@@ -96,6 +101,36 @@ def cuda_graphs(device: torch.device) -> Finding:
         remedy = "Train with compute.cuda_graphs=off."
         return Finding(f"replays give {result['twice'].item():g} in place of 6", Verdict.limited, remedy)
     return Finding("captured and replayed")
+
+
+def fused_kernels(device: torch.device) -> Finding:
+    """The Triton kernels: their results and gradients beside PyTorch's operations in float64 on the CPU."""
+    if find_spec("triton") is None:
+        return Finding("no Triton: layers take longer", Verdict.limited, "pip install triton")
+    generator, reasons = torch.Generator().manual_seed(0), list[str]()
+    x, g = torch.randn(2, PIXELS // 128, 24, 8, 8, generator=generator)
+    bias = torch.randn(24, generator=generator)
+    log, KERNELS.log = KERNELS.log, reasons.append
+    worst = 0.0
+    for function in (activate, activate_and_normalize):
+        exact = results(function, x.double(), g.double(), bias.double())
+        found = results(function, x.to(device), g.to(device), bias.to(device))
+        for one, right in zip(found, exact, strict=True):
+            worst = max(worst, ((one.double().cpu() - right).norm() / right.norm()).item())
+    KERNELS.log = log
+    if not KERNELS.working:
+        return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
+    # At most so many numbers are added up, each sum with one rounding more, and a few roundings before and after.
+    if not worst <= (PIXELS + 8) * 2**-24:
+        return Finding(f"wrong by {worst:.1g}", Verdict.broken, "Uninstall triton: training then does without.")
+    return Finding("Triton's, equal to PyTorch's operations")
+
+
+def results(function: Activation, x: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    """What `function` gives for `x` and `bias`, and their gradients when that of the result is `g`."""
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = function(x.clone(), bias.requires_grad_())
+    return y.detach(), *torch.autograd.grad(y, (x, bias), g)
 
 
 def collectives(device: torch.device) -> Finding:

@@ -52,6 +52,7 @@ def checks(device: torch.device) -> list[Check]:
             for one in precisions
         ),
         *[Check("CUDA graphs", accelerator.cuda_graphs, remedy="Train with compute.cuda_graphs=off.")] * cuda,
+        *[Check("fused kernels", accelerator.fused_kernels, remedy="Training does without them.")] * cuda,
         Check("torch.compile", machine.compiler),
         Check("ranks", accelerator.collectives),
         Check("training", accelerator.training_steps, Verdict.broken, REPORT),

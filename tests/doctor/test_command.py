@@ -89,6 +89,23 @@ def test_a_product_that_is_rounded_more_than_its_precision_says_is_reported(monk
     assert accelerator.product(chosen, cpu).verdict is expected
 
 
+def test_fused_kernels_that_are_wrong_or_fail_are_reported(monkeypatch):
+    cpu = command.choose_device("cpu")  # where the same functions calculate without kernels
+    monkeypatch.setattr(accelerator, "find_spec", lambda name: name)
+    assert accelerator.fused_kernels(cpu).verdict is Verdict.ok
+    right = accelerator.activate
+
+    def wrong(x, bias):
+        return right(x, bias) * (1.0 if x.dtype is accelerator.torch.float64 else 1.001)
+
+    monkeypatch.setattr(accelerator, "activate", wrong)
+    assert accelerator.fused_kernels(cpu).verdict is Verdict.broken
+    monkeypatch.setattr(accelerator.KERNELS, "working", False)
+    assert accelerator.fused_kernels(cpu).verdict is Verdict.limited
+    monkeypatch.setattr(accelerator, "find_spec", lambda name: None)
+    assert accelerator.fused_kernels(cpu).remedy == "pip install triton"
+
+
 def test_a_driver_without_a_gpu_in_pytorch_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(accelerator.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(accelerator, "which", lambda name: None)
@@ -102,7 +119,7 @@ def test_a_driver_without_a_gpu_in_pytorch_is_reported(monkeypatch, tmp_path):
 
 def test_the_first_screen_of_a_gpu_has_its_own_checks():
     names = [check.name for check in command.checks(accelerator.torch.device("cuda"))]
-    assert {"GPU memory", "tf32", "CUDA graphs"} <= set(names)
+    assert {"GPU memory", "tf32", "CUDA graphs", "fused kernels"} <= set(names)
     assert len(names) <= 23  # and a line at the end
 
 

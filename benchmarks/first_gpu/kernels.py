@@ -1,0 +1,94 @@
+"""Part 9: the kernels of a step by name, their launches and times."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.first_gpu.context import Context, Item, Judgement
+from benchmarks.first_gpu.expected import STAGES
+from benchmarks.first_gpu.record import Figures
+from benchmarks.first_gpu.stages import config, steps_of
+from pggan.bench.steps import phase_of
+from pggan.core.batch import Reals
+from pggan.core.devices import synchronize
+from pggan.core.rng import StepRng
+
+STEPS = 3
+LISTED = 40
+# Parts of the names of kernels that convolve and multiply, of cuDNN, cuBLAS and CUTLASS, and of the CPU's operations.
+PRODUCTS = ("conv", "gemm", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
+MORE_LAUNCHES = 1.1  # cuDNN adds some of its own
+SHARE_TOLERANCE = 0.1
+
+
+def items(context: Context) -> Iterator[Item]:
+    """Eager steps of two stages."""
+    yield from ((str(side), partial(measure, context, side)) for side in ((8,) if context.small else (64, 1024)))
+
+
+def measure(context: Context, side: int) -> Figures:
+    """The kernels of a step that take longest."""
+    steps = steps_of(context.device, small=context.small, mode="eager")
+    (variant,) = steps.variants.values()
+    phase = phase_of(side, dict(config(small=context.small, mode="eager").batches())[side])
+    images = torch.rand(phase.batch, 3, side, side, device=context.device) * 2 - 1
+    images = images.contiguous(memory_format=variant.layout)
+
+    def step(number: int) -> None:
+        variant.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, context.device))
+
+    variant.begin()
+    step(0)  # chooses kernels
+    step(1)
+    synchronize(context.device)
+    activity = ProfilerActivity.CUDA if context.on_cuda else ProfilerActivity.CPU
+    with profile(activities=[activity], acc_events=True) as profiler:
+        for number in range(STEPS):
+            step(number + 2)
+        synchronize(context.device)
+    return summary([(event.key, event.count, microseconds(event)) for event in profiler.key_averages()])
+
+
+def microseconds(event: Any) -> float:
+    """The time that a kernel, or on a CPU an operation, took itself."""
+    return float(getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total)
+
+
+def summary(events: list[tuple[str, int, float]]) -> Figures:
+    """Launches and milliseconds of one step, and its longest kernels."""
+    kernels = [event for event in events if not event[0].startswith(("Memcpy", "Memset", "cuda"))]
+    whole = sum(taken for _, _, taken in kernels)
+    products = sum(taken for name, _, taken in kernels if any(part in name.lower() for part in PRODUCTS))
+    longest = sorted(kernels, key=lambda event: -event[2])[:LISTED]
+    return {
+        "launches": round(sum(count for _, count, _ in kernels) / STEPS),
+        "milliseconds": whole / 1000 / STEPS,
+        "share_of_products": products / whole if whole else None,
+        "kernels": [
+            {"name": name[:150], "launches": count / STEPS, "milliseconds": taken / 1000 / STEPS}
+            for name, count, taken in longest
+        ],
+    }
+
+
+def judge(context: Context, found: dict[str, Figures]) -> Judgement:
+    """Launches are not more than counted, and convolutions take the predicted share of the time."""
+    words, good = [], True
+    for side, one in found.items():
+        share = one["share_of_products"]
+        words.append(f"{side}: {one['launches']} launches, {one['milliseconds']:.3g} ms, products {share or 0:.0%}")
+        if context.on_h200:
+            stage = STAGES[int(side)]
+            good &= one["launches"] <= MORE_LAUNCHES * stage.kernels
+            good &= share is not None and abs(share - stage.convolutions / stage.graph) <= SHARE_TOLERANCE
+    if not context.on_h200:
+        return Judgement("; ".join(words))
+    expected = [
+        f"{side}: at most {MORE_LAUNCHES * STAGES[int(side)].kernels:.0f} launches, products "
+        f"{STAGES[int(side)].convolutions / STAGES[int(side)].graph:.0%}"
+        for side in found
+    ]
+    return Judgement("; ".join(words), "; ".join(expected), good)

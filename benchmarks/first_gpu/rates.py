@@ -1,0 +1,37 @@
+"""Part 1: what the machine is, and how fast it copies and multiplies."""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.first_gpu.context import Context, Item, Judgement
+from benchmarks.first_gpu.expected import BF16_OPERATIONS_PER_SECOND, COPY_BYTES_PER_SECOND
+from benchmarks.first_gpu.record import Figures
+from pggan.config import Precision
+from pggan.core.tables import three_digits
+from pggan.doctor.command import checks
+from pggan.training.compute_options import DTYPES
+from pggan.training.device_rates import measured_rates
+
+
+def items(context: Context) -> Iterator[Item]:
+    """What `pggan doctor` finds, and the rates in bf16."""
+    yield "doctor", lambda: {check.name: check.finding(context.device)._asdict() for check in checks(context.device)}
+    yield "rates", lambda: rates(context.device)
+
+
+def rates(device: torch.device) -> Figures:
+    """The rates of the device."""
+    found = measured_rates(device, Precision.bf16, DTYPES[Precision.bf16])
+    return {"copy_bytes_per_second": found.copying, "bf16_operations_per_second": found.multiplying}
+
+
+def judge(context: Context, found: dict[str, Figures]) -> Judgement:
+    """Both rates reach nine tenths of what others have measured."""
+    copying, multiplying = found["rates"]["copy_bytes_per_second"], found["rates"]["bf16_operations_per_second"]
+    measured = f"copies {three_digits(copying / 1e9)} GB/s, bf16 products {three_digits(multiplying / 1e12)} TFLOP/s"
+    if not context.on_h200:
+        return Judgement(measured)
+    expected = f"{COPY_BYTES_PER_SECOND / 1e9:.0f} GB/s, {BF16_OPERATIONS_PER_SECOND / 1e12:.0f} TFLOP/s"
+    good = copying >= COPY_BYTES_PER_SECOND and multiplying >= BF16_OPERATIONS_PER_SECOND
+    return Judgement(measured, expected, good)
