@@ -33,7 +33,7 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	@echo "TensorBoard: $(BIN)/tensorboard --logdir $(DEMO)"
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check

@@ -210,13 +210,15 @@ def expected_state(ranks, tiny_overrides, tmp_path_factory) -> Callable[[int], s
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Path:
-    """A folder for the PATH with `srun`, `scontrol` and `pggan`; what `scontrol requeue` got is in requeued.txt."""
+    """A folder for the PATH with stand-ins for Slurm's commands, and `pggan`; requeued jobs are in requeued.txt."""
     folder = tmp_path / "bin"
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("fake_srun.py"), folder / "srun.py")
     programs = {
         "srun": f'exec {sys.executable} {folder}/srun.py "$@"',
         "scontrol": f'[ "$1" = show ] && echo localhost || echo "$2" >> {tmp_path}/requeued.txt',
+        # To the step: what the batch script, which calls this, has started besides this.
+        "scancel": 'for pid in $(</proc/$PPID/task/$PPID/children); do [ $pid = $$ ] || kill -TERM $pid; done',
         "pggan": f'exec {sys.executable} -m pggan "$@"',
         "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
     }

@@ -1,4 +1,7 @@
-"""Slurm, with stand-ins for its commands: jobs stop in time, are queued again once, and resume to the same bits."""
+"""Slurm, with stand-ins for its commands: jobs stop in time, are queued again once, and resume to the same bits.
+
+tests/launch/test_slurm_cluster.py does the same with a real Slurm, where its packages are installed.
+"""
 
 import os
 import signal
@@ -95,7 +98,7 @@ def test_the_batch_script_for_torchrun_resumes(
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"])])
+@pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"]), (138, ["700_3"])])
 def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code, again):
     (slurm / "srun").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/step.txt\nexit {code}\n')
     two = {**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
