@@ -218,7 +218,7 @@ def slurm(tmp_path: Path) -> Path:
         "srun": f'exec {sys.executable} {folder}/srun.py "$@"',
         "scontrol": f'[ "$1" = show ] && echo localhost || echo "$2" >> {tmp_path}/requeued.txt',
         # To the step: what the batch script, which calls this, has started besides this.
-        "scancel": 'for pid in $(</proc/$PPID/task/$PPID/children); do [ $pid = $$ ] || kill -TERM $pid; done',
+        "scancel": "for pid in $(</proc/$PPID/task/$PPID/children); do [ $pid = $$ ] || kill -TERM $pid; done",
         "pggan": f'exec {sys.executable} -m pggan "$@"',
         "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
     }
