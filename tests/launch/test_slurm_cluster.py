@@ -15,7 +15,7 @@ from tests.launch.conftest import LIMIT, ROOT, require_done
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 # One worker of pytest-xdist takes all of them: the jobs run beside each other, and wait for the same clock of Slurm.
-pytestmark = [pytest.mark.slow, pytest.mark.fault(14), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 
 
 @dataclass
@@ -197,6 +197,7 @@ def require_resumed(job: Job, interruptions: int, state: object) -> None:
     assert facts_of_run(job.run_dir)["state_sha256"] == state
 
 
+@pytest.mark.fault(14)
 def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(cluster, jobs, state_of_run):
     job = jobs.two_nodes
     job.wait_for_step()
@@ -209,6 +210,7 @@ def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(c
     require_resumed(job, 2, state)
 
 
+@pytest.mark.fault(14)
 def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_run):
     state = state_of_run(1)
     assert jobs.launcher.wait(2 * LIMIT) == 0, jobs.launched.output()
@@ -216,6 +218,7 @@ def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_r
     assert "this job is timed-out" in jobs.launched.output()
 
 
+@pytest.mark.fault(12)
 def test_a_cancelled_job_saves_and_is_not_queued_again(cluster, jobs):
     job = jobs.one_node
     cluster.call("scancel", job.number)
