@@ -1,0 +1,77 @@
+"""Builds the null GPU, and starts Python programs on it."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+SOURCES = sorted(HERE.glob("*.cpp"))
+PACKAGES = Path(torch.__file__).parents[1]
+# The wheels that come with PyTorch; the headers of the compiler, in crt/, are in Triton's alone.
+HEADERS = [PACKAGES / "nvidia/cu13/include", PACKAGES / "triton/backends/nvidia/include"]
+FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+LIBRARY = "libcuda.so.1"  # by this name Triton looks for the driver
+SECONDS = 600  # that a program may take
+# Warnings are errors, but for one of torch at its first forward derivative.
+WARNINGS = ["-W", "error", "-W", "ignore:`torch.jit.script` is deprecated"]
+
+
+def missing() -> str:
+    """Why there can be no null GPU here; empty where it can be built."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return "the null GPU is for Linux on x86-64"
+    if not (torch.version.cuda or "").startswith("13."):
+        return f"the null GPU needs a build of PyTorch for CUDA 13; this one is for {torch.version.cuda or 'the CPU'}"
+    if shutil.which("g++") is None:
+        return "the null GPU needs a C++ compiler, g++"
+    absent = [str(path) for path in HEADERS if not path.is_dir()]
+    return f"the null GPU needs the headers in {absent[0]}" if absent else ""
+
+
+def build(cache: Path) -> Path:
+    """The library in `cache`, compiled unless that was done before from the same sources for the same PyTorch."""
+    texts = [path.read_bytes() for path in [*SOURCES, *sorted(HERE.glob("*.hpp"))]]
+    key = sha256(b"\0".join([torch.__version__.encode(), " ".join(FLAGS).encode(), *texts])).hexdigest()[:16]
+    library = cache / key / LIBRARY
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        includes = [word for path in HEADERS for word in ("-isystem", str(path))]
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            made = Path(folder) / LIBRARY
+            command = ["g++", *FLAGS, *includes, f"-Wl,-soname,{LIBRARY}", "-o", str(made), *map(str, SOURCES)]
+            subprocess.run([*command, "-ldl", "-lpthread"], check=True)
+            made.replace(library)  # at once, because other processes of pytest may build it, too
+    return library
+
+
+def environment(library: Path) -> dict[str, str]:
+    """The environment of a program on the null GPU."""
+    ours = {
+        "LD_PRELOAD": str(library),
+        "TRITON_LIBCUDA_PATH": str(library.parent),
+        "TRITON_CACHE_DIR": str(library.parent / "triton"),
+        "CUDA_VISIBLE_DEVICES": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    return os.environ | ours
+
+
+def run_module(library: Path, name: str, *arguments: str) -> str:
+    """What the Python module `name` prints on the null GPU; fails with what it says where it fails."""
+    command = [sys.executable, *WARNINGS, "-m", name, *arguments]
+    ended = subprocess.run(
+        command, env=environment(library), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 0, (
+        f"{name} ended with {ended.returncode}:\n{ended.stdout[-2000:]}\n{ended.stderr[-8000:]}"
+    )
+    return ended.stdout

@@ -1,0 +1,127 @@
+// The functions of the CUDA driver that Triton calls: kernels are loaded by name, and their launches are counted.
+
+#include "device.hpp"
+
+#include <cuda.h>
+
+#include <map>
+#include <mutex>
+
+using namespace null_gpu;
+
+namespace {
+
+std::mutex mutex;
+std::map<std::string, CUfunction> functions;
+std::map<CUfunction, std::string> function_names;
+
+const auto CONTEXT = reinterpret_cast<CUcontext>(1);
+const auto MODULE = reinterpret_cast<CUmodule>(1);
+
+CUresult launch(CUfunction function, CUstream stream) {
+    std::string name;
+    {
+        std::lock_guard<std::mutex> guard(mutex);
+        name = function_names[function];
+    }
+    return enqueue_kernel(stream, "triton kernel", name) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+}  // namespace
+
+EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDriverGetVersion(int* version) {
+    *version = CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
+    *text = "error of the null GPU";
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGetErrorName(CUresult, const char** text) { return cuGetErrorString(CUDA_SUCCESS, text); }
+EXPORT CUresult cuDeviceGetCount(int* devices) {
+    *devices = 1;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGet(CUdevice* device, int number) {
+    *device = number;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    // Both interfaces number the attributes alike.
+    cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), 0);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+    *flags = 0;
+    *active = 1;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+    *context = CONTEXT;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+    *context = CONTEXT;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetLimit(std::size_t* bytes, CUlimit) {
+    *bytes = 1 << 20;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxSetLimit(CUlimit, std::size_t) { return CUDA_SUCCESS; }
+
+EXPORT CUresult cuModuleLoadData(CUmodule* module, const void*) {
+    *module = MODULE;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto added = functions.emplace(name, reinterpret_cast<CUfunction>(functions.size() + 1));
+    *function = added.first->second;
+    function_names[*function] = name;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? THREADS_PER_BLOCK
+             : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS            ? WARP
+                                                                  : 0;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+EXPORT CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+    *clusters = MULTIPROCESSORS;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
+    return launch(function, config->hStream);
+}
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               CUstream stream, void**, void**) {
+    return launch(function, stream);
+}
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+    *status = static_cast<CUstreamCaptureStatus>(capture_status(stream));
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+    if (!is_device_memory(reinterpret_cast<void*>(address))) return CUDA_ERROR_INVALID_VALUE;  // Triton refuses it then
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
+        *static_cast<CUdeviceptr*>(value) = address;
+    } else {
+        *static_cast<unsigned*>(value) = CU_MEMORYTYPE_DEVICE;
+    }
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values,
+                                       CUdeviceptr address) {
+    for (unsigned index = 0; index < count; ++index) cuPointerGetAttribute(values[index], attributes[index], address);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,122 @@
+"""Whole commands on the null GPU: `commands.py DATA FOLDER`; prints what each did as JSON.
+
+Run by test_commands.py, which says what has to happen.
+"""
+
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from pggan.cli.main import main
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.data.stream.reals import RealStream
+from pggan.training import cuda_graphs
+from pggan.training.step import Trainer
+from tests.cuda.null_gpu import session
+from tests.cuda.programs.steps import listed
+
+MODEL = ["model.fmap_max=16", "model.fmap_base=128"]
+RUN = [
+    *MODEL,
+    "devices=cuda",
+    "schedule.final_resolution=16",
+    "schedule.stable_images=56",
+    "schedule.fade_images=56",
+    "schedule.batch=8",
+    "monitor.tick_images=32",
+    "monitor.grid_images=112",
+    "monitor.grid=3x2",
+    "checkpoint.every_images=128",
+]
+WARMUP_STEPS = 1  # instead of three, which would only take longer
+STEADY_AFTER = 2 * (WARMUP_STEPS + 1)  # steps of a phase: both kinds of lazy penalties have been captured
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """The exit code of a command, None where it raises, and what it says."""
+    said, code = io.StringIO(), None
+    session.reset()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except Exception:
+            traceback.print_exc()
+    return {"code": code, "said": said.getvalue(), "replays": session.counts()["graph launch"]}
+
+
+@contextmanager
+def steady_steps(places: Counter[tuple[str, str]]) -> Iterator[None]:
+    """Inside, `places` counts what costs the host time in steps of runs, reading the images included."""
+    taken: Counter[int] = Counter()
+    batch, step = RealStream.batch, Trainer.step
+
+    def watched(phase: Phase) -> Any:
+        return session.watched(places) if taken[phase.index] >= STEADY_AFTER else nullcontext()
+
+    def watched_batch(self: RealStream, phase: Phase, rng: StepRng) -> Any:
+        with watched(phase):
+            return batch(self, phase, rng)
+
+    def watched_step(self: Trainer, phase: Phase, *arguments: Any) -> Any:
+        with watched(phase):
+            metrics = step(self, phase, *arguments)
+        taken[phase.index] += 1
+        return metrics
+
+    RealStream.batch, Trainer.step = watched_batch, watched_step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RealStream.batch, Trainer.step = batch, step  # type: ignore[method-assign]
+
+
+@contextmanager
+def interrupted_at(images: int) -> Iterator[None]:
+    """Inside, Ctrl-C is pressed in the step that begins at `images`."""
+    step = Trainer.step
+
+    def interrupted_step(self: Trainer, *arguments: Any) -> Any:
+        if self.state.images == images:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *arguments)
+
+    Trainer.step = interrupted_step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Trainer.step = step  # type: ignore[method-assign]
+
+
+def run_all(data: str, folder: Path) -> dict[str, Any]:
+    """What became of every command, by name."""
+    resident, streaming = folder / "resident", folder / "streaming"
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={resident}"]
+    found, places = {}, {"resident": Counter[tuple[str, str]](), "streaming": Counter[tuple[str, str]]()}
+    with interrupted_at(80):
+        found["train"] = command(*train)
+    with steady_steps(places["resident"]):
+        found["resume"] = command(*train)
+    others = ["loss=logistic", "loss.reg_interval=2", "precision=fp16", "compute.activation_checkpointing=true"]
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={streaming}", "data.device_budget_mib=0", *others]
+    with steady_steps(places["streaming"]):
+        found["streaming"] = command(*train)
+    stages = ["stages=[4]", "batch=4", "steps=1", "modes=[eager,graph]"]
+    found["bench"] = command("bench", *MODEL, *stages, "against=true", "device=cuda", f"out={folder / 'bench.json'}")
+    found["sample"] = command("sample", f"run={resident}", "seeds=0-5", f"out={folder / 'sample.png'}")
+    frames = ["seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"]
+    found["interpolate"] = command("interpolate", f"run={resident}", *frames)
+    return {"commands": found, "steady": {name: listed(counted) for name, counted in places.items()}}
+
+
+if __name__ == "__main__":
+    cuda_graphs.WARMUP_STEPS = WARMUP_STEPS
+    print(json.dumps(run_all(sys.argv[1], Path(sys.argv[2]))))

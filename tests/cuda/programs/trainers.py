@@ -1,0 +1,76 @@
+"""Trainers as the commands build them, on the null GPU, and phases for them to grow through."""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pggan.config import ComputeConfig, ModelConfig, Precision, TrainerConfig
+from pggan.core.architecture import Resampling
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase, Schedule
+from pggan.distributed.process_group import ProcessGroup
+from pggan.training.build import build_trainer
+from pggan.training.compute_options import configure_process
+from pggan.training.step import Trainer
+
+CUDA = torch.device("cuda")
+gc.freeze()  # captures collect garbage, which takes long among the objects of all modules
+LOSSES: dict[str, dict[str, Any]] = {
+    "wgan_gp": {"penalty_weight": 10.0, "target": 1.0, "drift": 0.001, "gp_reference": "official", "reg_interval": 1},
+    "logistic": {"gamma": 1.0, "reg_interval": 1},
+    "relativistic": {"gamma": 1.0, "reg_interval": 1},
+}
+
+
+def new_trainer(
+    phases: Sequence[Phase],
+    *,
+    width: int = 16,
+    labels: int = 0,
+    loss: str = "wgan_gp",
+    reg_interval: int = 1,
+    precision: str = "fp32",
+    check_memory: bool = False,
+    compute: ComputeConfig = ComputeConfig(),  # noqa: B008
+) -> tuple[Trainer, list[str]]:
+    """A trainer for `phases` of networks that are `width` feature maps wide, and the list of what it logs."""
+    notices: list[str] = []
+    model = ModelConfig(
+        latent_size=None, fmap_base=16 * width, fmap_decay=1.0, fmap_max=width, stddev_group=4,
+        resampling=Resampling.fused,
+    )  # fmt: skip
+    config = TrainerConfig(
+        model=model,
+        loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
+        precision=Precision(precision),
+        compute=compute,
+    )
+    configure_process(CUDA, config.precision)
+    architecture = model.architecture(max(phase.resolution for phase in phases), 3, labels)
+    group = ProcessGroup.single_process(CUDA)
+    trainer, _ = build_trainer(config, architecture, phases, group, check_memory=check_memory, log=notices.append)
+    return trainer, notices
+
+
+def growth(first: int, final: int, batch: int) -> tuple[Phase, ...]:
+    """The phases from `first` to `final` pixels: stable, then (fade, stable) per doubling."""
+    return Schedule(
+        first_resolution=first,
+        final_resolution=final,
+        stable_images={4: 1 << 20},
+        fade_images={4: 1 << 20},
+        batch={4: batch},
+        learning_rate_g={4: 0.001},
+        learning_rate_d={4: 0.001},
+    ).phases
+
+
+def take_step(trainer: Trainer, phase: Phase) -> dict[str, torch.Tensor]:
+    """One step of `phase`, with images that are on the device already, as those of a resident level are."""
+    images = torch.empty(phase.batch, 3, phase.resolution, phase.resolution, device=CUDA)
+    classes = trainer.state.g_ema.architecture.labels
+    labels = torch.empty(phase.batch, classes, device=CUDA) if classes else None
+    return trainer.step(phase, Reals(images, labels, labels), StepRng(0, trainer.state.images, CUDA), 0.99)
