@@ -1,9 +1,12 @@
 """Resampling, and the blend that fades new layers in.  N batch, C channels, R resolution."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.networks import fused
 from pggan.networks.activation import to_float32
 
 
@@ -19,9 +22,53 @@ def downsample(images: Tensor) -> Tensor:
 
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
+    if isinstance(alpha, Tensor) and new.device.type == fused.DEVICE and not torch.compiler.is_compiling():
+        return Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 
 
 def fading(alpha: float | Tensor) -> bool:
     """Whether there is anything to blend; a tensor may hold any weight, and reading it would wait for the device."""
     return isinstance(alpha, Tensor) or alpha < 1
+
+
+class Blend(torch.autograd.Function):
+    """A fade whose alpha [] is a tensor, differentiable twice and in forward mode, in one kernel where that works."""
+
+    @staticmethod
+    def forward(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
+        result = fused.blend(old, new, alpha)
+        return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype) if result is None else result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+        ctx.save_for_forward(inputs[2])
+
+    @staticmethod
+    def jvp(ctx: Any, old: Tensor, new: Tensor, alpha: None) -> Tensor:
+        return Blend.apply(old, new, *ctx.saved_tensors)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *Split.apply(gradient, *ctx.saved_tensors), None
+
+
+class Split(torch.autograd.Function):
+    """The adjoint of `Blend`, whose own adjoint is `Blend`."""
+
+    @staticmethod
+    def forward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        shares = fused.split(gradient, alpha)
+        if shares is not None:
+            return shares
+        wide = to_float32(gradient)
+        return (wide * (1 - alpha)).to(gradient.dtype), (wide * alpha).to(gradient.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, of_old: Tensor, of_new: Tensor) -> tuple[Tensor, None]:
+        return Blend.apply(of_old, of_new, *ctx.saved_tensors), None

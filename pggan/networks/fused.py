@@ -1,4 +1,4 @@
-"""Bias, leaky ReLU and pixel norm in one pass over memory, by Triton kernels where they work.
+"""Bias, leaky ReLU and pixel norm, and fades, in one pass over memory each, by Triton kernels where they work.
 
 The first kernel that fails, for whatever reason, is the last one tried: from then on the functions here do nothing and
 say so, and their callers calculate the same with PyTorch's operations.
@@ -129,3 +129,21 @@ def input_gradient(
     partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
     worked = KERNELS.launch("backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope)
     return (result, None if partial is None else partial.sum(0)) if worked else None
+
+
+def blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor | None:
+    """`old` [N, C, …] at an `alpha` [] of 0, `new` at 1, in between their blend; None where no kernel works."""
+    old = old.contiguous(memory_format=memory_format(new))
+    if not (fits(old) and fits(new) and old.dtype == new.dtype):
+        return None
+    result, (pixels, tiles) = torch.empty_like(new), pixels_of(new)
+    return result if KERNELS.launch("blend", tiles, old, new, alpha, result, pixels) else None
+
+
+def split(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The gradients of `old` and of `new` in `blend`, from that of its result; None where no kernel works."""
+    gradient = gradient.contiguous(memory_format=memory_format(gradient))
+    if not fits(gradient):
+        return None
+    of_old, of_new, (pixels, tiles) = torch.empty_like(gradient), torch.empty_like(gradient), pixels_of(gradient)
+    return (of_old, of_new) if KERNELS.launch("split", tiles, gradient, alpha, of_old, of_new, pixels) else None

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton reads annotations and takes only its own, and has no keywords
-"""Triton kernels for what follows a convolution on CUDA: each reads and writes every number once.
+"""Triton kernels for what is limited by memory on CUDA: each reads and writes every number once.
 
 Maps are seen in channels-last memory, as P pixels of C features, in tiles of ROWS pixels by COLUMNS features: C padded
 to a power of two.  Arithmetic and sums are in float32.  `fused.py` alone imports this file: Triton is not everywhere.
@@ -65,3 +65,24 @@ def backward(
     if sums is not None:
         column = tl.arange(0, COLUMNS)
         tl.store(sums + program * C + column, tl.sum(total, 0), mask=column < C)
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The blend: old [P, C] at an alpha [] of 0, new [P, C] at 1, both exactly."""
+    _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    a = tl.load(alpha)
+    first = tl.load(old + places, mask=inside, other=0.0).to(tl.float32)
+    last = tl.load(new + places, mask=inside, other=0.0).to(tl.float32)
+    z = tl.where(a < 0.5, first + a * (last - first), last - (1 - a) * (last - first))
+    tl.store(result + places, z, mask=inside)
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def split(gradient, alpha, for_old, for_new, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The shares of old and new in a gradient [P, C] of `blend`."""
+    _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    a = tl.load(alpha)
+    g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+    tl.store(for_old + places, (1 - a) * g, mask=inside)
+    tl.store(for_new + places, a * g, mask=inside)

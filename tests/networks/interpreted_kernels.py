@@ -13,6 +13,7 @@ from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyCon
 from pggan.networks import fused
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE, activate, activate_and_normalize
 from pggan.networks.convolution import DIRECT, input_gradients_only
+from pggan.networks.fade import fade
 from pggan.networks.networks import Discriminator, Generator, use_options
 from pggan.networks.numerics import ComputeOptions
 from tests.networks.naive import TINY, assert_rounded_once, normal, ready
@@ -125,6 +126,27 @@ def test_second_and_forward_derivatives_of_the_activation_go_through_the_kernels
     assert launched == ["forward", "backward", "backward", "forward", "backward"]
 
 
+@EACH
+@DTYPE
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
+def test_a_blend_and_its_gradients_are_rounded_once(shape, dtype, alpha, launched, small_tiles):
+    old, _, gradient = (tensor.requires_grad_() for tensor in inputs(shape, dtype))
+    new = (5 * normal(*shape, seed=3)).to(dtype).contiguous(memory_format=fused.memory_format(old)).requires_grad_()
+    weight = torch.tensor(alpha)
+    found = fade(old, new, weight)
+    a, wide = weight.double(), gradient.detach().double()
+    exact = (1 - a) * old.detach().double() + a * new.detach().double()
+    assert_rounded(found.detach(), exact, old.detach().double().abs() + new.detach().double().abs())
+    if alpha in (0, 1):
+        assert torch.equal(found, new if alpha else old)
+    of_old, of_new = torch.autograd.grad(found, (old, new), gradient, create_graph=True)
+    assert_rounded(of_old.detach(), (1 - a) * wide, wide.abs())
+    assert_rounded(of_new.detach(), a * wide, wide.abs())
+    (second,) = torch.autograd.grad((of_old * old.detach()).sum() + (of_new * new.detach()).sum(), gradient)
+    assert torch.equal(second, found)
+    assert launched == ["blend", "split", "blend"]
+
+
 def test_the_penalty_alone_sums_no_gradient_of_biases(monkeypatch):
     asked = []
     gradient = fused.input_gradient
@@ -153,10 +175,10 @@ def test_the_gradient_of_a_generator_is_that_of_float64(launched):
 
     def score(g):
         kind = g.weights[0].dtype
-        return (g(latents.to(kind), None, 8, 0.5) * direction.to(kind)).sum()
+        return (g(latents.to(kind), None, 8, torch.tensor(0.5, dtype=kind)) * direction.to(kind)).sum()
 
     found, exact = gradients(ready(Generator, TINY), score), gradients(ready(Generator, TINY).double(), score)
-    assert launched == ["forward"] * 4 + ["backward"] * 4  # two per level
+    assert launched == ["forward"] * 4 + ["blend", "split"] + ["backward"] * 4  # two per level
     assert (found - exact).norm() <= WHOLE * exact.norm()
 
 
@@ -164,11 +186,11 @@ def test_the_gradient_of_a_generator_is_that_of_float64(launched):
 def test_the_gradient_of_a_penalised_discriminator_is_that_of_float64(jvp, launched):
     images = normal(4, 3, 8, 8)
     penalty = GradientPenalty(name="p", at=PenaltyAt.reals, weight=10.0, target=1.0)
-    context = PenaltyContext((penalty,), 0, None, None, jvp)
+    context, alpha = PenaltyContext((penalty,), 0, None, None, jvp), torch.tensor(0.5)
 
     def loss(d):
         points = images.to(d.weights[0].dtype)
-        critic = lambda images, parts=1: d(images, 8, 0.5, parts)  # noqa: E731
+        critic = lambda images, parts=1: d(images, 8, alpha.to(images.dtype), parts)  # noqa: E731
         if jvp:
             value, scores = penalty.by_jvp(critic, points, context)
             return (value + critic(points)[0]).sum()
