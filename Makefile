@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 DEMO := outputs/demo
 OPTIONS ?=
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
-EVERYTHING := --quiet --editable ".[avatars,benchmark,datasets,slurm,dev]" --constraint constraints.txt
+EVERYTHING := --quiet --editable ".[avatars,datasets,metrics,slurm,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint quick check check-versions gpu
+.PHONY: help setup demo test lint unit quick check check-versions gpu
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,10 +20,12 @@ setup: $(VENV)/ready  ## Install everything into .venv.
 
 # uv installs in one minute what takes pip seven; pip is for those whose package index only pip is configured for.
 $(VENV)/ready: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a minute or two, most of it for PyTorch."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv --constraint constraints.txt
 	$(BIN)/uv pip install --python $(BIN)/python $(EVERYTHING) || $(BIN)/python -m pip install $(EVERYTHING)
 	@touch $@
+	@echo "Ready. To have pggan and python on the PATH: source $(BIN)/activate"
 
 demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a grid and an interpolation.
 	$(BIN)/python train.py experiment=demo run_dir=$(DEMO)
@@ -40,8 +42,10 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-quick: lint  ## Lint, types and unit tests: while working on a change.
+unit: setup
 	$(BIN)/python -m pytest $(UNIT_TESTS)
+
+quick: lint unit  ## Lint, types and unit tests: while working on a change.
 
 check-versions: setup  ## Unit tests with the lowest and the newest versions declared, on every Python from 3.11 to 3.14.
 	$(BIN)/nox -- $(UNIT_TESTS)
