@@ -8,7 +8,7 @@ dgc        the messages of two `pggan.optim.compression.Compressor`s
 gradients  top-k of gradients with error feedback, then Adam of what was received: the obvious way, for comparison
 sign       all signs of Adam's updates and their mean size, with error feedback: one bit per parameter
 
-Prints JSON with the KID (see benchmarks.kid) after `--share` of the demo's schedule; `--out` gets a grid of faces.
+Prints JSON with the KID (see `pggan evaluate`) after `--share` of the demo's schedule; `--out` gets a grid of faces.
 With METHOD `speed`: what a message costs on this machine, for `--size` parameters.
 """
 
@@ -23,12 +23,9 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.efficientnet_lite0 import load_extractor
-from benchmarks.kid import FIRST_SEED, features_of, kernel_distance
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.cli.compose import compose
 from pggan.config import OptimizerConfig, TrainConfig
@@ -37,8 +34,11 @@ from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
+from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
+from pggan.metrics.evaluate import evaluate
+from pggan.metrics.extractors import load_extractor
 from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.compression import Compressor, layout, mean_of, share_to_send
@@ -229,18 +229,26 @@ class Training:
         count = math.ceil(len(gradients[0]) * self.share(self.state.images - phase.start))
         self.methods[name].apply(gradients, count, learning_rate)
 
-    def kid(self, count: int = 512, out: str | None = None) -> float:
-        """KID of `count` faces; a grid of others goes to `out`."""
+    def kid(self, count: int = 512, out: str | None = None) -> dict[str, float]:
+        """KID of `count` faces, under its full name, and its floor; a grid of others goes to `out`."""
         resolution = self.schedule.final_resolution
         generator = TrainedGenerator(LoadedGenerator(self.state.g_ema, resolution, 1.0, self.state.images))
-        extractor = load_extractor()
-        fakes = generator.render(generator.latents(range(FIRST_SEED, FIRST_SEED + count)))
-        shown = np.random.default_rng(0).permutation(self.pyramid.images)[:count]
+        device = torch.device("cpu")
+        extractor = load_extractor("efficientnet-lite0", None, device)
         if out is not None:
             faces = generator.render(generator.latents(range(64)))
             save_png(contact_sheet(faces, 8, 2 * resolution), Path(out))
-        reals = features_of(self.pyramid.read(resolution, shown), extractor)
-        return kernel_distance(features_of(fakes, extractor), reals)
+        found = evaluate(
+            generator,
+            generator.settings(),
+            self.pyramid,
+            ["kid"],
+            extractor=extractor,
+            count=count,
+            first_seed=10_000,  # not among the faces that people look at
+            group=ProcessGroup.single_process(device),
+        )
+        return found.values
 
 
 def demo_config(seed: int, share: float) -> TrainConfig:
@@ -266,7 +274,7 @@ def train(arguments: argparse.Namespace) -> dict[str, object]:
         **{name: value for name, value in vars(arguments).items() if name not in ("out", "size", "rounds")},
         "images_shown": training.state.images,
         "seconds": round(seconds),
-        "kid@efficientnet-lite0": training.kid(out=arguments.out),
+        **training.kid(out=arguments.out),
     }
 
 

@@ -83,6 +83,12 @@ COMMANDS = {
             "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
         ),
         Command(
+            "evaluate",
+            "Measure how good a generator's images are: SWD, MS-SSIM, KID, FID and others, beside a data set.",
+            "pggan.metrics.command",
+            "pggan evaluate run=outputs/faces metrics=[swd,kid] count=2048",
+        ),
+        Command(
             "inspect",
             "Show what a run, a checkpoint or a dataset holds.",
             "pggan.run.inspect",

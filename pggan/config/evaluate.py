@@ -1,0 +1,45 @@
+"""Keys of `pggan evaluate`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import require, require_bounds
+
+METRICS = ("swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours", "duplicates")
+NEWEST, ALL = "newest", "all"  # as checkpoint=
+
+
+def require_metrics(key: str, metrics: list[str]) -> None:
+    """Raise UserError unless `metrics`, the value of `key`, are names of metrics."""
+    require(bool(metrics), key, metrics, "a list of at least one, for example [swd,kid]")
+    for name in metrics:
+        if name not in METRICS:
+            raise UserError(f"There is no metric '{name}'.", nearest(name, METRICS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Images of a generator beside those of a data set."""
+
+    run: str
+    checkpoint: Any
+    data: str | None
+    metrics: list[str]
+    extractor: str
+    weights: str | None
+    count: int | None
+    seed: int
+    resolution: int | None
+    alpha: float | None
+    out: str | None
+    json: bool
+    devices: str
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        require_bounds(self, count=">=2", seed=">=0", threads=">=1")
+        require_metrics("metrics", self.metrics)
+        choice = self.checkpoint
+        known = choice in (NEWEST, ALL) or (isinstance(choice, int) and not isinstance(choice, bool))
+        require(known, "checkpoint", choice, f"{NEWEST}, {ALL}, or the number of images that it was saved at")

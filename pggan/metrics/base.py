@@ -1,0 +1,141 @@
+"""What every metric is, and what the metrics of one evaluation share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pggan.metrics.cache import cached
+from pggan.metrics.collect import Collector, FeatureCollector, Progress, feed
+from pggan.metrics.division import Division
+from pggan.metrics.extractor import Extractor
+from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.images import Images, Reals
+
+
+def label(metric: str, extractor: str, count: int) -> str:
+    """The name of a number: what was measured, by which features, on how many images."""
+    return f"{metric}@{extractor}-{count}"
+
+
+@dataclass
+class Task:
+    """What one evaluation looks at: fakes beside reals, at one resolution."""
+
+    fakes: Images
+    reals: Reals
+    channels: int
+    division: Division
+    extractor: Extractor | None
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)  # of what the metrics share
+    _fakes: dict[str, FeatureCollector] = field(default_factory=dict)
+    _reals: dict[str, int] = field(default_factory=dict)
+    _found: dict[str, Tensor | None] = field(default_factory=dict)
+
+    @property
+    def resolution(self) -> int:
+        """The side of the images."""
+        return self.reals.resolution
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank calculates what is calculated once."""
+        return self.division.group.is_main
+
+    @property
+    def precise_device(self) -> torch.device:
+        """Where float64 is calculated: Apple's devices have none."""
+        device = self.division.group.device
+        return device if device.type == "cuda" else torch.device("cpu")
+
+    @cached_property
+    def pixels(self) -> Extractor:
+        """The extractor that needs no weights."""
+        return pixel_extractor()
+
+    def want_features(self, extractor: Extractor, *, fakes: int, reals: int) -> FeatureCollector:
+        """Announce that the features of so many images will be asked for; returns the collector of the fakes."""
+        known = self._fakes.setdefault(extractor.name, FeatureCollector(extractor, 0, self.division))
+        known.count = max(known.count, fakes)
+        self._reals[extractor.name] = max(self._reals.get(extractor.name, 0), reals)
+        return known
+
+    def real_features(self, extractor: Extractor, count: int) -> Tensor | None:
+        """The features float32 [count, F] of the first reals, on rank 0.  Called by all ranks."""
+        name, images = extractor.name, self._reals[extractor.name]
+        if name not in self._found:
+
+            def calculate() -> Tensor:
+                collector = FeatureCollector(extractor, images, self.division)
+                reading = feed(self.reals, [collector], self.division, "features of reals", self.progress)
+                self.add_seconds("features", collector.seconds)
+                self.add_seconds("reading reals", reading)
+                return collector.rows(images)
+
+            facts = {"extractor": name, **extractor.facts}
+            keep = extractor.repeatable
+            self._found[name] = self.statistic("features", images, facts, calculate) if keep else calculate()
+        found = self._found[name]
+        return None if found is None else found[:count]
+
+    def statistic(
+        self, name: str, count: int, parameters: dict[str, Any], calculate: Callable[[], Tensor]
+    ) -> Tensor | None:
+        """Numbers of the first `count` reals, on rank 0: from the cache, or calculated by all ranks."""
+        facts = {
+            "statistic": name,
+            "data": self.reals.pyramid.fingerprint,
+            "resolution": self.resolution,
+            "images": count,
+            **parameters,
+        }
+        return cached(facts, calculate, self.division.group)
+
+    def add_seconds(self, what: str, seconds: float) -> None:
+        """Count time that several metrics share."""
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
+
+class Metric(ABC):
+    """One metric of an evaluation: shown images by its collectors, then asked for its numbers."""
+
+    key: ClassVar[str]  # as metrics= names it
+    paper_images: ClassVar[int]  # that the paper compares, on each side
+    least_images: ClassVar[int]
+    uses_reals: ClassVar[bool] = True  # as many as fakes
+    uses_extractor: ClassVar[bool] = True
+
+    def __init__(self, task: Task, count: int) -> None:
+        self.task, self.count = task, count
+
+    @property
+    def extractor(self) -> Extractor:
+        """The extractor of the evaluation."""
+        assert self.task.extractor is not None, "an evaluation with this metric loads one"
+        return self.task.extractor
+
+    @classmethod
+    def undefined(cls, resolution: int) -> str:
+        """Why there is no such number at `resolution`; empty where there is one."""
+        return ""
+
+    @abstractmethod
+    def collectors(self) -> list[Collector]:
+        """What wants to see the fakes; the same one may serve several metrics."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Everything that the definition leaves open, as plain values."""
+
+    @abstractmethod
+    def values(self) -> dict[str, float]:
+        """The numbers by name, on rank 0.  Called by all ranks, when the fakes have been shown."""
+
+    def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
+        """A number under the extractor's name."""
+        return {label(metric, self.extractor.name, count or self.count): value}

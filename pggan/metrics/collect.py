@@ -1,0 +1,67 @@
+"""Images read once, block by block, for everything that wants to see them."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pggan.core.devices import synchronize
+from pggan.metrics.division import Division
+from pggan.metrics.extractor import Extractor
+from pggan.metrics.images import Images, to_device
+
+Progress = Callable[[str, int, int], None]  # called with what is done, blocks done, blocks in all
+
+
+class Collector(ABC):
+    """What is kept of images 0 to `count` - 1, of which each rank sees its own blocks."""
+
+    def __init__(self, count: int, division: Division) -> None:
+        self.count, self.division = count, division
+        self.seconds = 0.0  # spent in `add`
+
+    @abstractmethod
+    def add(self, images: Tensor) -> None:
+        """Take the next block of this rank: uint8 [N, C, R, R]."""
+
+
+class FeatureCollector(Collector):
+    """The features of images, in the order of their numbers."""
+
+    def __init__(self, extractor: Extractor, count: int, division: Division) -> None:
+        super().__init__(count, division)
+        self.extractor = extractor
+        self.parts: list[Tensor] = []
+        self._gathered: Tensor | None = None
+
+    def add(self, images: Tensor) -> None:
+        self.parts.append(self.extractor.features(images))
+
+    def rows(self, count: int) -> Tensor:
+        """The features float32 [count, F] of the first images, in host memory.  Called by all ranks."""
+        if self._gathered is None:
+            self._gathered = self.division.gather(self.parts)
+        return self._gathered[:count]
+
+
+@torch.no_grad()
+def feed(images: Images, collectors: Sequence[Collector], division: Division, what: str, progress: Progress) -> float:
+    """Give each of `collectors` its images, which are read once; returns the seconds that reading took."""
+    device, reading = division.group.device, 0.0
+    own = division.own(max((collector.count for collector in collectors), default=0))
+    for number, block in enumerate(own):
+        progress(what, number, len(own))
+        start = time.perf_counter()
+        pixels = to_device(images.read(block), device)
+        synchronize(device)
+        reading += time.perf_counter() - start
+        for collector in collectors:
+            if block.start < collector.count:
+                start = time.perf_counter()
+                collector.add(pixels[: collector.count - block.start])
+                synchronize(device)
+                collector.seconds += time.perf_counter() - start
+    progress(what, len(own), len(own))
+    return reading

@@ -1,0 +1,192 @@
+"""`pggan evaluate`: metrics of a checkpoint, or of all of them, as a table or as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bars
+from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+
+from pggan.checkpoints.generator_file import load_generator
+from pggan.config import DistributedConfig, EvaluateConfig, Precision
+from pggan.config.describe import to_plain, versions
+from pggan.core.atomic_io import atomic_write
+from pggan.core.cpu import threads_per_rank
+from pggan.core.devices import choose_device, count_devices
+from pggan.core.tables import duration, new_table, three_digits
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
+from pggan.metrics.collect import Progress
+from pggan.metrics.evaluate import KINDS, Evaluation, evaluate, images_of, needs_extractor
+from pggan.metrics.extractors import load_extractor
+from pggan.metrics.inputs import find_generators, open_images
+from pggan.sampling.images import make_folder, save_png
+from pggan.sampling.trained_generator import TrainedGenerator
+from pggan.training.compute_options import configure_process
+
+SHOW_SECONDS = 10.0  # between lines about the progress where there is no terminal
+
+
+def run(config: EvaluateConfig) -> int:
+    """Evaluate on all devices that `config` asks for; returns the exit code."""
+    info = rank_from_environment()
+    if info is not None:
+        timeout = DistributedConfig().rdzv_timeout_seconds
+        return run_distributed(info, config.devices, timeout, partial(evaluate_on_rank, config))
+    kind, count = count_devices(config.devices)
+    if count == 1:
+        return evaluate_on_rank(config, ProcessGroup.single_process(choose_device(kind)))
+    from pggan.distributed.agent import launch  # slow to import
+
+    values = {**to_plain(config), "devices": f"cpu:{count}" if kind == "cpu" else str(count)}
+    threads = config.threads or threads_per_rank(count, elastic=False)
+    return launch("evaluate", values, count, DistributedConfig(max_restarts=0), threads=threads, log=print_error)
+
+
+def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
+    """One rank's part of the evaluation; rank 0 prints the result.  Returns the exit code."""
+    configure_process(group.device, Precision.fp32, config.threads)
+    with group.collective_errors():
+        folder = make_folder(Path(config.out), "out") if config.out and group.is_main else None
+        places = find_generators(config.run, config.checkpoint)
+        # The largest, most likely, and all are checked before the first one is evaluated.
+        newest = TrainedGenerator(load_generator(str(places[-1]), group.device))
+        newest.settings(resolution=config.resolution, alpha=config.alpha)
+    pyramid = open_images(config, newest, group)
+    with group.collective_errors():
+        for name in config.metrics:
+            images_of(KINDS[name], config.count, pyramid)
+        wanted = needs_extractor(config.metrics)
+        extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
+    found: list[dict[str, Any]] = []
+    for number, place in enumerate(places, 1):
+        generator = TrainedGenerator(load_generator(str(place), group.device))
+        settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
+        about = {"generator": str(place), "images": generator.images}
+        about |= {"resolution": settings.resolution, "alpha": settings.alpha}
+        title = f"{number}/{len(places)} " if len(places) > 1 else ""
+        with shown_progress(title if group.is_main else None) as progress:
+            evaluation = evaluate(
+                generator,
+                settings,
+                pyramid,
+                config.metrics,
+                extractor=extractor,
+                count=config.count,
+                first_seed=config.seed,
+                group=group,
+                progress=progress,
+            )
+        if group.is_main:
+            found.append(about | as_plain(evaluation))
+            for name, picture in evaluation.pictures.items():
+                if folder is not None:
+                    suffix = f"-{generator.images:09d}" if len(places) > 1 else ""
+                    save_png(picture, folder / f"{name}{suffix}.png")
+    if group.is_main:
+        report(config, pyramid, None if extractor is None else {"name": extractor.name, **extractor.facts}, found)
+    return 0
+
+
+def as_plain(evaluation: Evaluation) -> dict[str, Any]:
+    """An evaluation for JSON."""
+    return {
+        "metrics": evaluation.values,
+        "seconds": {name: round(value, 3) for name, value in evaluation.seconds.items()},
+        "parameters": evaluation.parameters,
+        "remarks": evaluation.remarks,
+    }
+
+
+def report(
+    config: EvaluateConfig, pyramid: ImagePyramid, extractor: dict[str, Any] | None, found: list[dict[str, Any]]
+) -> None:
+    """Print all evaluations, and write them where `out=` says."""
+    result = {
+        "run": config.run,
+        "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
+        "extractor": extractor,
+        "first_seed": config.seed,
+        "versions": versions(),
+        "evaluations": found,
+    }
+    text = json.dumps(result, indent=1)
+    if config.out:
+        with atomic_write(Path(config.out) / "evaluation.json") as temporary:
+            temporary.write_text(text + "\n")
+    if config.json:
+        print(text)
+        return
+    print_tables(pyramid, found)
+
+
+def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:
+    """A table of the numbers, a column per checkpoint, and what there is to say about them."""
+    console = Console(highlight=False, soft_wrap=True)
+    title = f"{found[0]['generator']} beside {pyramid.path}" if len(found) == 1 else f"beside {pyramid.path}"
+    table = new_table(title, "", *(f"{one['images']:,} images, {one['resolution']}px" for one in found))
+    names = list(dict.fromkeys(name for one in found for name in one["metrics"]))
+    for name in names:
+        table.add_row(name, *(shown(one["metrics"].get(name)) for one in found))
+    console.print(table)
+    for remark in dict.fromkeys(remark for one in found for remark in one["remarks"]):
+        console.print(remark)
+    spent = {name: sum(one["seconds"].get(name, 0.0) for one in found) for name in found[-1]["seconds"]}
+    console.print("Time: " + ", ".join(f"{name} {duration(value)}" for name, value in spent.items()))
+
+
+def shown(value: float | None) -> str:
+    """A number for the table: three digits, with its sign."""
+    if value is None:
+        return ""
+    return f"-{three_digits(-value)}" if value < 0 else three_digits(value)
+
+
+@contextmanager
+def shown_progress(title: str | None) -> Iterator[Progress]:
+    """A function to report progress to: a bar with the time left, lines where there is no terminal; None: silence."""
+    console = Console(stderr=True)
+    if title is None:
+        yield lambda what, done, blocks: None
+        return
+    if not console.is_terminal:
+        yield Lines(title)
+        return
+    columns = (*Bars.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, blocks: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(f"{title}{what}", total=blocks)
+            bars.update(tasks[what], completed=done, total=blocks)
+
+        yield show
+
+
+class Lines:
+    """Progress as lines, one in SHOW_SECONDS, with the time that is left of each part."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.part, self.began, self.shown = "", 0.0, time.monotonic()
+
+    def __call__(self, what: str, done: int, blocks: int) -> None:
+        now = time.monotonic()
+        if what != self.part:
+            self.part, self.began = what, now
+        if done and done < blocks and now - self.shown >= SHOW_SECONDS:
+            self.shown = now
+            left = (now - self.began) / done * (blocks - done)
+            print_error(f"{self.title}{what}: {done} of {blocks}, {duration(left)} left")
+
+
+def print_error(text: str) -> None:
+    """Print a line that is no part of the result."""
+    print(text, file=sys.stderr, flush=True)

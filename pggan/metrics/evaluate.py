@@ -1,0 +1,139 @@
+"""One evaluation: a generator's images beside those of a data set, by any number of metrics at once.
+
+Training calls `evaluate` with the averaged generator as it is, `pggan evaluate` with that of a checkpoint.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pggan.config import METRICS
+from pggan.core.errors import UserError
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup
+from pggan.metrics.base import Metric, Task
+from pggan.metrics.collect import Collector, Progress, feed
+from pggan.metrics.division import Division
+from pggan.metrics.duplicates import Duplicates
+from pggan.metrics.extractor import Extractor
+from pggan.metrics.fid import FrechetInceptionDistance
+from pggan.metrics.images import Fakes, Reals
+from pggan.metrics.kid import KernelInceptionDistance
+from pggan.metrics.ms_ssim import MultiScaleSimilarity
+from pggan.metrics.neighbours import NearestNeighbours
+from pggan.metrics.precision_recall import PrecisionRecall
+from pggan.metrics.swd import SlicedWasserstein
+from pggan.sampling.generate import RenderSettings
+from pggan.sampling.images import Pixels
+from pggan.sampling.trained_generator import TrainedGenerator
+
+CLASSES: tuple[type[Metric], ...] = (
+    SlicedWasserstein,
+    MultiScaleSimilarity,
+    KernelInceptionDistance,
+    FrechetInceptionDistance,
+    PrecisionRecall,
+    NearestNeighbours,
+    Duplicates,
+)
+KINDS = {kind.key: kind for kind in CLASSES}
+assert tuple(KINDS) == METRICS, "the schema and the classes name the same metrics"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found, on rank 0; on other ranks, `values` are the same and the rest is empty."""
+
+    values: dict[str, float]  # by names that carry extractor and count
+    seconds: dict[str, float] = field(default_factory=dict)  # per metric, and of what metrics share; of rank 0
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)  # per metric
+    remarks: list[str] = field(default_factory=list)  # where less was done than was asked for
+    pictures: dict[str, Pixels] = field(default_factory=dict)  # by file name without ending
+
+
+def needs_extractor(metrics: Sequence[str]) -> bool:
+    """Whether any of `metrics` looks at features."""
+    return any(KINDS[name].uses_extractor for name in metrics)
+
+
+def images_of(kind: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
+    """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
+
+    Raises UserError where that is too few.
+    """
+    asked = count or kind.paper_images
+    images = min(asked, pyramid.images) if kind.uses_reals else asked
+    if images < kind.least_images or pyramid.images < kind.least_images:
+        problem = (
+            f"metrics={kind.key} needs at least {kind.least_images} images, and has {min(images, pyramid.images)}."
+        )
+        raise UserError(problem, "Raise count=, give more data, or leave this metric out.")
+    return images
+
+
+def evaluate(
+    generator: TrainedGenerator,
+    settings: RenderSettings,
+    pyramid: ImagePyramid,
+    metrics: Sequence[str],
+    *,
+    extractor: Extractor | None,
+    count: int | None,
+    first_seed: int,
+    group: ProcessGroup,
+    progress: Progress = lambda what, done, blocks: None,
+) -> Evaluation:
+    """The numbers of `metrics`; all ranks call it, and each draws and reads its share.
+
+    Args: settings: what the generator draws; reals are those of the same resolution, not faded; extractor: of the
+    metrics that look at features, None without any; count: images on each side, None for those of each paper;
+    first_seed: fakes are those of this seed and the following ones; progress: called on every rank.
+    Raises UserError, before anything is drawn, for too few images and for channels that differ.
+    """
+    channels = generator.network.architecture.channels
+    if channels != pyramid.channels:
+        problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
+        raise UserError(problem, "Give data= the images that it was trained with, or like them.")
+    division, reals = Division.at(settings.resolution, group), Reals(pyramid, settings.resolution)
+    task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, division, extractor, progress)
+    remarks: list[str] = []
+    chosen: list[Metric] = []
+    for name in metrics:
+        kind = KINDS[name]
+        if why := kind.undefined(settings.resolution):
+            remarks.append(f"{name} is left out: at {settings.resolution}x{settings.resolution}, {why}.")
+            continue
+        images = images_of(kind, count, pyramid)
+        if images < (count or kind.paper_images):
+            asked = f"{count:,} were asked for" if count else f"its paper takes {kind.paper_images:,}"
+            remarks.append(f"{name} compares {images:,} images, all that the data has; {asked}.")
+        chosen.append(kind(task, images))
+    return measure(task, chosen, remarks)
+
+
+def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evaluation:
+    """Draw the fakes once, for all metrics together, and ask each metric for its numbers."""
+    collectors: list[Collector] = []
+    for metric in metrics:
+        collectors += [one for one in metric.collectors() if one not in collectors]
+    task.add_seconds("drawing", feed(task.fakes, collectors, task.division, "drawing fakes", task.progress))
+    owners = {id(one): metric.key for metric in metrics if not metric.uses_extractor for one in metric.collectors()}
+    seconds: dict[str, float] = {metric.key: 0.0 for metric in metrics}
+    for one in collectors:
+        if id(one) in owners:
+            seconds[owners[id(one)]] += one.seconds
+        else:
+            task.add_seconds("features", one.seconds)
+    values: dict[str, float] = {}
+    for metric in metrics:
+        start, shared = time.perf_counter(), sum(task.seconds.values())
+        values |= metric.values()
+        passed = time.perf_counter() - start
+        seconds[metric.key] += max(passed - (sum(task.seconds.values()) - shared), 0.0)
+    values = task.division.group.broadcast_object(values)
+    if not task.is_main:
+        return Evaluation(values)
+    pictures = {one.key: one.picture() for one in metrics if isinstance(one, NearestNeighbours)}
+    parameters = {metric.key: {"images": metric.count, **metric.parameters()} for metric in metrics}
+    return Evaluation(values, task.seconds | seconds, parameters, remarks, pictures)

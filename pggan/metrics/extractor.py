@@ -1,0 +1,56 @@
+"""A feature extractor: a network with a name that stands for everything that shapes its features."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pggan.core.errors import UserError
+
+CHUNK = 32  # images in one forward pass
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A feature extractor.  `name` is what metrics carry; `facts` say what it stands for.
+
+    Grey images are repeated to three channels; of images with four, the first three are taken.
+    """
+
+    name: str
+    network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
+    facts: dict[str, Any] = field(default_factory=dict)
+    repeatable: bool = True  # whether features with this name may be kept for later evaluations
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R]."""
+        colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+        found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
+        if any(part.ndim != 2 for part in found):
+            raise UserError(
+                f"Extractor {self.name} gives features of shape {list(found[0].shape)}.", "It has to give [N, F]."
+            )
+        return torch.cat(found).float().cpu()
+
+
+class Resized(nn.Module):
+    """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and a normalization per channel."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, network: nn.Module, side: int, mean: list[float], deviation: list[float]) -> None:
+        super().__init__()
+        self.network, self.side = network, side
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        size = (self.side, self.side)
+        resized = F.interpolate(images.float(), size=size, mode="bicubic", antialias=True).clamp(0, 255)
+        features: Tensor = self.network((resized - self.mean) / self.deviation)
+        return features.flatten(1)

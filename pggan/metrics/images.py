@@ -1,0 +1,72 @@
+"""The two sides of a comparison, as numbered images that any rank can read: fakes by seed, reals in a fixed order."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pggan.core.rng import generator_for
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.layers import DEFAULT_OPTIONS
+from pggan.networks.networks import use_options
+from pggan.sampling.generate import RenderSettings, draw_in_batches
+from pggan.sampling.images import Pixels
+from pggan.sampling.trained_generator import TrainedGenerator
+
+DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
+
+
+class Images(Protocol):
+    """Numbered images."""
+
+    def read(self, numbers: Sequence[int]) -> Pixels:
+        """The images uint8 [N, R, R, C] at `numbers`."""
+
+
+class Reals(Images):
+    """A level of a data set in a fixed random order, without mirroring: image n is the same one in every evaluation."""
+
+    def __init__(self, pyramid: ImagePyramid, resolution: int, first: int = 0) -> None:
+        self.pyramid, self.resolution, self.first = pyramid, resolution, first
+        order = torch.randperm(pyramid.images, generator=generator_for(0, "metrics order", 0))
+        self.order: NDArray[np.int64] = order.numpy()
+
+    def read(self, numbers: Sequence[int]) -> Pixels:
+        return self.pyramid.read(self.resolution, self.order[np.asarray(numbers) + self.first])
+
+    def labels(self) -> NDArray[np.int64] | None:
+        """The classes of all images in this order; None without classes."""
+        return None if self.pyramid.labels is None else self.pyramid.labels[self.order]
+
+
+class Fakes(Images):
+    """Images of a generator: number n is that of seed `first_seed` + n, as `pggan sample` draws it.
+
+    Of a generator with classes, number n has the class of real n (of a set without classes: n modulo their number).
+    """
+
+    def __init__(self, generator: TrainedGenerator, settings: RenderSettings, reals: Reals, first_seed: int) -> None:
+        self.generator, self.settings, self.first_seed = generator, settings, first_seed
+        labels = reals.labels()
+        self.classes = np.arange(generator.labels) if labels is None else labels
+
+    def read(self, numbers: Sequence[int]) -> Pixels:
+        network, settings = self.generator.network, self.settings
+        latents = self.generator.latents([self.first_seed + number for number in numbers])
+        if network.weights[0].device.type == "cpu" and not self.generator.labels:
+            return np.stack(list(self.generator.stream(latents, settings)))
+        classes = self._classes(numbers) if self.generator.labels else None
+        with use_options(network, DEFAULT_OPTIONS):
+            return draw_in_batches(network, latents, classes, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
+
+    def _classes(self, numbers: Sequence[int]) -> Tensor:
+        chosen = self.classes[np.asarray(numbers) % len(self.classes)] % self.generator.labels
+        return torch.from_numpy(chosen)
+
+
+def to_device(pixels: Pixels, device: torch.device) -> Tensor:
+    """Images uint8 [N, R, R, C] as uint8 [N, C, R, R] on `device`."""
+    return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).contiguous()

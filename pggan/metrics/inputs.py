@@ -1,0 +1,106 @@
+"""What `run=`, `checkpoint=` and `data=` of an evaluation lead to: generators, and the images to compare with."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from pggan.checkpoints.header import STATE_FILE
+from pggan.checkpoints.read import checkpoints_of
+from pggan.config import Crop, DataConfig, EvaluateConfig
+from pggan.config.describe import flatten
+from pggan.config.evaluate import ALL, NEWEST
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.stream.open import open_data
+from pggan.distributed.process_group import ProcessGroup
+from pggan.sampling.trained_generator import TrainedGenerator
+
+CONFIG_FILE = "config.yaml"
+
+
+def find_generators(run: str, checkpoint: str | int) -> list[Path]:
+    """What `load_generator` takes, the oldest first; raises UserError where `checkpoint` is not there."""
+    path = Path(run)
+    if checkpoint == NEWEST:
+        return [path]
+    if not path.is_dir() or (path / STATE_FILE).exists():
+        problem = f"run={run} is one generator, and checkpoint={checkpoint} chooses among those of a run."
+        raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
+    found = checkpoints_of(path)
+    chosen = found if checkpoint == ALL else [one for one in found if int(one.name) == checkpoint]
+    if not chosen:
+        there = ", ".join(str(int(one.name)) for one in found) or "none"
+        raise UserError(f"run={run} has no checkpoint={checkpoint}.", f"Its checkpoints: {there}.")
+    return chosen
+
+
+def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: ProcessGroup) -> ImagePyramid:
+    """The pyramid to compare with; rank 0 prepares it if need be.  Raises UserError where there is none."""
+    resolution = config.resolution or generator.resolution
+    data, highest = images_of_run(config.run) if config.data is None else (None, resolution)
+    if config.data is not None:
+        data = plain_data(config.data, generator.network.architecture.channels)
+    assert data is not None, "one of both was found"
+    with group.collective_errors():
+        if group.is_main:
+            open_at(data, highest, resolution)  # prepares it, while the others wait
+    with group.collective_errors():
+        pyramid = open_at(data, highest, resolution)
+    group.require_same({"set of images (checksum)": pyramid.fingerprint})
+    return pyramid
+
+
+def open_at(data: DataConfig, highest: int, resolution: int) -> ImagePyramid:
+    """The pyramid of `data`, which is prepared up to `highest` if need be, with a level of `resolution`."""
+    if data.path is None or not (Path(data.path) / INDEX_FILE).is_file():
+        pyramid = open_data(data, highest)
+    else:
+        pyramid = ImagePyramid(Path(data.path))
+    if resolution > pyramid.resolution:
+        side = pyramid.resolution
+        problem = f"The generator draws {resolution}x{resolution}; {pyramid.path} goes up to {side}x{side}."
+        raise UserError(problem, f"Prepare larger images, or compare at resolution={side}.")
+    return pyramid
+
+
+def images_of_run(run: str) -> tuple[DataConfig, int]:
+    """The images that a run was trained with, and its final resolution, from its config.yaml."""
+    path = Path(run)
+    folders = (path, path.parent, path.parent.parent)  # of a run, of a generator file in it, of a checkpoint
+    file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), None)
+    remedy = "Name the images to compare with: data=DIRECTORY."
+    if file is None:
+        raise UserError(f"No {CONFIG_FILE} beside run={run} tells what it was trained with.", remedy)
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        if not isinstance(values, dict) or not isinstance(values["data"], dict):
+            raise ValueError("it has no keys of data")
+        # A file may come from anywhere, and an interpolation could ask for more than it holds.
+        if any("${" in str(value) for _, value in flatten(values["data"])):
+            raise ValueError("it has an interpolation")
+        data = validated(DataConfig, values["data"], "data.")
+        return replace(data, labels=False), int(values["schedule"]["final_resolution"])
+    except (OSError, YAMLError, OmegaConfBaseException, UserError, ValueError, KeyError, TypeError) as error:
+        reason = error.problem if isinstance(error, UserError) else error
+        raise UserError(f"{file} does not tell what images to compare with: {reason}", remedy) from error
+
+
+def plain_data(path: str, channels: int) -> DataConfig:
+    """The images at `path`, as `pggan train` would take them without further keys."""
+    return DataConfig(
+        path=path,
+        style="",
+        count=1,
+        cache="data",
+        crop=Crop.center,
+        channels=channels,
+        labels=False,
+        mirror=False,
+        verify=True,
+        device_budget_mib=None,
+    )

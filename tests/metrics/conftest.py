@@ -1,0 +1,45 @@
+"""Small sets of images, an extractor without weights, and a cache of its own for every test."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pggan.core.rng import generator_for
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup
+from pggan.metrics.base import Task
+from pggan.metrics.division import Division
+from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.images import Images, Reals
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Where this test keeps numbers of real images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pggan" / "metrics"
+
+
+@pytest.fixture(scope="session")
+def alone() -> ProcessGroup:
+    return ProcessGroup.single_process(torch.device("cpu"))
+
+
+@pytest.fixture
+def task_of(alone) -> Callable[..., Task]:
+    """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level unless told."""
+
+    def build(fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None) -> Task:
+        resolution = resolution or pyramid.resolution
+        reals, division = Reals(pyramid, resolution), Division.at(resolution, alone)
+        return Task(fakes or reals, reals, pyramid.channels, division, pixel_extractor(), lambda *_: None)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def features() -> tuple[torch.Tensor, torch.Tensor]:
+    """Features [80, 6] and [96, 6] of two overlapping clouds, float32."""
+    draws = [torch.randn(count, 6, generator=generator_for(0, "cloud", count)) for count in (80, 96)]
+    return draws[0], draws[1] * 1.3 + 0.4

@@ -1,0 +1,92 @@
+"""`pggan evaluate`: tables, JSON, files, and errors before anything is drawn."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from pggan.cli.main import main
+from pggan.core.errors import EXIT_USER_ERROR
+from pggan.metrics import images
+from pggan.metrics.command import Lines, shown
+
+FAST = ["devices=cpu", "extractor=pixels", "count=12"]
+
+
+def test_json_has_a_curve_with_everything_that_the_numbers_depend_on(finished_run, toy_data, capsys, tmp_path):
+    overrides = [f"run={finished_run}", "checkpoint=all", "metrics=[kid,neighbours]", "json=true", f"out={tmp_path}"]
+    assert main(["evaluate", *overrides, *FAST]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["images"] for one in found["evaluations"]] == [128, 160]
+    newest = found["evaluations"][-1]
+    assert (newest["resolution"], newest["alpha"]) == (16, 1.0)
+    assert {"kid@pixels-12", "copies@pixels-12"} <= set(newest["metrics"])
+    assert newest["parameters"]["neighbours"]["training_images"] == 48
+    assert newest["seconds"]["kid"] >= 0
+    assert found["data"] == {"path": str(toy_data), "images": 48, "fingerprint": found["data"]["fingerprint"]}
+    assert found["extractor"]["name"] == "pixels"
+    assert found["first_seed"] == 10_000
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == found
+    for name in ("neighbours-000000128.png", "neighbours-000000160.png"):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.width == (1 + 4) * 64 + 4
+
+
+def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", f"run={finished_run}", "metrics=[swd,fid]", *FAST]) == 0
+    printed = capsys.readouterr().out
+    for name in (
+        "swd/16@patches-12",
+        "swd_floor/mean@patches-12",
+        "fid@pixels-12",
+        "160 images",
+        "Time: drawing",
+    ):
+        assert name in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hint"),
+    [
+        (["metrics=[kidd]"], "Did you mean 'kid'"),
+        (["metrics=[]"], "at least one"),
+        (["checkpoint=best"], "newest"),
+        (["checkpoint=7"], "128, 160"),
+        (["count=1"], "at least 2"),
+        (["count=3", "metrics=[kid]"], "needs at least 4 images"),
+        (["resolution=32"], "no level"),
+        (["alpha=2"], "alpha=2"),
+        (["data=nowhere"], "nowhere"),
+        (["extractor=inception", "weights=nowhere.pth", "metrics=[fid]"], "is not a file"),
+        (["extractor=pixls", "metrics=[fid]"], "pixels"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_drawn(finished_run, capsys, monkeypatch, overrides, hint):
+    monkeypatch.setattr(images.Fakes, "read", lambda *_: pytest.fail("images were drawn"))
+    assert main(["evaluate", f"run={finished_run}", "devices=cpu", *overrides]) == EXIT_USER_ERROR
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_devices_start_as_many_ranks(finished_run, capfd):
+    arguments = ["evaluate", f"run={finished_run}", "metrics=[kid]", "json=true", *FAST]
+    found = []
+    for devices in ("cpu", "cpu:2"):
+        assert main([*arguments, f"devices={devices}"]) == 0
+        found.append(json.loads(capfd.readouterr().out)["evaluations"][0]["metrics"])
+    assert found[0] == found[1]
+
+
+def test_progress_in_lines_tells_the_time_left(capsys, monkeypatch):
+    clock = iter([0.0, 0.0, 5.0, 20.0, 40.0])
+    monkeypatch.setattr("pggan.metrics.command.time.monotonic", lambda: next(clock))
+    lines = Lines("1/2 ")
+    for done in (0, 1, 2, 4):
+        lines("drawing fakes", done, 4)
+    assert capsys.readouterr().err == "1/2 drawing fakes: 2 of 4, 20 s left\n"
+
+
+def test_numbers_below_zero_keep_their_sign():
+    assert [shown(value) for value in (None, -3.14159, 0.0, 1234.5)] == ["", "-3.14", "0", "1,234"]

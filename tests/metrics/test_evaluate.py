@@ -1,0 +1,133 @@
+"""One evaluation: what it returns, how often it draws, and that ranks do not show in the numbers."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from pggan.config import METRICS
+from pggan.core.errors import UserError
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.metrics import images
+from pggan.metrics.evaluate import KINDS, evaluate, images_of
+from pggan.metrics.extractors import pixel_extractor
+from pggan.sampling.trained_generator import load
+from tests.processes import in_processes, values_of
+
+
+def evaluated(run, data, metrics, group, count=None, **stage):
+    generator, pyramid = load(str(run), "cpu"), ImagePyramid(data)
+    settings, extractor = generator.settings(**stage), pixel_extractor()
+    return evaluate(generator, settings, pyramid, metrics, extractor=extractor, count=count, first_seed=7, group=group)
+
+
+def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, alone, monkeypatch):
+    drawn = Counter()
+    read = images.Fakes.read
+
+    def counted(self, numbers):
+        drawn.update(numbers)
+        return read(self, numbers)
+
+    monkeypatch.setattr(images.Fakes, "read", counted)
+    metrics = [name for name in METRICS if name != "neighbours"]
+    found = evaluated(finished_run, toy_data, metrics, alone, 20)
+    assert drawn == Counter(range(20))  # once, for all metrics together
+    assert set(found.values) == {
+        "swd/16@patches-20",
+        "swd/mean@patches-20",
+        "swd_floor/16@patches-20",
+        "swd_floor/mean@patches-20",
+        "ms_ssim@5scales-20",
+        "ms_ssim_reals@5scales-20",
+        "kid@pixels-20",
+        "kid_floor@pixels-10",
+        "fid@pixels-20",
+        "precision@pixels-20",
+        "recall@pixels-20",
+        "duplicates@pixels-20",
+        "duplicates_reals@pixels-20",
+        "duplicate_distance@pixels-20",
+    }
+    # An untrained generator is far from the data, by any metric.
+    assert found.values["swd/16@patches-20"] > found.values["swd_floor/16@patches-20"]
+    assert found.values["kid@pixels-20"] > 5 * abs(found.values["kid_floor@pixels-10"])
+    assert set(found.seconds) == {*metrics, "drawing", "reading reals", "features"}
+    assert min(found.seconds.values()) >= 0
+    assert set(found.parameters) == set(metrics)
+    assert found.remarks == []
+
+
+def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finished_run, toy_data, alone, monkeypatch):
+    metrics = ["ms_ssim", "kid", "fid"]
+    first = evaluated(finished_run, toy_data, metrics, alone, 12)
+    monkeypatch.setattr(images.Reals, "read", lambda *_: pytest.fail("reals were read again"))
+    assert evaluated(finished_run, toy_data, metrics, alone, 12).values == first.values
+
+
+def test_smaller_choices_are_stated(finished_run, toy_data, alone):
+    found = evaluated(finished_run, toy_data, ["kid", "neighbours"], alone)
+    assert "kid@pixels-48" in found.values
+    assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.remarks
+    found = evaluated(finished_run, toy_data, ["swd", "fid"], alone, 6, resolution=4)
+    assert set(found.values) == {"fid@pixels-6"}
+    assert found.remarks == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
+
+
+@pytest.mark.parametrize(("metric", "count"), [("kid", 3), ("precision_recall", 3), ("fid", 1)])
+def test_too_few_images_are_refused(toy_data, metric, count):
+    with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
+        images_of(KINDS[metric], count, ImagePyramid(toy_data))
+
+
+def test_another_number_of_channels_is_refused(finished_run, make_pyramid, tmp_path, alone):
+    grey = make_pyramid(tmp_path / "grey", channels=1)
+    with pytest.raises(UserError, match="3 channels"):
+        evaluated(finished_run, grey.path, ["swd"], alone)
+
+
+@pytest.mark.slow
+def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_path, tiny_config, alone):
+    from pggan.run import train
+
+    run_dir = tmp_path / "run"
+    assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
+    generator, reals = load(str(run_dir), "cpu"), images.Reals(ImagePyramid(labelled_data), 16)
+    fakes = images.Fakes(generator, generator.settings(), reals, 5)
+    label = int(reals.labels()[3])
+    alone_drawn = generator.render(generator.latents([8]), label=label)
+    # To one grey level: classes are drawn in a batch, whose arithmetic may round differently.
+    assert abs(fakes.read(range(4))[3].astype(int) - alone_drawn[0]).max() <= 1
+    assert evaluated(run_dir, labelled_data, ["ms_ssim"], alone, 8).values
+
+
+def on_a_rank(run, data, cache):
+    from pggan.distributed.process_group import rank_from_environment, run_distributed
+
+    os.environ["XDG_CACHE_HOME"] = cache
+    found = []
+
+    def work(group):
+        metrics = ["swd", "ms_ssim", "kid", "precision_recall"]
+        found.append(evaluated(run, data, metrics, group, 20).values)
+        return 0
+
+    assert run_distributed(rank_from_environment(), "cpu", 60, work) == 0
+    return found[0]
+
+
+@pytest.mark.slow
+def test_numbers_are_the_same_bits_on_two_ranks(finished_run, toy_data, tmp_path):
+    """With blocks of 4: five of them, so that the second rank has one less."""
+    alone, two = (
+        values_of(in_processes(ranks, small_blocks, finished_run, toy_data, str(tmp_path / str(ranks))))
+        for ranks in (1, 2)
+    )
+    assert two[0] == two[1] == alone[0]
+
+
+def small_blocks(run, data, cache):
+    from pggan.metrics import division
+
+    division.MOST_IMAGES = 4
+    return on_a_rank(run, data, cache)

