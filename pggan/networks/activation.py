@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from pggan.networks import fused
@@ -113,7 +114,8 @@ class BiasAndActivation(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
+        if forward_ad._current_level >= 0:  # else, with activation checkpointing, the result would never be freed
+            ctx.save_for_forward(output)
         ctx.set_materialize_grads(False)
         ctx.bias_dtype = inputs[1].dtype
 
