@@ -1,8 +1,10 @@
 """What CUDA does after a convolution: the derivatives without kernels, and what happens where kernels fail."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
+from pggan import networks
 from pggan.networks import fused
 from pggan.networks.activation import BiasAndActivation, activate, activate_and_normalize, pixel_norm
+from pggan.networks.fade import Blend
 from pggan.networks.networks import Discriminator, Generator
 from tests.networks.naive import TINY, normal, ready
 
@@ -28,6 +33,16 @@ def test_the_kernels_are_their_definition_in_tritons_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def notices(monkeypatch):
+    """What is logged about kernels, in a process of which the CPU is the device that has them."""
+    lines, kernels = [], fused.Kernels()
+    kernels.log = lines.append
+    monkeypatch.setattr(fused, "KERNELS", kernels)
+    monkeypatch.setattr(fused, "DEVICE", "cpu")
+    return lines
 
 
 # ---- without kernels -------------------------------------------------------------------------------------
@@ -54,17 +69,39 @@ def test_activation_and_norm_add_a_bias_in_place():
     assert torch.autograd.gradcheck(lambda x, bias: activate_and_normalize(x.clone(), bias), leaves)
 
 
+def test_with_activation_checkpointing_what_was_saved_is_freed_at_once(notices):
+    x, bias = normal(2, 3, 4, 4).requires_grad_(), normal(3, seed=1).requires_grad_()
+    nodes = []
+
+    def block(x):
+        y = activate(1 * x, bias)
+        nodes.append(weakref.ref(y.grad_fn))
+        return activate(y * y, bias)
+
+    gc.disable()
+    try:
+        (slope,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x, create_graph=True)
+        slope.square().sum().backward()
+        del slope
+        assert [node() for node in nodes] == [None] * len(nodes)  # of the forward pass and of its repetitions
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_all_derivatives_of_a_blend_are_those_of_finite_differences(alpha):
+    weight = torch.tensor(alpha, dtype=DOUBLE)
+    old, new = (normal(2, 3, 2, 2, seed=seed, dtype=DOUBLE).requires_grad_() for seed in (0, 1))
+    torch.testing.assert_close(Blend.apply(old, new, weight), (1 - weight) * old + weight * new)
+
+    def blend(old, new):
+        return Blend.apply(old, new, weight)
+
+    assert torch.autograd.gradcheck(blend, (old, new), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(blend, (old, new))
+
+
 # ---- kernels that fail -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def notices(monkeypatch):
-    """What is logged about kernels, in a process of which the CPU is the device that has them."""
-    lines, kernels = [], fused.Kernels()
-    kernels.log = lines.append
-    monkeypatch.setattr(fused, "KERNELS", kernels)
-    monkeypatch.setattr(fused, "DEVICE", "cpu")
-    return lines
 
 
 class Failing:
@@ -103,6 +140,7 @@ def test_after_a_kernel_has_failed_nothing_is_different_but_one_line(notices, mo
 def test_without_triton_there_are_no_kernels(notices, monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "pggan.networks.triton_kernels", raising=False)
+    monkeypatch.delattr(networks, "triton_kernels", raising=False)
     fused.kernel.cache_clear()
     torch.testing.assert_close(activate(torch.tensor([[-1.0, 1.0]]), torch.zeros(2)), torch.tensor([[-0.2, 1.0]]))
     assert len(notices) == 1
