@@ -26,6 +26,7 @@ from pggan.data.stream.reals import RealStream, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.losses import build_loss
+from pggan.networks import fused
 from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
@@ -81,6 +82,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         if group.is_main:
             reporter = stack.enter_context(Reporter(run_dir, schedule, run.architecture, device, trainer.state.images))
         trainer.log, trainer.slow_section = reporter.line, watchdog.slow
+        fused.KERNELS.log = reporter.line
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
