@@ -1,6 +1,7 @@
 """From overrides to the values of a command, with errors that name the override at fault.  Without torch."""
 
 import re
+from collections.abc import Container
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         try:
-            return to_plain(hydra_compose(file.stem, [*allow_new_keys(overrides), *more]))
+            return to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except OverrideParseException as error:
@@ -47,6 +48,13 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
 def allow_new_keys(overrides: list[str]) -> list[str]:
     """Let `key={…}` bring new entries into a table, which Hydra takes with `++` only; the schema checks the key."""
     return [f"++{override}" if re.match(r"[\w.]+=\s*\{", override) else override for override in overrides]
+
+
+def allow_plain_lists(overrides: list[str], groups: Container[str]) -> list[str]:
+    """Let `key=1,5,9-12` be the list `key=[1,5,9-12]`; without --multirun, Hydra refuses it as several jobs."""
+    plain = re.compile(r"([\w.]+)=([^\s,=(){}\[\]'\"]+(?:,[^\s,=(){}\[\]'\"]+)+)")
+    found = [(override, plain.fullmatch(override)) for override in overrides]
+    return [f"{match[1]}=[{match[2]}]" if match and match[1] not in groups else given for given, match in found]
 
 
 def to_plain(composed: "DictConfig") -> dict[str, Any]:
@@ -77,6 +85,8 @@ def explanation(overrides: list[str], values: Any, groups: set[str], error: Exce
     known = groups | {part for key, _ in flatten(values) for part in accumulate(key.split("."), "{}.{}".format)}
     for override in OverridesParser.create().parse_overrides(overrides):
         key, given = override.key_or_group, override.input_line
+        if override.is_sweep_override():
+            return UserError(f"'{given}' are several choices for one run.", "Take one, or add --multirun to run each.")
         if isinstance(error, ValueError) and choices_of(key) and not isinstance(override.value(), str):
             return UserError(f"There is no {given}.", nearest(str(override.value()), choices_of(key)))
         parent, _, last = key.rpartition(".")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import allow_new_keys, compose, to_plain
+from pggan.cli.compose import allow_new_keys, allow_plain_lists, compose, to_plain
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
     if not {"-m", "--multirun"} & set(flags):
+        overrides = allow_plain_lists(overrides, command.groups)
         compose(command.name, overrides, _config_folder(flags))  # a typo gets our own answer
     job_settings, file = _job_settings(command, overrides), command.config_file
 

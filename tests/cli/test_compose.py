@@ -84,6 +84,7 @@ def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, ca
         ("devices=cray", "auto"),
         ("data.path=nowhere", "nowhere"),
         ("loss=3", "Valid names: logistic"),
+        ("loss=wgan_gp,logistic", "--multirun"),
     ],
 )
 def test_other_slips_are_refused_with_advice(argument, hint, capsys):
@@ -99,3 +100,11 @@ def test_a_value_that_asks_for_more_than_another_key_is_refused(value):
 
 def test_a_value_may_be_that_of_another_key():
     assert compose("train", ["seed=5", "run_dir=outputs/${name}-${seed}"])["run_dir"] == "outputs/default-5"
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [("1,5,9-12", [1, 5, "9-12"]), ("0-63", "0-63"), ("[1,5]", [1, 5]), ("'1,5'", "1,5"), ("5", 5)],
+)
+def test_a_list_needs_neither_brackets_nor_quotes(given, seeds):
+    assert compose("sample", ["run=outputs/faces", f"seeds={given}"])["seeds"] == seeds
