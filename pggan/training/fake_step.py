@@ -167,7 +167,8 @@ class FakeStep:
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
-        trainer = Trainer(self.state, loss, options, reset_at_phase=False, **others)
+        as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
+        trainer = Trainer(self.state, loss, options, reset_at_phase=False, tensor_settings=as_on_gpu, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

@@ -76,7 +76,7 @@ class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
 
         On the device "meta", PyTorch gives all results the default layout.
         """
-        result = func(*args, **kwargs)
+        result = super().run(func, args, kwargs)
         if func._overloadpacket.__name__ not in CONVOLUTIONS or not any(map(is_channels_last, args[:2])):
             return result
         wanted = torch.channels_last

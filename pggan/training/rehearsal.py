@@ -11,8 +11,8 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec
 
-# Share of a device's memory that a rehearsal does without, as `USABLE` of memory_fit.py: it begins with unbroken
-# memory, and later steps find fragments.  On a card of 3 GiB they took 14 % of it four steps later.
+# Share of the memory that this process may have which a rehearsal does without, as `USABLE` of memory_fit.py: it begins
+# with unbroken memory, and later steps find fragments.  On a card of 3 GiB they took 14 % of it four steps later.
 MARGIN = 0.1
 
 
@@ -59,14 +59,14 @@ class Rehearsal:
 
 @contextmanager
 def held_back(device: torch.device) -> Iterator[None]:
-    """Inside, MARGIN of the memory of the current CUDA device is not to be had."""
+    """Inside, MARGIN of the memory that this process may have of the current CUDA device is not to be had."""
     if device.type != "cuda":
         yield
         return
     free, total = torch.cuda.mem_get_info()
     before = torch.cuda.get_per_process_memory_fraction()
     ours = (free + torch.cuda.memory_reserved()) / total
-    torch.cuda.set_per_process_memory_fraction(max(min(before, ours) - MARGIN, 0.0))
+    torch.cuda.set_per_process_memory_fraction(min(before, ours) * (1 - MARGIN))
     try:
         yield
     finally:
