@@ -26,6 +26,7 @@ ROOMS = [
     "training",
     "checkpoints",
     "sampling",
+    "export",
     "metrics",
     "run",
     "plan",
@@ -217,7 +218,7 @@ def test_each_idea_is_defined_once():
 
 
 def test_nothing_is_unpickled():
-    """Of files that other programs have written with `torch.save`, tensors are read, by the reader that runs no code."""
+    """Of files that other programs wrote with `torch.save`, tensors are read, by the reader that runs no code."""
     for path in FILES:
         source = SOURCES[path].replace('torch.load(path, map_location="cpu", weights_only=True)', "")
         for forbidden in ("torch.load", "pickle", "_target_", "instantiate", "eval(", "exec("):

@@ -78,8 +78,11 @@ class Task:
                 return collector.rows(images)
 
             facts = {"extractor": name, **extractor.facts}
-            keep = extractor.repeatable
-            self._found[name] = self.statistic("features", images, facts, calculate) if keep else calculate()
+            if extractor.repeatable:
+                self._found[name] = self.statistic("features", images, facts, calculate)
+            else:
+                rows = calculate()
+                self._found[name] = rows if self.is_main else None
         found = self._found[name]
         return None if found is None else found[:count]
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
@@ -19,6 +20,7 @@ from pggan.config.describe import to_plain, versions
 from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
+from pggan.core.errors import UserError
 from pggan.core.tables import duration, new_table, three_digits
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
@@ -55,9 +57,7 @@ def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
     with group.collective_errors():
         folder = make_folder(Path(config.out), "out") if config.out and group.is_main else None
         places = find_generators(config.run, config.checkpoint)
-        # The largest, most likely, and all are checked before the first one is evaluated.
-        newest = TrainedGenerator(load_generator(str(places[-1]), group.device))
-        newest.settings(resolution=config.resolution, alpha=config.alpha)
+        newest = check_generators(config, places)
     pyramid = open_images(config, newest, group)
     with group.collective_errors():
         for name in config.metrics:
@@ -92,6 +92,18 @@ def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
     if group.is_main:
         report(config, pyramid, None if extractor is None else {"name": extractor.name, **extractor.facts}, found)
     return 0
+
+
+def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGenerator:
+    """The newest of the generators at `places`, after a look at all; raises UserError where one can't be evaluated."""
+    generators = [TrainedGenerator(load_generator(str(place), torch.device("cpu"))) for place in places]
+    drawn = [one.settings(resolution=config.resolution, alpha=config.alpha) for one in generators]
+    side = drawn[-1].resolution
+    reasons = [KINDS[name].undefined(side) for name in config.metrics]
+    if all(reasons):
+        problem = f"metrics={config.metrics} do not exist at {side}x{side}: {reasons[0]}."
+        raise UserError(problem, "Choose other metrics=, or another resolution=.")
+    return generators[-1]
 
 
 def as_plain(evaluation: Evaluation) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Numbered images divided among the ranks, in blocks that are the same whatever the number of ranks.
 
 Every calculation is done per block, and results are put back in the order of the images: so a metric has the same bits
-on any number of ranks of the same kind.
+on any number of ranks with as many CPU threads each.
 """
 
 from collections.abc import Sequence

@@ -98,7 +98,8 @@ def corners_of(block: int, count: int, side: int) -> Tensor:
 def random_directions(size: int, side: int) -> Tensor:
     """Unit vectors float32 [size, D] for a level of `side`."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
-    return (directions / directions.norm(dim=0)).float()
+    units: Tensor = directions / directions.norm(dim=0)
+    return units.float()
 
 
 class PatchCollector(Collector):
