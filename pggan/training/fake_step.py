@@ -116,9 +116,11 @@ class FakeStep:
 
     def _counted_kernels(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool) -> KernelCounter:
         lengths = _GradientLengths()
-        counter = KernelCounter(self._present())
+        present = self._present()
+        counter = KernelCounter(present)
         with counter, counting_fused_kernels(counter):
             self._step(phase, loss, options, penalties=penalties, reducer=lengths)
+        del present
         unused = self.weight_bytes - 4 * sum(lengths.found.values())
         counter.peak -= 2 * unused  # two moments of the levels that are not in use
         return counter
@@ -133,7 +135,7 @@ class FakeStep:
                 part.optimizer.state[param] = {"step": torch.zeros((), device=self.device), **moments}
 
     def _present(self) -> list[Tensor]:
-        """All tensors of the state, to be kept alive."""
+        """All tensors of the state, to be kept while they are counted: what nothing refers to counts as freed."""
         return [tensor for part in self.state.tensors().values() for tensor in part.values()]
 
     def count(self, phase: Phase, loss: Loss, dtype: torch.dtype | None = None) -> Count:
@@ -157,9 +159,11 @@ class FakeStep:
             self.state.reset_optimizers()
             first = ComputeOptions(dtype=options.dtype, method=NATIVE)
             self._step(phase, loss, first, penalties=False)  # makes the moments
-            counter = OpCounter(self._present())
+            present = self._present()
+            counter = OpCounter(present)
             with counter:
                 self._step(phase, loss, options, penalties=True)
+            del present
         return counter
 
     def _step(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
