@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := outputs/demo
 OPTIONS ?=
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
-EVERYTHING := --quiet --editable ".[avatars,datasets,metrics,slurm,dev]" --constraint constraints.txt
+EVERYTHING := --quiet --editable ".[avatars,datasets,export,metrics,slurm,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =

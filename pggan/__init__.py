@@ -30,3 +30,14 @@ def load(run: "str | Path", device: str = "auto") -> "TrainedGenerator":
     from pggan.sampling.trained_generator import load  # imports torch, which takes seconds
 
     return load(str(run), device)
+
+
+def from_pretrained(name: "str | Path", *, revision: str | None = None, device: str = "auto") -> "TrainedGenerator":
+    """The generator of a folder of `pggan export format=huggingface`, or of a repository USER/NAME of the Hub.
+
+    Args: revision: a branch, tag or commit of the repository; device: as of `load`.
+    Raises UserError when there is no such folder or repository, or no valid generator in it.
+    """
+    from pggan.export.hugging_face import from_pretrained
+
+    return from_pretrained(name, revision=revision, device=device)

@@ -1,14 +1,24 @@
 """The averaged generator as one safetensors file, with its architecture in the header: what people keep and share."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from pggan.checkpoints.header import GENERATOR_FILE, HEADER_KEY, STATE_FILE, check_stage, require_shapes
-from pggan.core.atomic_io import parse_json
+from pggan.checkpoints.header import (
+    GENERATOR_FILE,
+    HEADER_KEY,
+    STATE_FILE,
+    VERSION,
+    architecture_to_plain,
+    check_stage,
+    require_shapes,
+)
+from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
 
@@ -46,3 +56,16 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
     network.requires_grad_(False).to(device)
     return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"])
+
+
+def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
+    """What the header of a generator file says."""
+    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
+    return {"version": VERSION, **stage, "architecture": architecture_to_plain(generator.network.architecture)}
+
+
+def save_generator(generator: LoadedGenerator, path: Path) -> None:
+    """Write a file that `load_generator` reads; raises OSError."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})

@@ -89,6 +89,12 @@ COMMANDS = {
             "pggan evaluate run=outputs/faces metrics=[swd,kid] count=2048",
         ),
         Command(
+            "export",
+            "Write a generator for other programs: ONNX, torch.export, or a folder for Hugging Face.",
+            "pggan.export.command",
+            "pggan export run=outputs/faces format=onnx out=faces.onnx",
+        ),
+        Command(
             "inspect",
             "Show what a run, a checkpoint or a dataset holds.",
             "pggan.run.inspect",

@@ -16,6 +16,7 @@ from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, 
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dgc_options
 from pggan.config.evaluate import METRICS, EvaluateConfig
+from pggan.config.export import ExportConfig, ExportFormat
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig, TrainerConfig

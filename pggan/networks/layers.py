@@ -61,7 +61,8 @@ class Equalized(nn.Module):
 
     def fold_scale(self, x: Tensor) -> tuple[Tensor, float]:
         """`x` and the factor left for the weight: the scale goes to the smaller, or to a weight that is cast anyway."""
-        if x.dtype == self.weight.dtype and x.numel() < self.weight.numel():
+        free_batch = torch.compiler.is_exporting()  # no choice may depend on its size then
+        if x.dtype == self.weight.dtype and not free_batch and x.numel() < self.weight.numel():
             return x * self.scale, 1.0
         return x, self.scale
 

@@ -1,0 +1,30 @@
+"""Keys of `pggan export` and `import`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pggan.core.errors import UserError
+
+ExportFormat = StrEnum("ExportFormat", "onnx torch huggingface")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """A generator for other programs."""
+
+    run: str
+    format: ExportFormat
+    out: str
+    resolution: int | None
+    alpha: float | None
+    license: str | None
+    data_statement: str | None
+    evaluation: str | None
+    push: str | None
+    private: bool
+
+    def __post_init__(self) -> None:
+        of_the_folder = ("license", "data_statement", "evaluation", "push")
+        given = [name for name in of_the_folder if getattr(self, name) is not None]
+        if given and self.format is not ExportFormat.huggingface:
+            raise UserError(f"{given[0]}= belongs to a model card.", "Add format=huggingface, or leave it out.")

@@ -1,0 +1,1 @@
+"""A generator for other programs: ONNX, `torch.export` and a Hugging Face folder."""

@@ -1,0 +1,111 @@
+"""The model card of a generator: what it draws, how to use it, how good it is, and what it was trained with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pggan.core.atomic_io import read_json
+from pggan.core.errors import UserError
+from pggan.core.tables import three_digits
+from pggan.networks.networks import count_parameters
+from pggan.sampling.trained_generator import TrainedGenerator
+
+MOST_BYTES = 2**24  # of an evaluation.json, which takes some kilobytes
+SAMPLES = "samples.png"
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What only people, or other commands, know about a generator."""
+
+    license: str | None = None  # by its name on Hugging Face
+    data_statement: str | None = None
+    evaluation: dict[str, Any] | None = None  # of `read_evaluation`
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """An evaluation.json of `pggan evaluate`; raises UserError unless it is one."""
+    try:
+        found = read_json(path, MOST_BYTES)
+        for one in found["evaluations"]:
+            if not all(isinstance(value, int | float) for value in one["metrics"].values()):
+                raise ValueError("a metric is not a number")
+            int(one["images"])
+        str(found["data"]["images"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        remedy = "Give the evaluation.json that `pggan evaluate out=…` has written."
+        raise UserError(f"evaluation={path} is not an evaluation: {error}.", remedy) from error
+    return found
+
+
+def model_card(generator: TrainedGenerator, name: str, facts: CardFacts) -> str:
+    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face."""
+    a, network = generator.network.architecture, generator.network
+    licence = [f"license: {facts.license}"] if facts.license else []
+    stage = f"{generator.resolution}x{generator.resolution} pixels, alpha {generator.alpha:g}"
+    classes = f"| classes | {a.labels} |\n" if a.labels else ""
+    lines = "\n".join(
+        [
+            "library_name: pggan",
+            "pipeline_tag: unconditional-image-generation",
+            *licence,
+            "tags: [gan, progressive-gan]",
+        ]
+    )
+    statement = facts.data_statement or "**Not stated** by those who exported this generator."
+    return f"""---
+{lines}
+---
+
+# {name}
+
+The generator of a progressive GAN ([Karras et al., ICLR 2018](https://arxiv.org/abs/1710.10196)), trained with `pggan`.
+
+![Images of seeds 0 to 15]({SAMPLES})
+
+These images are not selected: they are those of the seeds 0 to 15.
+
+## Use
+
+```python
+import pggan
+
+generator = pggan.from_pretrained("{name}")  # or the path of this folder
+generator.sample(seeds=[1, 2, 3])[0].save("face.png")
+```
+
+A seed always gives the same image. `generator.safetensors` holds no code.
+
+## Facts
+
+| | |
+|---|---|
+| drawn by default | {stage} |
+| resolutions | {", ".join(map(str, generator.resolutions))} |
+| channels | {a.channels} |
+| latent size | {a.latent_size} |
+{classes}| parameters | {count_parameters(network):,} |
+| images shown in training | {generator.images:,} |
+
+## Quality
+
+{_quality(facts.evaluation, generator.images)}
+
+## Training data
+
+{statement}
+"""
+
+
+def _quality(evaluation: dict[str, Any] | None, images: int) -> str:
+    """A table of metrics, of the checkpoint that was exported; a sentence when there is none."""
+    same = [one for one in (evaluation or {}).get("evaluations", []) if one["images"] == images]
+    if evaluation is None or not same:
+        return "Not measured."
+    rows = [f"| {name} | {_shown(value)} |" for name, value in same[-1]["metrics"].items()]
+    about = f"Measured with `pggan evaluate` beside {evaluation['data']['images']:,} images of the data set."
+    return "\n".join([about, "", "| metric | value |", "|---|---|", *rows])
+
+
+def _shown(value: float) -> str:
+    return f"-{three_digits(-value)}" if value < 0 else three_digits(value)
