@@ -100,7 +100,7 @@ def digests_of_run(folder: Path, name: str, keys: list[str]) -> Digests:
     run_dir = folder / name.replace(" ", "_")
     pggan("train", f"data.path={folder / 'data'}", f"run_dir={run_dir}", *SMALL, *keys)
     checkpoint = sorted((run_dir / "checkpoints").iterdir())[-1]
-    grids = {file.name: picture_digest(file) for file in sorted((run_dir / "samples").iterdir())}
+    grids = {file.name: picture_digest(file) for file in sorted((run_dir / "samples").glob("*.png"))}
     return tensor_digests(checkpoint) | grids
 
 

@@ -19,9 +19,10 @@ from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape
 from pggan.run.run_dir import RunContext
-from pggan.sampling.images import contact_sheet, to_pil
+from pggan.sampling.images import Pixels, contact_sheet, grid, shrink, to_pil
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
 TICK_BYTES = 3000
@@ -82,21 +83,36 @@ def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
-    """How many grids there will be, and their bytes: each like a grid of noisy reals, as a file and in TensorBoard."""
-    noise = np.random.default_rng(0)
+    """How many grids there will be, and their bytes, as of noisy reals: as files, and large ones in TensorBoard."""
     count, total = 0, 0
+    side_by_side, largest = layout(schedule.final_resolution)
     for phase in schedule.phases:
         columns, rows = grid_shape(monitor, phase.resolution, schedule.final_resolution)
-        reals = pyramid.read(phase.resolution, np.arange(min(columns * rows, pyramid.images)))
-        grainy = (reals + noise.integers(-GRAIN, GRAIN + 1, reals.shape)).clip(0, 255).astype(np.uint8)
-        encoded = BytesIO()
-        to_pil(contact_sheet(grainy, columns, schedule.final_resolution)).save(encoded, format="PNG")
-        end = min(phase.end, schedule.total)
-        grids = multiples_between(monitor.grid_images, min(phase.start, end), end)
-        grids += (phase.index == 0) + 2 * (phase is schedule.phases[-1])  # the first one; the last one and the reals
-        count += grids
-        total += 2 * grids * encoded.tell()
+        grainy = _grainy(pyramid, phase.resolution, columns * rows)
+        start, end = min(phase.start, schedule.total), min(phase.end, schedule.total)
+        first, last = phase.index == 0, phase is schedule.phases[-1]
+        grids = multiples_between(monitor.grid_images, start, end) + first + 2 * last  # the last one, and the reals
+        small = shrink(_grainy(pyramid, phase.resolution, side_by_side**2), max(phase.resolution // largest, 1))
+        stored = min(multiples_between(interval_of(schedule), start, end), -(-(end - start) // phase.batch)) + first
+        count += grids + stored
+        total += 2 * grids * _png_bytes(contact_sheet(grainy, columns, schedule.final_resolution))
+        total += stored * _png_bytes(grid(small, side_by_side))
     return count, total
+
+
+def _grainy(pyramid: ImagePyramid, resolution: int, count: int) -> Pixels:
+    """The first images of a level, as many as there are up to `count`, with noise."""
+    reals = pyramid.read(resolution, np.arange(min(count, pyramid.images)))
+    noise = np.random.default_rng(0).integers(-GRAIN, GRAIN + 1, reals.shape)
+    grainy: Pixels = (reals + noise).clip(0, 255).astype(np.uint8)
+    return grainy
+
+
+def _png_bytes(picture: Pixels) -> int:
+    """The size of a picture [H, W, C] as a PNG file."""
+    encoded = BytesIO()
+    to_pil(picture).save(encoded, format="PNG")
+    return encoded.tell()
 
 
 def require_disk(run_dir: Path, need: DiskNeed) -> str:

@@ -12,10 +12,12 @@ from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
+from pggan.run.grid_recorder import GridRecorder
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
+from pggan.sampling.stored_grid import FOLDER
 from pggan.training.step import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
@@ -41,7 +43,9 @@ class Events:
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
         self.reporter, self.writer = reporter, writer
         self.notes = {"config": run.description, "data": run.pyramid.fingerprint}  # what every checkpoint says besides
-        self.previews = Previews(config.monitor, schedule, writer.run_dir / "samples", reporter.picture)
+        samples = writer.run_dir / "samples"
+        self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
+        self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None
         self.accumulator = MetricAccumulator()
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
@@ -54,6 +58,8 @@ class Events:
         images = self.state.images
         self.group.reset_flags()
         self.accumulator.reset()
+        if self.recorder is not None:
+            self.recorder.restart(images)
         self.interval.restart(images)
         self.trainer.release_graphs()
         self.saved_at = images or -1
@@ -104,6 +110,7 @@ class Events:
             self.group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
         if last or is_due(monitor.grid_images, before, images):
             self._show_fakes(phase)
+        self._record_grid(phase, before)
         self.is_milestone |= any(lies_between(count, before, images) for count in self.milestones)
         saving = self.interval.is_due(before, images) or self.save_asked or self.is_milestone
         # While updates are being skipped, a checkpoint would be no place to roll back to: it waits for one that is not.
@@ -117,6 +124,13 @@ class Events:
             self.group.wait_for_device()
             with self.watchdog.slow():
                 self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
+
+    def _record_grid(self, phase: Phase, before: int) -> None:
+        """Store a grid for a timelapse, if the step from `before` made it due."""
+        if self.recorder is not None and self.recorder.is_due(before, self.state.images):
+            self.group.wait_for_device()
+            with self.watchdog.slow():
+                self.recorder.record(self.state.g_ema, phase, self.state.images)
 
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
@@ -149,6 +163,7 @@ class Events:
         if self.state.images == 0 and self.group.is_main:
             self.previews.show_reals(pyramid)
             self._show_fakes(self.schedule.at(0))
+            self._record_grid(self.schedule.at(0), -1)
 
     def finish(self) -> None:
         """Save what is not saved, and wait for it; raises NonFiniteError, on all ranks, when that can't be kept."""

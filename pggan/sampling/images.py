@@ -47,6 +47,14 @@ def enlarge(images: Pixels, factor: int) -> Pixels:
     return images.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
+def shrink(images: Pixels, factor: int) -> Pixels:
+    """Average boxes of `factor` x `factor` pixels, rounded.  [N, factor R, factor R, C] -> [N, R, R, C]"""
+    count, height, width, channels = images.shape
+    boxes = images.reshape(count, height // factor, factor, width // factor, factor, channels)
+    averaged: Pixels = (boxes.mean((2, 4), dtype=np.float32) + 0.5).astype(np.uint8)
+    return averaged
+
+
 def to_pil(picture: Pixels) -> Image.Image:
     """A picture [H, W, C] for PIL: grey, RGB or RGBA; of any other number of channels, the first as grey."""
     channels = picture.shape[2]

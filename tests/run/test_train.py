@@ -38,8 +38,9 @@ def test_a_run_leaves_everything_the_design_promises(finished_run):
     names = {path.name for path in finished_run.iterdir()}
     assert {"config.yaml", "train.log", "metrics.jsonl", "samples", "checkpoints", "generator.safetensors"} <= names
     assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
-    pictures = sorted(path.name for path in (finished_run / "samples").iterdir())
+    pictures = sorted(path.name for path in (finished_run / "samples").glob("*.png"))
     assert pictures == ["fakes-000000000.png", "fakes-000000080.png", "fakes-000000160.png", "reals.png"]
+    assert len(list((finished_run / "samples" / "timelapse").iterdir())) == 21  # one per update, and the first
     checkpoint = {path.name for path in (finished_run / "checkpoints" / "000000160").iterdir()}
     assert checkpoint == {*(f"{part}.safetensors" for part in PARTS), "state.json"}
     facts = facts_of_run(finished_run)

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling.images import check_output, enlarge, grid, save_frames, save_png, to_bytes
+from pggan.sampling.images import check_output, enlarge, grid, save_frames, save_png, shrink, to_bytes
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
@@ -32,6 +32,12 @@ def test_a_grid_goes_row_by_row_and_leaves_missing_tiles_black():
 def test_enlarging_repeats_pixels():
     image = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
     assert enlarge(image, 2)[0, :, :, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+
+
+def test_shrinking_averages_boxes_and_rounds():
+    image = np.array([[0, 1, 10, 20], [1, 1, 30, 41]], np.uint8).reshape(1, 2, 4, 1)
+    assert shrink(image, 2)[0, :, :, 0].tolist() == [[1, 25]]  # 0.75, and 25.25
+    assert np.array_equal(shrink(enlarge(image, 3), 3), image)
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA"), (2, "L")])
