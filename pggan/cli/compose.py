@@ -2,15 +2,41 @@
 
 import re
 from collections.abc import Container
-from itertools import accumulate
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.commands import COMMANDS, choices_of
-from pggan.core.errors import UserError, nearest
+from pggan.cli.commands import COMMANDS, Command
+from pggan.cli.mistakes import explanation, missing_choice, refuse_slips
+from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+@dataclass(frozen=True)
+class Source:
+    """The YAML that overrides are applied to, and the groups that it chooses files of."""
+
+    file: Path
+    groups: dict[str, str]
+    changes: list[str]  # overrides that make a configuration out of it
+
+    @classmethod
+    def of(cls, command: Command, overrides: list[str]) -> "Source":
+        """That of the command; or config.yaml in the run directory that training resumes in.
+
+        A run knows its configuration: `run_dir=DIR` resumes it, with other keys if they are given.  Where a config
+        group is chosen, the command is composed from the beginning, as it was for the first time.
+        """
+        groups = command.groups
+        names = {override.lstrip("+~").partition("=")[0] for override in overrides}
+        run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)
+        if command.name == "train" and run_dir and not names & set(groups):
+            saved = Path(run_dir).absolute() / "config.yaml"
+            if saved.is_file() and "\nversions:" in saved.read_text():
+                return cls(saved, {}, ["~versions"])
+        return cls(command.config_file, groups, [])
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
@@ -22,8 +48,11 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    file, groups = COMMANDS[name].config_file, COMMANDS[name].groups
+    refuse_slips(overrides, sweeps=False)
+    source = Source.of(COMMANDS[name], overrides)
+    file, groups = source.file, source.groups
     more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
+    more += source.changes
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         try:
             return to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
@@ -34,7 +63,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
             raise UserError(f"'{error.override}' can't be read.", remedy) from error
         except MissingConfigException as error:
             group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-            raise UserError(f"There is no {group}={choice}.", nearest(choice, error.options or [])) from error
+            raise missing_choice(group, choice, error.options or []) from error
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             for chosen in ([one for one in overrides if one.partition("=")[0] in groups], []):
                 try:
@@ -71,27 +100,12 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
     for key, value in flatten(OmegaConf.to_container(own, resolve=False)):  # type: ignore[arg-type]
         if re.search(r"\$\{[^}]*:", str(value)):
             raise UserError(f"{key}={value} can't be used.", "Write the value itself; '${key}' takes another key's.")
-    values: Any = OmegaConf.to_container(own, resolve=True)
+    values: Any = numbered(OmegaConf.to_container(own, resolve=True))
     return {str(key): value for key, value in values.items()}
 
 
-def explanation(overrides: list[str], values: Any, groups: set[str], error: Exception) -> UserError:
-    """Why composing failed, in terms of the override at fault; `values` are those of the chosen `groups`."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    from pggan.config.describe import flatten
-
-    # All keys, those of tables included: a.b.c gives a, a.b and a.b.c.
-    known = groups | {part for key, _ in flatten(values) for part in accumulate(key.split("."), "{}.{}".format)}
-    for override in OverridesParser.create().parse_overrides(overrides):
-        key, given = override.key_or_group, override.input_line
-        if override.is_sweep_override():
-            return UserError(f"'{given}' are several choices for one run.", "Take one, or add --multirun to run each.")
-        if isinstance(error, ValueError) and choices_of(key) and not isinstance(override.value(), str):
-            return UserError(f"There is no {given}.", nearest(str(override.value()), choices_of(key)))
-        parent, _, last = key.rpartition(".")
-        if parent in known and last.isdecimal():
-            return UserError(f"'{given}' can't be given like this.", f"Write '{parent}={{{last}: …}}' (in quotes).")
-        if key not in known:
-            return UserError(f"There is no key '{key}'.", nearest(key, known))
-    return UserError(" ".join(str(error).split("\n")[:2]), "See --help for the keys and their values.")
+def numbered(values: Any) -> Any:
+    """`values` with the resolutions of tables as numbers, which JSON and a saved configuration have as text."""
+    if not isinstance(values, dict):
+        return values
+    return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}

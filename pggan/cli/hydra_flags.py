@@ -12,7 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import allow_new_keys, allow_plain_lists, compose, to_plain
+from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
+from pggan.cli.mistakes import is_of_jobs, refuse_slips
+from pggan.cli.sweep import run_sweep
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +30,21 @@ QUIET = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
-FLAGS = ("--config-dir", "--config-path", "--config-name", "--cfg", "--package")  # those with a value
+FLAGS = ("--cfg", "-c", "--config-dir", "-cd", "--info", "-i", "--package", "-p")  # those with a value
+SWITCHES = ("--hydra-help", "--multirun", "-m", "--resolve", "--run", "-r")
+OWN_FILES = "A run resumes with run_dir=DIR. Experiments of your own are files in DIR/experiment: --config-dir DIR."
+COMPLETION = 'eval "$(pggan --completion bash)" completes commands, keys and values; zsh and fish, too.'
+DRY_RUN = "--cfg job shows the configuration, `pggan plan` with the same keys what a run costs."
+HINTS = {
+    "--config-name": OWN_FILES,
+    "-cn": OWN_FILES,
+    "--config-path": OWN_FILES,
+    "-cp": OWN_FILES,
+    "--dry-run": DRY_RUN,
+    "-n": DRY_RUN,
+    "--shell-completion": COMPLETION,
+    "-sc": COMPLETION,
+}
 QUEUED = "hydra/launcher=submitit_"
 
 
@@ -37,15 +53,18 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     import hydra
     from hydra.errors import HydraException
 
-    for argument in arguments:
-        if argument.startswith("--") and "=" in argument and argument.split("=")[0] not in FLAGS:
-            raise UserError(f"'{argument}' is not how keys are given.", f"Leave out the dashes: {argument.lstrip('-')}")
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
-    if not {"-m", "--multirun"} & set(flags):
+    refuse_unknown(flags)
+    folder, several = _config_folder(flags), bool({"-m", "--multirun"} & set(flags))
+    if several and not {"-c", "--cfg", "-i", "--info"} & set(flags) and not any(map(is_of_jobs, overrides)):
+        return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
+    if several:
+        refuse_slips(overrides, sweeps=True)
+    else:
         overrides = allow_plain_lists(overrides, command.groups)
-        compose(command.name, overrides, _config_folder(flags))  # a typo gets our own answer
-    job_settings, file = _job_settings(command, overrides), command.config_file
+        compose(command.name, overrides, folder)  # a typo gets our own answer
+    job_settings, source = _job_settings(command, overrides), Source.of(command, overrides)
 
     def task(composed: "DictConfig") -> None:
         code = run(command, to_plain(composed))
@@ -55,12 +74,28 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     tolerate_lazy_help()
     refuse_callbacks()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
-    sys.argv = [f"pggan {command.name}", *job_settings, *allow_new_keys(overrides), *QUIET, *flags]
+    words = [*job_settings, *allow_new_keys(overrides), *source.changes, *QUIET, *flags]
+    sys.argv = [f"pggan {command.name}", *words]
     try:
-        hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(task)()
+        hydra.main(version_base="1.3", config_path=str(source.file.parent), config_name=source.file.stem)(task)()
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
+
+
+def refuse_unknown(flags: list[str]) -> None:
+    """Raise UserError for a flag that neither Hydra nor this program has, with what was probably meant."""
+    for flag, after in pairwise([*flags, ""]):
+        name, equals, value = flag.partition("=")
+        key = name.lstrip("-")
+        if not flag.startswith("-") or name in FLAGS or (name in SWITCHES and not equals):
+            continue
+        if equals:
+            raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {key}={value}")
+        remedy = HINTS.get(name, f"Keys are given without dashes: {key}={after.lstrip('-') or '…'}")
+        raise UserError(f"There is no flag {name}.", remedy)
+    if "--resolve" in flags and not {"-c", "--cfg"} & set(flags):
+        raise UserError("--resolve has no effect alone.", "Write --cfg job --resolve.")
 
 
 def _config_folder(flags: list[str]) -> str | None:

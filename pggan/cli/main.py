@@ -4,11 +4,13 @@ Nothing here imports torch, so that --help and a typo are answered at once.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from pggan import __version__
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview
@@ -26,20 +28,37 @@ def run_arguments(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
+    if arguments[0] in ("--completion", "--complete"):
+        return complete(*arguments[:2])
+    if "--version" in arguments:
+        print(f"pggan {__version__}")
+        return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, COMMANDS))
     command = COMMANDS[name]
+    line = shlex.join(["pggan", *arguments])
     arguments = [command.spelled_out(argument) for argument in arguments[words:]]
     if "--help" in arguments or "-h" in arguments:
         print(help_text(command, arguments), flush=True)
         return 0
+    from pggan.config.describe import COMMAND_VARIABLE
+
+    os.environ[COMMAND_VARIABLE] = line  # also for the ranks that are started
     if any(argument.startswith("-") for argument in arguments):
         from pggan.cli.hydra_flags import run_with_flags
 
         return run_with_flags(command, arguments, run_command)
     return run_command(command, compose(command.name, arguments))
+
+
+def complete(flag: str, value: str = "") -> int:
+    """Print what a shell evaluates once (--completion), or asks for while a line is written (--complete)."""
+    from pggan.cli.completion import candidates, script
+
+    print(script(value) if flag == "--completion" else "\n".join(candidates(value)))
+    return 0
 
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:

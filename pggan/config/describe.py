@@ -1,6 +1,7 @@
 """A configuration as plain values, and the versions of everything that shapes a run."""
 
 import json
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 
 from pggan import __version__
 
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
 
@@ -28,14 +30,14 @@ def describe(config: object) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of this code, of Python and of the libraries that matter."""
+    """Versions of this code, of Python and of the libraries that matter, and the command line that was given."""
     found: dict[str, str | None] = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
     for library in LIBRARIES:
         try:
             found[library] = version(library)
         except PackageNotFoundError:
             found[library] = None
-    return found
+    return {**found, "command": os.environ.get(COMMAND_VARIABLE)}
 
 
 def code_in_use() -> str:

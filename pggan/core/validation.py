@@ -62,6 +62,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             kept = typed[name]
         except OmegaConfBaseException as error:
             reason = str(error.msg or error).splitlines()[0].rstrip(".")
-            raise UserError(f"{prefix}{name}={value} does not work: {reason}.", "See --help.") from error
+            remedy = "For one run with each value: --multirun." if isinstance(value, list) else "See --help."
+            raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)

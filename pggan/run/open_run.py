@@ -191,6 +191,7 @@ def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution
     lines = {
+        "Command": run.description["versions"]["command"] or "from Python",
         "Run directory": str(run.run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
         "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}",

@@ -7,7 +7,11 @@ import pytest
 from pggan.cli import commands
 from pggan.cli.compose import compose
 from pggan.cli.main import main
+from pggan.config import TrainConfig
+from pggan.config.describe import describe
 from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.run.run_dir import write_config
 
 
 @pytest.fixture
@@ -108,3 +112,48 @@ def test_a_value_may_be_that_of_another_key():
 )
 def test_a_list_needs_neither_brackets_nor_quotes(given, seeds):
     assert compose("sample", ["run=outputs/faces", f"seeds={given}"])["seeds"] == seeds
+
+
+# ---- a run knows its configuration ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved_run(tmp_path):
+    """A run directory with the configuration of a run that differs from the defaults."""
+    given = ["experiment=demo", "seed=7", "schedule.batch={4: 32, 8: 16}", "loss.gamma=3", f"run_dir={tmp_path}/run"]
+    config = validated(TrainConfig, compose("train", given))
+    (tmp_path / "run").mkdir()
+    write_config(tmp_path / "run", describe(config))
+    return tmp_path / "run", config
+
+
+def test_run_dir_alone_takes_the_configuration_of_the_run(saved_run):
+    run_dir, config = saved_run
+    assert validated(TrainConfig, compose("train", [f"run_dir={run_dir}"])) == config
+
+
+def test_other_keys_change_the_configuration_of_the_run(saved_run):
+    run_dir, config = saved_run
+    values = compose("train", [f"run_dir={run_dir}", "monitor.tick_images=5", "schedule.batch={8: 4}"])
+    assert values["monitor"]["tick_images"] == 5
+    assert values["schedule"]["batch"] == {4: 32, 8: 4}
+    assert values["seed"] == config.seed
+    with pytest.raises(UserError, match=r"(?s)loss.gama.*'loss.gamma'"):
+        compose("train", [f"run_dir={run_dir}", "loss.gama=1"])
+
+
+def test_with_a_config_group_the_command_is_composed_as_for_the_first_time(saved_run):
+    run_dir, _ = saved_run
+    values = compose("train", [f"run_dir={run_dir}", "loss=wgan_gp"])
+    assert (values["loss"]["name"], values["seed"]) == ("wgan_gp", 0)
+
+
+def test_a_file_that_no_run_has_written_is_not_taken(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    assert compose("train", [f"run_dir={tmp_path}"])["seed"] == 0
+
+
+def test_cfg_job_shows_the_configuration_of_the_run(saved_run, capsys):
+    run_dir, _ = saved_run
+    assert main(["train", f"run_dir={run_dir}", "--cfg", "job"]) == 0
+    assert "seed: 7" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pggan import __version__
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import exit_process, guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
@@ -23,6 +24,12 @@ def test_without_a_command_all_are_listed(arguments, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["train", "--version"]])
+def test_the_version_is_that_of_the_package(arguments, capsys):
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"pggan {__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,7 +4,7 @@ import json
 
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
-from pggan.config.describe import changes, describe, flatten, to_plain, versions
+from pggan.config.describe import COMMAND_VARIABLE, changes, describe, flatten, to_plain, versions
 from pggan.core.validation import validated
 
 
@@ -53,3 +53,11 @@ def test_versions_are_those_of_the_libraries_in_use():
     import torch
 
     assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
+
+
+def test_the_command_line_is_recorded_and_makes_no_difference(monkeypatch):
+    monkeypatch.setenv(COMMAND_VARIABLE, "pggan train seed=0")
+    before = describe(config())
+    assert before["versions"]["command"] == "pggan train seed=0"
+    monkeypatch.delenv(COMMAND_VARIABLE)
+    assert dict(changes(before, describe(config()))) == {}

@@ -33,7 +33,7 @@ MISTAKES = {
     "loss=[logistic": "can't be read",
     "loss=null": "Valid names: logistic",
     "schedule=8": "Valid names: official_1gpu",
-    "experiment=demo,orl": "Ambiguous value",
+    "experiment=demo,orl": "add --multirun",
     "resume=maybe": "Give a run directory",
     # types
     "seed=one": "Integer",

@@ -1,0 +1,103 @@
+"""Why overrides can't be composed, in terms of the one at fault, with what was probably meant.  Without torch."""
+
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from typing import Any
+
+from pggan.cli.commands import choices_of
+from pggan.core.errors import UserError, nearest
+
+MOST_LISTED = 20
+
+# What other programs call it, and what it is here.
+HERE = {
+    "batch": "schedule.batch=, in images per update",
+    "batch_size": "schedule.batch=, in images per update",
+    "dataset": "data.path=",
+    "epochs": "schedule.total_images=, in images shown",
+    "fp16": "precision=fp16",
+    "gamma": "loss.gamma=, with loss=logistic or loss=relativistic",
+    "gpus": "devices=",
+    "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
+    "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
+    "mirror": "data.mirror=",
+    "outdir": "run_dir=",
+    "resolution": "schedule.final_resolution=",
+    "workers": "devices=, one rank each",
+}
+
+# Settings of Hydra that this program decides itself.
+OWN_SETTINGS = {
+    "hydra.run.dir": "run_dir= names the run directory.",
+    "hydra.sweep.dir": "run_dir= names the directory of a sweep.",
+    "hydra.sweep.subdir": "Runs of a sweep are named by what differs; 'run_dir=outputs/${seed}' names them otherwise.",
+    "hydra.job.chdir": "Commands run in the working directory, and paths start there.",
+    "hydra.verbose": "train.log in the run directory holds every line.",
+}
+OF_SWEEPS = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
+
+
+def is_of_jobs(override: str) -> bool:
+    """Whether `override` is a setting of Hydra's launchers and sweepers."""
+    return override.startswith(OF_SWEEPS)
+
+
+def refuse_slips(overrides: list[str], *, sweeps: bool) -> None:
+    """Raise UserError for an empty value, and for a setting of Hydra that would be ignored.
+
+    Args: sweeps: whether Hydra runs several jobs, where launcher and sweeper count.
+    """
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if equals and not value.strip():
+            remedy = f"If a shell variable was meant, it is not set; for no value: {key}=null."
+            raise UserError(f"{key}= has no value.", remedy)
+        if not key.startswith(("hydra.", "hydra/")) or key == "hydra.searchpath":
+            continue
+        if is_of_jobs(key):
+            if not sweeps:
+                raise UserError(f"{key}= has no effect on a single run.", "Add --multirun.")
+        else:
+            remedy = OWN_SETTINGS.get(key, "Of Hydra's settings, searchpath, launcher and sweeper are used.")
+            raise UserError(f"{key}= has no effect.", remedy)
+
+
+def explanation(overrides: list[str], values: Any, groups: set[str], error: Exception) -> UserError:
+    """Why composing failed, in terms of the override at fault; `values` are those of the chosen `groups`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from pggan.config.describe import flatten
+
+    # All keys, those of tables included: a.b.c gives a, a.b and a.b.c.
+    known = groups | {part for key, _ in flatten(values) for part in accumulate(key.split("."), "{}.{}".format)}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        key, given = override.key_or_group, override.input_line
+        if override.is_sweep_override():
+            return UserError(f"'{given}' are several choices for one run.", "Take one, or add --multirun to run each.")
+        if isinstance(error, ValueError) and choices_of(key) and not isinstance(override.value(), str):
+            return UserError(f"There is no {given}.", nearest(str(override.value()), choices_of(key)))
+        parent, _, last = key.rpartition(".")
+        if parent in known and last.isdecimal():
+            return UserError(f"'{given}' can't be given like this.", f"Write '{parent}={{{last}: …}}' (in quotes).")
+        if key not in known and not key.startswith("hydra"):
+            return UserError(f"There is no key '{key}'.", suggestion(key, known))
+    return UserError(" ".join(str(error).split("\n")[:2]), "See --help for the keys and their values.")
+
+
+def suggestion(key: str, known: Collection[str]) -> str:
+    """What was probably meant by the unknown `key`: the name used here, a key of this name, or the nearest one."""
+    if key in HERE:
+        return f"Here it is {HERE[key]}."
+    ends = sorted(name for name in known if name.endswith(f".{key}"))
+    if ends:
+        return f"Did you mean '{ends[0]}'?"
+    answer = nearest(key, known)
+    return answer if answer.startswith("Did") or len(known) <= MOST_LISTED else "--help lists the keys."
+
+
+def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
+    """The error for a file that a config group has not."""
+    remedy = nearest(choice, options)
+    if group == "data" and not remedy.startswith("Did"):
+        remedy = f"Images of your own are data.path={choice}; data= takes: {', '.join(sorted(options))}."
+    return UserError(f"There is no {group}={choice}.", remedy)

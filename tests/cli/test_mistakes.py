@@ -1,0 +1,56 @@
+"""Slips on the command line: names of other programs, empty values, settings that would be ignored, unknown flags."""
+
+import pytest
+
+from pggan.cli.main import main
+from pggan.cli.mistakes import HERE, suggestion
+from pggan.config import TrainConfig
+
+SLIPS = {
+    "lr=0.1": "schedule.learning_rate_g",
+    "batch=16": "schedule.batch",
+    "gamma=3": "loss.gamma",
+    "kimg=25000": "schedule.total_images",
+    "data=photos": "data.path=photos",
+    "data=avatar": "Did you mean 'avatars'?",
+    "run_dir=": "not set",
+    "zzzz=1": "--help lists the keys",
+    "seed=1,2": "--multirun",
+    "hydra.run.dir=x": "run_dir=",
+    "hydra.sweep.dir=x": "run_dir=",
+    "hydra.verbose=true": "train.log",
+    "hydra.job.chdir=true": "working directory",
+    "hydra.job.name=x": "searchpath",
+    "hydra/launcher=submitit_slurm": "--multirun",
+    "--experiment demo": "experiment=demo",
+    "--dry-run": "--cfg job",
+    "-n": "pggan plan",
+    "-sc install=bash": "--completion",
+    "--config-name config --config-dir x": "run_dir=DIR",
+    "--resolve": "--cfg job",
+    "--multirun lr=1,2": "schedule.learning_rate_g",
+    "--multirun seed=1,2 loss=wgan,logistic": "'wgan_gp'",
+    "--multirun hydra.sweep.dir=x hydra/launcher=submitit_local": "run_dir=",
+}
+
+
+@pytest.mark.parametrize(("slip", "hint"), SLIPS.items())
+def test_a_slip_is_refused_with_what_to_write(slip, hint, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "data.path=nowhere", *slip.split()]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("Error: ")
+    assert hint in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_other_programs_lead_to_keys_that_exist():
+    fields = TrainConfig.__dataclass_fields__
+    for text in HERE.values():
+        assert text.partition("=")[0].partition(".")[0] in fields
+
+
+def test_the_last_part_of_a_key_is_enough_to_find_it():
+    assert suggestion("cache", {"data.cache", "seed"}) == "Did you mean 'data.cache'?"
+    assert suggestion("sead", {"data.cache", "seed"}) == "Did you mean 'seed'?"
+    assert suggestion("zzzz", {"data.cache", "seed"}) == "Valid names: data.cache, seed."

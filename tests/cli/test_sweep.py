@@ -1,0 +1,84 @@
+"""--multirun: what runs, in which directories, and the table."""
+
+import json
+import signal
+import threading
+
+import pytest
+
+from pggan.cli import sweep
+from pggan.cli.commands import COMMANDS
+from pggan.cli.main import main
+from pggan.cli.sweep import Job, jobs_of, run_job, table
+
+TRAIN = COMMANDS["train"]
+
+
+def test_runs_get_directories_named_by_what_differs():
+    jobs = list(jobs_of(TRAIN, ["seed=1,2", "loss=logistic,wgan_gp", "run_dir=out", "schedule.batch=8"]))
+    assert [job.label for job in jobs][:2] == ["seed=1 loss=logistic", "seed=1 loss=wgan_gp"]
+    assert [job.run_dir for job in jobs][2:] == ["out/seed-2_loss-logistic", "out/seed-2_loss-wgan_gp"]
+    assert jobs[0].overrides == ["seed=1", "loss=logistic", "schedule.batch=8", "run_dir='out/seed-1_loss-logistic'"]
+
+
+def test_without_run_dir_a_sweep_has_a_directory_of_its_own():
+    (job,) = jobs_of(TRAIN, ["seed=1"])
+    assert job.run_dir.startswith("outputs/sweeps/")
+
+
+def test_run_dir_may_name_each_run_by_its_keys():
+    jobs = list(jobs_of(TRAIN, ["seed=range(1,3)", "run_dir='out/${seed}'"]))
+    assert [(job.run_dir, job.overrides[1]) for job in jobs] == [
+        ("out/1", "run_dir='out/${seed}'"),
+        ("out/2", "run_dir='out/${seed}'"),
+    ]
+
+
+def test_jobs_of_other_commands_are_told_apart_too():
+    jobs = list(jobs_of(COMMANDS["sample"], ["run=x", "truncation=0.5,1.0"]))
+    assert [(job.label, job.run_dir) for job in jobs] == [("truncation=0.5", None), ("truncation=1.0", None)]
+
+
+def test_all_jobs_run_though_one_fails_and_the_table_says_how_each_ended(monkeypatch, capsys, tmp_path):
+    ends, calls = iter([0, 2, 0]), []
+    monkeypatch.setattr(sweep, "run_job", lambda words: calls.append(words) or next(ends))
+    (tmp_path / "seed-1").mkdir()
+    last = {"images": 1600, "D/loss": 0.25, "kid@pixels": 3.0}
+    (tmp_path / "seed-1" / "metrics.jsonl").write_text(json.dumps(last) + "\n")
+    assert main(["train", "--multirun", "seed=1,2,3", f"run_dir={tmp_path}"]) == 2
+    assert [words[:2] for words in calls] == [["train", f"seed={seed}"] for seed in (1, 2, 3)]
+    shown = capsys.readouterr().out
+    assert f"[2/3] seed=2  ({tmp_path}/seed-2)" in shown
+    rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]
+    assert rows[0] == ["1", "done", "1,600", "0.25", "3", f"{tmp_path}/seed-1"]
+    assert rows[1][:3] == ["2", "failed", "(2)"]
+    assert f"tensorboard --logdir {tmp_path}" in shown
+
+
+def test_an_interruption_ends_the_sweep(monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "run_job", lambda words: 75)
+    assert main(["train", "--multirun", "seed=1,2", "run_dir=out"]) == 75
+    shown = capsys.readouterr().out
+    assert "[2/2]" not in shown
+    assert "not started" in shown
+    assert "The same command with run_dir=out finishes what is left." in shown
+
+
+def test_columns_are_aligned():
+    jobs = [Job([], {"seed": "1"}, None), Job([], {"seed": "100"}, None)]
+    assert table(jobs, [0]) == "seed  end\n1     done\n100   not started"
+
+
+@pytest.mark.slow
+def test_a_job_is_a_process_that_gets_the_signals_of_this_one(monkeypatch, tmp_path):
+    waiting = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); print(flush=True); time.sleep(20)"
+    popen = sweep.subprocess.Popen
+
+    def instead(program, **options):
+        process = popen([program[0], "-c", waiting], stdout=sweep.subprocess.PIPE, **options)
+        process.stdout.readline()  # it has its handler
+        threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM]).start()
+        return process
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", instead)
+    assert run_job(["train"]) == 75
