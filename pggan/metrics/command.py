@@ -32,6 +32,7 @@ from pggan.sampling.images import make_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
 
+COLUMNS = 4  # of checkpoints in a table: as many as fit beside the names into 80 characters
 SHOW_SECONDS = 10.0  # between lines about the progress where there is no terminal
 
 
@@ -139,14 +140,17 @@ def report(
 
 
 def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:
-    """A table of the numbers, a column per checkpoint, and what there is to say about them."""
+    """The numbers, a column per checkpoint and a few columns per table, and what there is to say about them."""
     console = Console(highlight=False, soft_wrap=True)
-    title = f"{found[0]['generator']} beside {pyramid.path}" if len(found) == 1 else f"beside {pyramid.path}"
-    table = new_table(title, "", *(f"{one['images']:,} images, {one['resolution']}px" for one in found))
-    names = list(dict.fromkeys(name for one in found for name in one["metrics"]))
-    for name in names:
-        table.add_row(name, *(shown(one["metrics"].get(name)) for one in found))
-    console.print(table)
+    names = list(dict.fromkeys(name for one in reversed(found) for name in one["metrics"]))
+    for start in range(0, len(found), COLUMNS):
+        some = found[start : start + COLUMNS]
+        place = some[0]["generator"] if len(found) == 1 else "Checkpoints"
+        headings = (f"{one['images']:,}\n{one['resolution']}px" for one in some)
+        table = new_table(f"{place} beside {pyramid.path}", "images shown\nresolution", *headings)
+        for name in names:
+            table.add_row(name, *(shown(one["metrics"].get(name)) for one in some))
+        console.print(table)
     for remark in dict.fromkeys(remark for one in found for remark in one["remarks"]):
         console.print(remark)
     spent = {name: sum(one["seconds"].get(name, 0.0) for one in found) for name in found[-1]["seconds"]}

@@ -40,7 +40,7 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
         "swd/16@patches-12",
         "swd_floor/mean@patches-12",
         "fid@pixels-12",
-        "160 images",
+        "images shown",
         "Time: drawing",
     ):
         assert name in printed
