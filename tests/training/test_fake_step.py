@@ -1,10 +1,8 @@
 """Fake steps cost what real ones do, by PyTorch's own counter on real tensors and by the layer tables."""
 
-import dataclasses
 from contextlib import nullcontext
-from functools import cache
-
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from pggan.training.step import Trainer
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")
-LAZY = dataclasses.replace(WGAN_GP, reg_interval=2)
+LAZY = replace(WGAN_GP, reg_interval=2)
 LOSSES = [LAZY, Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=2)]
 SMALL = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8, labels=3)
 BATCH = 8
