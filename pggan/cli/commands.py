@@ -68,7 +68,7 @@ COMMANDS = {
             "plan",
             "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
             "pggan.plan.command",
-            "pggan plan experiment=official_8gpus tflops=200 watts=700",
+            "pggan plan experiment=celebahq_1024_8gpus tflops=200 watts=700",
         ),
         Command(
             "sample",
@@ -81,6 +81,18 @@ COMMANDS = {
             "Draw images between latents: a strip, a grid or an animation.",
             "pggan.sampling.interpolate",
             "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
+        ),
+        Command(
+            "project",
+            "Find the latents whose images are nearest to given ones.",
+            "pggan.sampling.project",
+            "pggan project run=outputs/faces image=photo.png",
+        ),
+        Command(
+            "directions",
+            "Find directions of latents along which images change in one respect.",
+            "pggan.sampling.find_directions",
+            "pggan directions run=outputs/faces method=activations",
         ),
         Command(
             "evaluate",

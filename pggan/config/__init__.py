@@ -10,7 +10,6 @@ from pggan.config.commands import (
     InterpolateConfig,
     InterpolationPath,
     PlanConfig,
-    SampleConfig,
 )
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
@@ -18,5 +17,6 @@ from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dg
 from pggan.config.evaluate import METRICS, EvaluateConfig
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
+from pggan.config.sampling import DirectionMethod, DirectionsConfig, ProjectConfig, SampleConfig
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig, TrainerConfig

@@ -1,9 +1,10 @@
-"""Keys of `pggan plan`, `sample`, `interpolate`, `inspect` and `doctor`."""
+"""Keys of `pggan plan`, `interpolate`, `inspect` and `doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pggan.config.sampling import DrawConfig
 from pggan.config.train import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
@@ -38,36 +39,21 @@ class PlanConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleConfig:
-    """Images of a generator."""
+class InterpolateConfig(DrawConfig):
+    """Images between latents."""
 
-    run: str
     seeds: Any
-    resolution: int | None
-    alpha: float | None
     truncation: float
-    label: int | None
     grid: str | None
     zoom: int
     out: str
-    device: str
-
-    def __post_init__(self) -> None:
-        require_bounds(self, zoom=">=1", truncation="")
-
-
-@dataclass(frozen=True, kw_only=True)
-class InterpolateConfig(SampleConfig):
-    """Images between latents."""
-
     path: InterpolationPath
     frames: int
     fps: int
     smoothness: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_bounds(self, frames=">=2", fps=">=1", smoothness=">=0")
+        require_bounds(self, zoom=">=1", truncation="", frames=">=2", fps=">=1", smoothness=">=0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 N images, Z latent size, R resolution, C channels.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from PIL import Image
@@ -12,10 +12,20 @@ from torch import Tensor
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.config.notation import parse_seeds
 from pggan.core.devices import choose_device
+from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents import load_latents, seed_latents
+from pggan.sampling.paths import Path, frame_positions, lerp, loop, slerp, through
+from pggan.sampling.projection import Projection, ProjectionSettings, project
+from pggan.sampling.target_image import Picture, read_target
 
+PATHS: dict[str, Callable[[Tensor], Path]] = {
+    "slerp": lambda keys: through(keys, slerp),
+    "lerp": lambda keys: through(keys, lerp),
+    "loop": loop,
+}
+KINDS = ", ".join(PATHS)
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
@@ -65,6 +75,10 @@ class TrainedGenerator:
         wanted = parse_seeds(seeds if isinstance(seeds, int | str) else [int(seed) for seed in seeds])
         return seed_latents(wanted, self.latent_size)
 
+    def load_latents(self, path: str) -> Tensor:
+        """The latents [N, Z] of a file, such as `pggan project` writes; raises UserError for another one."""
+        return load_latents(path, self.latent_size)
+
     def sample(
         self,
         seeds: Seeds,
@@ -106,6 +120,34 @@ class TrainedGenerator:
     ) -> RenderSettings:
         """What `stream` needs to know besides latents, checked; arguments as of `render`."""
         return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
+
+    def path(self, keys: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
+        """The latents [F, Z] of `frames` steps through at least two `keys`: seeds, or latents [K, Z].
+
+        Args: kind: slerp (on great circles), lerp (on straight lines), or loop (back to the first, without corners).
+        Raises UserError for keys that can't be read, or another kind.
+        """
+        latents = keys if isinstance(keys, Tensor) else self.latents(keys)
+        if kind not in PATHS or len(latents) < 2:
+            raise UserError(f"No path of kind '{kind}' leads through {len(latents)} keys.", f"Take two, and {KINDS}.")
+        return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
+
+    def project(
+        self,
+        picture: Picture,
+        how: ProjectionSettings = ProjectionSettings(),  # noqa: B008 - frozen
+        *,
+        resolution: int | None = None,
+        alpha: float | None = None,
+        label: int | None = None,
+    ) -> Projection:
+        """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
+
+        Raises UserError for what is no image, or smaller than the generator's.
+        """
+        settings = self.settings(resolution=resolution, alpha=alpha, label=label)
+        target = read_target(picture, settings.resolution, self.network.architecture.channels)
+        return project(self.network, target, settings, how)
 
     def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
         """Images uint8 [R, R, C] of `latents` [Z], one after the other; memory does not grow with their number."""

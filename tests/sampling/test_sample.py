@@ -1,11 +1,16 @@
 """`pggan sample`: grids and files of seeds."""
 
+import weakref
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.directions import directions_of_weights, move, save_directions
+from pggan.sampling.latents import save_latents, seed_latents
+from pggan.sampling.sheet import CAPTION_HEIGHT, PAPER, Tile, save_sheet
 
 
 def pixels(path):
@@ -22,14 +27,76 @@ def test_sample_writes_a_grid_of_the_seeds_in_order(run_dir, generator, tmp_path
     assert np.array_equal(picture[:32, :32], expected[0])
     assert np.array_equal(picture[:32, 32:], expected[1])
     assert np.array_equal(picture[32:, :32], expected[2])
-    assert not picture[32:, 32:].any()
+    assert (picture[32:, 32:] == PAPER).all()
 
 
 def test_sample_writes_one_file_per_seed_into_a_directory(run_dir, generator, tmp_path):
     assert main(["sample", f"run={run_dir}", "seeds=7-9", f"out={tmp_path / 'faces'}", "device=cpu"]) == 0
-    assert sorted(path.name for path in (tmp_path / "faces").iterdir()) == ["seed-7.png", "seed-8.png", "seed-9.png"]
+    assert sorted(path.name for path in (tmp_path / "faces").iterdir()) == [f"seed-00000{n}.png" for n in (7, 8, 9)]
     expected = generator.render(seed_latents([8], 8))
-    assert np.array_equal(pixels(tmp_path / "faces" / "seed-8.png"), expected[0])
+    assert np.array_equal(pixels(tmp_path / "faces" / "seed-000008.png"), expected[0])
+
+
+def test_without_a_place_each_sheet_is_a_new_file_in_the_run(run_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        assert main(["sample", f"run={run_dir}", "seeds=1,2", "device=cpu"]) == 0
+        assert pixels(run_dir / "samples" / f"sample-00{number}.png").shape == (128, 256, 3)
+    assert list(tmp_path.iterdir()) == []
+    lone = tmp_path / "lone.safetensors"
+    lone.write_bytes((run_dir / "generator.safetensors").read_bytes())
+    assert main(["sample", f"run={lone}", "seeds=1", "device=cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("sample-001.png")
+
+
+def test_several_checkpoints_are_rows_of_the_same_seeds(run_dir, generator, tmp_path):
+    out, early = tmp_path / "rows.png", run_dir / "generator.safetensors"
+    runs = f"{checkpoints_of(run_dir)[-1]},{early}"
+    assert main(["sample", f"run={runs}", "seeds=3,1,4", "zoom=1", f"out={out}", "captions=true", "device=cpu"]) == 0
+    picture, height = pixels(out), 16 + CAPTION_HEIGHT
+    assert picture.shape == (2 * height, 48, 3)
+    faces = np.concatenate(list(generator.render(seed_latents([3, 1, 4], 8))), axis=1)
+    for row in (0, 1):
+        assert np.array_equal(picture[row * height : row * height + 16], faces)
+        assert (picture[row * height + 16 : (row + 1) * height] != PAPER).any()
+
+
+def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir, generator, tmp_path):
+    latents = seed_latents([5, 6], 8)
+    for number in (0, 1):
+        save_latents(latents[number : number + 1], tmp_path / f"{number}.safetensors", ["a test"])
+    directions = directions_of_weights(generator.network, 3)
+    save_directions(directions, tmp_path / "d.safetensors", {})
+    files = f"{tmp_path / '0.safetensors'},{tmp_path / '1.safetensors'}"
+    arguments = [f"latents={files}", f"direction={tmp_path / 'd.safetensors'}:1", "strength=-2,0,2", "zoom=1"]
+    assert main(["sample", f"run={run_dir}", *arguments, f"out={tmp_path / 'a.png'}", "device=cpu"]) == 0
+    rows = [
+        np.concatenate([generator.render(move(latents[row : row + 1], directions[1], by))[0] for by in (-2, 0, 2)], 1)
+        for row in (0, 1)
+    ]
+    assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
+
+
+def test_a_sheet_of_thousands_holds_one_row_at_a_time(monkeypatch, tmp_path):
+    alive, most = weakref.WeakValueDictionary(), 0
+
+    class Image(np.ndarray):
+        """An image that can be counted."""
+
+    def images():
+        nonlocal most
+        for number in range(1000):
+            image = np.full((4, 4, 3), number % 256, np.uint8).view(Image)
+            alive[number] = image
+            most = max(most, len(alive))
+            yield Tile(image, "")
+
+    save_sheet(images(), tmp_path / "a.png", 10, 101, 4, captions=False)
+    assert most <= 21  # of two rows, one of them being put together
+    picture = pixels(tmp_path / "a.png")
+    assert picture.shape == (404, 40, 3)
+    assert picture[399, 39].tolist() == [999 % 256] * 3
+    assert (picture[400:] == PAPER).all()
 
 
 @pytest.mark.parametrize(
@@ -44,6 +111,12 @@ def test_sample_writes_one_file_per_seed_into_a_directory(run_dir, generator, tm
         (["resolution=64"], "4, 8, 16"),
         (["out=a.jpg"], ".png"),
         (["run=nowhere"], "no generator"),
+        (["seeds=1", "latents=a"], "both"),
+        (["latents=nowhere"], "latents=nowhere is no file"),
+        (["direction=nowhere:3"], "no file"),
+        (["strength=strong"], "strength=strong"),
+        (["direction=a", "strength=1,2", "out=faces"], "out=FILE.png"),
+        (["direction=a", "strength=1,2", "grid=1x2"], "grid="),
     ],
 )
 def test_slips_are_refused_with_advice(run_dir, arguments, hint, capsys, tmp_path, monkeypatch):

@@ -1,0 +1,96 @@
+"""`pggan project`: the latents of given images, and how near the generator comes to them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from torch import stack
+
+from pggan.config import ProjectConfig
+from pggan.config.sampling import listed
+from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import UserError
+from pggan.sampling.images import make_folder
+from pggan.sampling.latents import save_latents
+from pggan.sampling.output_path import next_output
+from pggan.sampling.perceptual import laplacian_distance
+from pggan.sampling.projection import Distance, Projection, ProjectionSettings, project
+from pggan.sampling.sheet import Tile, automatic_zoom, save_sheet
+from pggan.sampling.target_image import read_target
+from pggan.sampling.trained_generator import load
+
+
+def run(config: ProjectConfig) -> int:
+    """Write latents.safetensors, projection.png (each image beside its reconstruction) and projection.json."""
+    paths = [str(path) for path in listed(config.image)]
+    distance = load_distance(config.distance)
+    generator = load(config.run, config.device)
+    settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
+    side, channels = settings.resolution, generator.network.architecture.channels
+    targets = [read_target(path, side, channels) for path in paths]
+    out = make_folder(Path(config.out) if config.out is not None else next_output(config.run, "projection"), "out")
+    how = ProjectionSettings(
+        config.steps, config.starts, config.candidates, config.learning_rate, config.noise, config.seed
+    )
+    found: list[Projection] = []
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        for path, target in zip(paths, targets, strict=True):
+            tell = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
+            found.append(project(generator.network, target, settings, how, distance=distance, tell=tell))
+            print(f"{path}: PSNR {found[-1].psnr:.1f} dB, {config.distance} distance {found[-1].distance:.4f}")
+    save_latents(stack([one.latent for one in found]), out / "latents.safetensors", paths)
+    write_report(config, how, paths, found, out / "projection.json")
+
+    def tiles() -> Iterator[Tile]:
+        for path, target, one in zip(paths, targets, found, strict=True):
+            yield Tile(target, Path(path).name)
+            yield Tile(one.image, f"PSNR {one.psnr:.1f} dB")
+
+    save_sheet(tiles(), out / "projection.png", 2, len(paths), side * automatic_zoom(side, 2), captions=True)
+    print(f"{out}: latents.safetensors, projection.png, projection.json")
+    return 0
+
+
+def show(bars: Progress, bar: TaskID, name: str, step: int, nearest: float) -> None:
+    """Show in the `bar` of an image how far its projection is."""
+    bars.update(bar, completed=step, description=f"{name}: distance {nearest:.4f}")
+
+
+def write_report(
+    config: ProjectConfig, how: ProjectionSettings, paths: list[str], found: list[Projection], path: Path
+) -> None:
+    """Write what was asked for and what came out as JSON; a PSNR of null is infinite."""
+    projections = [
+        {
+            "image": image,
+            "psnr_db": one.psnr if isfinite(one.psnr) else None,
+            "distance": one.distance,
+            "start_seed": one.start,
+        }
+        for image, one in zip(paths, found, strict=True)
+    ]
+    report = {"run": config.run, "distance": config.distance, **asdict(how), "projections": projections}
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(report, indent=1))
+
+
+def load_distance(name: str) -> Distance:
+    """The distance `laplacian`, or what MODULE:FUNCTION of the user's own returns; raises UserError without one."""
+    module, _, function = name.partition(":")
+    if name == "laplacian":
+        return laplacian_distance
+    if not function:
+        raise UserError(f"There is no distance={name}.", "Take laplacian, or MODULE:FUNCTION of your own.")
+    try:
+        distance: Distance = getattr(import_module(module), function)()
+    except (ImportError, AttributeError, TypeError) as error:
+        remedy = "FUNCTION() has to return a function of two image batches; MODULE has to be importable from here."
+        raise UserError(f"distance={name} can't be used: {error}.", remedy) from error
+    return distance
