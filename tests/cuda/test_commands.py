@@ -29,14 +29,7 @@ def found(program, toy_data, folder):
     return program("commands", str(toy_data), str(folder))
 
 
-WARNS = pytest.mark.xfail(
-    strict=True, reason="a rehearsal after a capture meets gradient nodes of the capture's stream, and PyTorch warns"
-)
-
-
-@pytest.mark.parametrize(
-    "name", ["train", "resume", pytest.param("streaming", marks=WARNS), "bench", "sample", "interpolate"]
-)
+@pytest.mark.parametrize("name", ["train", "resume", "streaming", "bench", "sample", "interpolate"])
 def test_commands_end_well_and_say_nothing_unusual(found, name):
     ended = found["commands"][name]
     assert ended["code"] == (EXIT_INTERRUPTED if name == "train" else 0), ended["said"]
