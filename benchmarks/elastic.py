@@ -6,8 +6,8 @@
 
 Prints JSON: per stage the medians of seconds per step and of seconds of processor time, which a busy machine changes
 less, and how much more than plain steps elastic ones take; `passes` are plain steps in micro-batches as small as the
-elastic chunks.  With `--schedule`, an experiment, its batches are taken, and a last line says what all its images at
-these stages cost.
+elastic chunks.  With `--schedule`, a file of configs/schedule/, its batches are taken, and a last line says what all
+its images at these stages cost.
 """
 
 import argparse
@@ -61,8 +61,8 @@ def trainer_config(arguments: argparse.Namespace, *, elastic: bool = False) -> T
 
 
 def phases_of(arguments: argparse.Namespace) -> tuple[Phase, ...]:
-    """Those of the experiment that `--schedule` names."""
-    config = validated(TrainConfig, compose("train", [f"experiment={arguments.schedule}"]))
+    """Those of the file of configs/schedule/ that `--schedule` names."""
+    config = validated(TrainConfig, compose("train", [f"schedule={arguments.schedule}"]))
     return config.schedule.build().phases
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--fmap-max", type=int, default=64, help="the demo's; the paper's is 512")
     parser.add_argument("--stages", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--schedule", help="an experiment, such as official_1gpu, instead of --batches")
+    parser.add_argument("--schedule", help="a schedule, such as official_1gpu, instead of --batches")
     parser.add_argument("--chunks", type=int, default=4, help="distributed.elastic_chunks")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,23 +1,83 @@
-"""The texts of `pggan --help` and `pggan COMMAND --help`: the YAML files, with their comments."""
+"""The texts of `pggan --help`, `pggan COMMAND --help`, one screen each, and `pggan COMMAND --help all`.
+
+The keys and what they mean are those of the YAML files with their comments.
+"""
 
 import re
-from collections.abc import Sequence
-from textwrap import indent
+from collections.abc import Iterator, Sequence
+from textwrap import fill, indent, shorten
 
 from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
 
+WIDTH = 100
+STAGES = {
+    "Before": ("doctor", "prepare", "plan"),
+    "Train": ("train", "monitor", "inspect"),
+    "Look at faces": ("sample", "interpolate", "timelapse", "explore", "project", "directions"),
+    "Measure": ("evaluate", "bench", "bench scaling"),
+    "Exchange": ("export", "import"),
+}
+
 
 def overview() -> str:
-    """The list of commands."""
+    """The list of commands, by stage of the work."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {command.name:<{width}}  {command.duty}" for command in COMMANDS.values()]
-    return "\n".join(["Usage: pggan COMMAND key=value …", "", *lines, "", "pggan COMMAND --help lists its keys."])
+    placed = {name for names in STAGES.values() for name in names}
+    lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
+    for stage, names in {**STAGES, "More": tuple(name for name in COMMANDS if name not in placed)}.items():
+        there = [COMMANDS[name] for name in names if name in COMMANDS]
+        if there:
+            lines += ["", stage, *(f"  {command.name:<{width}}  {command.duty}" for command in there)]
+    return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version; pggan --completion bash."])
 
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
+    """One screen: usage, an example, the choices of every group, and a line per key or section."""
+    if "all" in arguments:
+        return full_text(command, arguments)
+    parts = [usage(command)]
+    defaults, keys = command.groups, list(keys_of(command.config_file.read_text()))
+    if defaults:
+        choices = (f"{group}= {' '.join(choices_of(group))}" for group in defaults)
+        wrapped = (fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in choices)
+        parts.append("\n".join(["Choices, each a file of configs/:", *wrapped]))
+    width = min(max((len(key) for key, _ in keys), default=0), 34)
+    parts.append("\n".join(["Keys:", *(shorten_line(f"  {key:<{width}}  ", comment) for key, comment in keys)]))
+    flags = "--cfg job shows the composed configuration; --multirun key=a,b runs one job per value."
+    parts.append(f"pggan {command.name} --help all explains every key in full.\n{flags}")
+    return "\n\n".join(parts)
+
+
+def usage(command: Command) -> str:
+    """What the command does, and an example."""
+    return f"{command.duty}\n\nUsage:    pggan {command.name} key=value …\nExample:  {command.example}"
+
+
+def shorten_line(start: str, text: str) -> str:
+    """`start` and as much of the first sentence of `text` as fits into the width."""
+    sentence = text.split(". ", 1)[0].rstrip(".")
+    return (start + shorten(sentence, max(WIDTH - len(start), 20), placeholder=" …")).rstrip()
+
+
+def keys_of(text: str) -> Iterator[tuple[str, str]]:
+    """Every key of a YAML text, `key=default` or `section.*`, with the comment above it."""
+    comment: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            comment.append(line[1:].strip())
+        elif not line.strip():
+            comment = []
+        elif (found := re.match(r"(\w+):(.*)", line)) and found[1] != "defaults":
+            value = found[2].strip()
+            shown = "" if value in ("null", "???") else value
+            yield (f"{found[1]}={shown}" if value else f"{found[1]}.*"), " ".join(comment)
+            comment = []
+
+
+def full_text(command: Command, arguments: Sequence[str]) -> str:
     """Usage, and the YAML files that the configuration is composed of, with their comments."""
     primary = command.config_file.read_text()
-    parts = [f"{command.duty}\n\nUsage:    pggan {command.name} key=value …\nExample:  {command.example}"]
+    parts = [usage(command)]
     if command.name == "train":
         parts.append("`python train.py key=value …` is the same command.")
     file = command.config_file.relative_to(CONFIGS.parent)
@@ -30,5 +90,4 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
         if choice in choices:
             content = (CONFIGS / group / f"{choice}.yaml").read_text()
             parts[-1] += f"\nKeys of configs/{group}/{choice}.yaml:\n\n{indent(content.strip(), '  ')}"
-    parts.append("--cfg job shows the composed configuration; --multirun runs one job per value of key=a,b.")
     return "\n\n".join(parts)

@@ -2,16 +2,17 @@
 
 import re
 import tomllib
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pggan import config
+from pggan import __version__, config
 from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
 from pggan.cli.compose import compose
+from pggan.core.validation import validated
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -52,7 +53,7 @@ def test_every_command_has_a_module_and_an_example_of_itself(command):
 def test_every_key_that_a_file_introduces_is_explained(path):
     lines = path.read_text().splitlines()
     inherits = "defaults" in (yaml.safe_load(path.read_text()) or {}) and path.parent != CONFIGS
-    if inherits or path.parent.name == "experiment":  # a variation of a file that explains its keys
+    if inherits or path.parent.name in ("experiment", "debug"):  # a variation of a file that explains its keys
         assert lines[0].startswith("#")
         return
     explained = False
@@ -90,3 +91,29 @@ def test_the_wheel_lists_every_package():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pggan").rglob("__init__.py")}
     assert listed == found | {"pggan.configs"}
+
+
+@pytest.mark.parametrize("choice", [f"experiment={name}" for name in choices_of("experiment")] + ["debug=smoke"])
+def test_every_recipe_composes_and_has_a_name_of_its_own(choice):
+    checked = validated(config.TrainConfig, compose("train", [choice]))
+    assert checked.name == choice.partition("=")[2]
+    assert checked.schedule.build().phases[0].end > 0
+    assert checked.data.path is None or "avatars" not in choice
+
+
+def test_the_official_presets_differ_in_the_schedule_alone():
+    one = validated(config.TrainConfig, compose("train", ["experiment=celebahq_1024"]))
+    eight = validated(config.TrainConfig, compose("train", ["experiment=celebahq_1024_8gpus"]))
+    assert replace(eight, schedule=one.schedule, name=one.name) == one
+    assert eight.schedule.build().phases[0].batch == 512
+
+
+def test_the_demo_is_the_recipe_of_the_avatars():
+    demo, avatars = (
+        validated(config.TrainConfig, compose("train", [f"experiment={e}"])) for e in ("demo", "avatars_32")
+    )
+    assert replace(demo, name=avatars.name) == avatars
+
+
+def test_the_citation_is_of_this_version():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__

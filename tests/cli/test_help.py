@@ -4,18 +4,39 @@ import pytest
 import yaml
 
 from pggan.cli.commands import COMMANDS, CONFIGS
-from pggan.cli.help import help_text, overview
+from pggan.cli.help import STAGES, WIDTH, help_text, keys_of, overview
+
+SCREEN = 50  # lines of a terminal window that is not small
 
 
-def test_the_overview_lists_every_command_with_its_duty():
+def test_the_overview_lists_every_command_once_with_its_duty_by_stage():
     lines = overview().splitlines()
     for name, command in COMMANDS.items():
-        assert any(line.startswith(f"  {name} ") and line.endswith(command.duty) for line in lines)
+        assert sum(line.startswith(f"  {name} ") and line.endswith(command.duty) for line in lines) == 1
+    assert [line for line in lines if line in STAGES] == list(STAGES)
+    assert len(lines) <= SCREEN
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_shows_an_example_and_every_key_with_its_comment(command):
+def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command):
     shown = help_text(command, [])
+    lines = shown.splitlines()
+    assert lines[3].endswith(command.example)
+    assert len(lines) <= SCREEN
+    assert max(map(len, lines[4:])) <= WIDTH
+    for key in yaml.safe_load(command.config_file.read_text()).keys() - {"defaults"}:
+        assert f"\n  {key}=" in shown or f"\n  {key}.*" in shown
+    assert all(f"\n  {group}= " in shown for group in command.groups)
+
+
+def test_a_key_is_shown_with_its_default_and_the_comment_above_it():
+    text = "# About a.\n#  More.\na: 1\n\n# Of b.\nb:\n  # Inside.\n  c: 2\nd: null\n"
+    assert list(keys_of(text)) == [("a=1", "About a. More."), ("b.*", "Of b."), ("d=", "")]
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_help_all_shows_every_key_with_its_comment(command):
+    shown = help_text(command, ["all"])
     assert command.example in shown
     text = command.config_file.read_text()
     for line in text.splitlines():
@@ -26,17 +47,17 @@ def test_help_shows_an_example_and_every_key_with_its_comment(command):
     assert "???" not in shown or command.name != "train"
 
 
-def test_help_shows_the_keys_of_the_default_groups():
-    shown = help_text(COMMANDS["train"], [])
+def test_help_all_shows_the_keys_of_the_default_groups():
+    shown = help_text(COMMANDS["train"], ["all"])
     for group, choice in COMMANDS["train"].groups.items():
         if choice != "null":
             assert f"Keys of configs/{group}/{choice}.yaml" in shown
             assert set((CONFIGS / group / f"{choice}.yaml").read_text().split()) <= set(shown.split())
 
 
-def test_help_follows_the_chosen_groups():
-    shown = help_text(COMMANDS["train"], ["loss=relativistic"])
+def test_help_all_follows_the_chosen_groups():
+    shown = help_text(COMMANDS["train"], ["all", "loss=relativistic"])
     assert "loss=logistic|relativistic|wgan_gp" in shown
     assert "R2" in shown
-    assert "R2" not in help_text(COMMANDS["train"], [])
-    assert "Keys of configs/loss" not in help_text(COMMANDS["train"], ["loss=unknown"])
+    assert "R2" not in help_text(COMMANDS["train"], ["all"])
+    assert "Keys of configs/loss" not in help_text(COMMANDS["train"], ["all", "loss=unknown"])

@@ -105,7 +105,7 @@ def test_help_cut_short_by_its_reader_ends_quietly():
 
 def test_the_module_and_the_script_are_the_same_program():
     for command in (["-m", "pggan", "train"], ["train.py"]):
-        result = python(*command, "--help")
+        result = python(*command, "--help", "all")
         assert result.returncode == 0, result.stderr
         assert "Keys of configs/train.yaml" in result.stdout
 

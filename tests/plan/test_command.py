@@ -52,7 +52,7 @@ def test_times_energy_and_sums_follow_from_the_stated_rate(plan_of):
 
 @pytest.mark.usefixtures("counted")
 def test_the_official_networks_have_the_papers_parameters(capsys):
-    assert main(["plan", "experiment=official_8gpus", "devices=cpu", "tflops=1", "json=true"]) == 0
+    assert main(["plan", "experiment=celebahq_1024_8gpus", "devices=cpu", "tflops=1", "json=true"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["parameters"] == {"generator": 23_079_115, "discriminator": 23_087_249}
 
@@ -252,7 +252,7 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
         (["data.labels=true"], "Prepare the data first"),
         (["schedule.batch=6"], "groups"),
         (["sheed=1"], "'seed'"),
-        (["experiment=officail_8gpus"], "'official_8gpus'"),
+        (["experiment=celebahq_1024_8gpu"], "'celebahq_1024_8gpus'"),
         (["devices=cray"], "auto"),
     ],
 )
