@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```\w*\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 LINES = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line and line[0] != "#"]
 
 # What fetches, watches or installs.
-NOT_RUN = r"make |tensorboard |pip |git |cd |docker |.*fetch_orl"
+NOT_RUN = r"make |source |tensorboard |pip |git |cd |docker |.*fetch_orl"
 
 SMALLER = {  # what makes a command a matter of a second, in this process
     "train": [
