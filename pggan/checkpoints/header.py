@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import nn
 
-from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, Stem, is_power_of_two
 from pggan.core.atomic_io import read_json
 from pggan.core.errors import UserError
 
@@ -106,7 +106,10 @@ def require_shapes(path: Path, network: nn.Module) -> None:
 
 def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
     """The architecture as plain values for JSON."""
-    return {**asdict(architecture), "resampling": architecture.resampling.value}
+    plain = {**asdict(architecture), "resampling": architecture.resampling.value, "stem": architecture.stem.value}
+    if architecture.stem is Stem.official:  # as all files have it that were trained here
+        del plain["stem"]
+    return plain
 
 
 def architecture_from(plain: dict[str, Any]) -> Architecture:
@@ -120,7 +123,8 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
         raise ValueError(f"resolution={resolution} is not possible")
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
-    return Architecture(**{**plain, "resampling": Resampling(plain["resampling"])})
+    stem = Stem(plain.get("stem", Stem.official.value))
+    return Architecture(**{**plain, "resampling": Resampling(plain["resampling"]), "stem": stem})
 
 
 def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:

@@ -107,6 +107,12 @@ COMMANDS = {
             "pggan export run=outputs/faces format=onnx out=faces.onnx",
         ),
         Command(
+            "import",
+            "Turn weights of the official networks, pytorch_GAN_zoo or pro-gan-pth into a generator file.",
+            "pggan.foreign.command",
+            "pggan import source=network-final.pkl out=faces.safetensors",
+        ),
+        Command(
             "inspect",
             "Show what a run, a checkpoint or a dataset holds.",
             "pggan.run.inspect",

@@ -28,3 +28,11 @@ class ExportConfig:
         given = [name for name in of_the_folder if getattr(self, name) is not None]
         if given and self.format is not ExportFormat.huggingface:
             raise UserError(f"{given[0]}= belongs to a model card.", "Add format=huggingface, or leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig:
+    """A generator of another program."""
+
+    source: str
+    out: str

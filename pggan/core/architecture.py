@@ -26,6 +26,14 @@ class Resampling(Enum):
     unfused = "unfused"  # nearest upsampling and box pooling around 3x3 convolutions; D pools after activation (paper)
 
 
+class Stem(Enum):
+    """How a generator makes its 4x4 features; two are only for weights of other programs."""
+
+    official = "official"  # a bias per feature map; pixel norm after both layers
+    unit_bias = "unit_bias"  # a bias for each of a feature map's 16 numbers in the dense layer (pytorch_GAN_zoo)
+    one_norm = "one_norm"  # pixel norm after the second layer alone (pro-gan-pth)
+
+
 class Geometry(Enum):
     """What a convolution does to the side of an image."""
 
@@ -57,6 +65,7 @@ class Architecture:
     fmap_max: int
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
+    stem: Stem = Stem.official
 
     @property
     def resolutions(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, Geometry
+from pggan.core.architecture import SMALLEST_RESOLUTION, Geometry, Stem
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
 from pggan.networks.convolution import fuse_resampling
 from pggan.networks.layers import Equalized
@@ -119,8 +119,12 @@ def _stem(graph: _Graph, network: Generator) -> str:
     kernel = graph.weight("stem.dense.weight", stem.dense.weight.detach().t() * stem.dense.scale)
     x = graph.apply("MatMul", "stem.dense", x, kernel)
     x = graph.apply("Reshape", "stem.maps", x, graph.weight("stem.shape", np.array([-1, width, 4, 4])))
-    bias = graph.weight("stem.dense.bias", stem.dense.bias.detach()[:, None, None])
-    x = graph.activate("stem.dense", graph.apply("Add", "stem.biased", x, bias))
+    shape = (width, 4, 4) if stem.stem is Stem.unit_bias else (width, 1, 1)
+    x = graph.apply("Add", "stem.biased", x, graph.weight("stem.dense.bias", stem.dense.bias.detach().view(shape)))
+    if stem.stem is Stem.one_norm:
+        x = graph.apply("LeakyRelu", "stem.dense.activation", x, alpha=LEAKY_SLOPE)
+    else:
+        x = graph.activate("stem.dense", x)
     return graph.convolution("stem.conv", x, stem.conv)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling
+from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling, Stem
 from pggan.core.rng import generator_for
 from pggan.networks.activation import activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
 from pggan.networks.convolution import linear
@@ -33,20 +33,22 @@ from pggan.networks.numerics import ComputeOptions
 class GeneratorStem(nn.Module):
     """Latent to 4x4 features.  [N, Z + L] -> [N, C, 4, 4]"""
 
-    def __init__(self, inputs: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.stem = width, stem
         # Gain: a quarter of He's, as if it were a 4x4 convolution over the 4x4-padded latent.
-        self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4, bias=width)
+        biases = width * 16 if stem is Stem.unit_bias else width
+        self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4, bias=biases)
         self.conv = EqualizedConv(width, width, 3, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
         latents, weight, bias = self.dense.operands(latents)
         x = linear(latents, weight, None, self.dense.context.options.method).reshape(-1, self.width, 4, 4)
-        if adds_bias(x):
+        if adds_bias(x) and self.stem is Stem.official:
             x = activate_and_normalize(x.contiguous(memory_format=torch.channels_last), bias)
         else:
-            x = activate_and_normalize(x + bias[:, None, None])
+            x = x + bias.to(x.dtype).view(self.width, *(4, 4) if self.stem is Stem.unit_bias else (1, 1))
+            x = activate(x) if self.stem is Stem.one_norm else activate_and_normalize(x)
         return self.conv(x, activate_and_normalize)  # type: ignore[no-any-return]
 
 
@@ -145,7 +147,7 @@ class Generator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
-        self.stem = GeneratorStem(a.latent_size + a.labels, width(SMALLEST_RESOLUTION))
+        self.stem = GeneratorStem(a.latent_size + a.labels, width(SMALLEST_RESOLUTION), a.stem)
         self.blocks = nn.ModuleDict({str(r): GeneratorBlock(width(r // 2), width(r), a.resampling) for r in levels[1:]})
         self.to_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
         self.index_weights()

@@ -1,0 +1,1 @@
+"""Generators that other programs trained, as generators of this one."""

@@ -1,0 +1,118 @@
+"""Imported generators draw what the programs that they come from draw."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pggan
+from pggan.cli.main import main
+from pggan.foreign.command import read_foreign
+from tests.foreign import definitions as theirs
+
+# Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1
+# numbers, in both calculations, add up over 7 layers between which norms keep the scale.
+TOLERANCE = 2 * 7 * 73 * 2.0**-24
+
+
+def latents_of(count=5):
+    return torch.randn(count, theirs.LATENTS, generator=torch.Generator().manual_seed(9))
+
+
+def same(found, expected):
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("labels", [0, 3])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("detail", "resolution", "alpha"), [(0.0, 16, 1.0), (0.25, 16, 0.75), (1.0, 8, 1.0)])
+def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
+    path, random = tmp_path / "network.pkl", np.random.default_rng(0)
+    variables = theirs.official_variables(fused=fused, labels=labels, random=random)
+    theirs.official_pickle(path, variables, detail=detail, fused=fused, labels=labels)
+    kind, generator = read_foreign(path)
+    assert kind == "the official implementation"
+    assert (generator.resolution, generator.alpha) == (resolution, alpha)
+    one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
+    expected = theirs.official_images(variables, latents_of(), one_hot, detail)
+    expected = expected[..., :: 16 // resolution, :: 16 // resolution]  # theirs are enlarged to the final resolution
+    assert same(generator.network(latents_of(), one_hot, resolution, alpha), expected)
+
+
+def save_zoo(path, state, form, **config):
+    with theirs.pretended_class("models.utils.config", "BaseConfig") as kind:
+        settings = kind()
+        settings.kept = {"leakyness": 0.2, **config}
+        content = {"config": settings, "netG": {name: -value for name, value in state.items()}, "avgG": state}
+        torch.save(state if form == "alone" else content, path, _use_new_zipfile_serialization=form != "older")
+
+
+@pytest.mark.parametrize("form", ["archive", "older", "alone"])
+def test_pytorch_gan_zoo(tmp_path, form):
+    state = theirs.zoo_state(torch.Generator().manual_seed(0))
+    save_zoo(tmp_path / "a.pth", state, form)
+    kind, generator = read_foreign(tmp_path / "a.pth")
+    assert kind == "pytorch_GAN_zoo"
+    assert same(generator.network(latents_of(), None, 16), theirs.zoo_images(state, latents_of()))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_pro_gan_pth(tmp_path, scaled):
+    state = theirs.pro_gan_state(torch.Generator().manual_seed(0))
+    saved = {"conf": {"depth": 4, "use_eql": scaled}, "state_dict": state}
+    torch.save({"generator": {}, "shadow_generator": saved}, tmp_path / "a.bin")
+    kind, generator = read_foreign(tmp_path / "a.bin")
+    assert kind == "pro-gan-pth"
+    found = generator.network(latents_of(), None, 16)
+    assert same(found, theirs.pro_gan_images(state, latents_of(), scaled=scaled))
+
+
+@pytest.mark.parametrize("program", ["zoo", "pro_gan"])
+def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys, program):
+    state = getattr(theirs, f"{program}_state")(torch.Generator().manual_seed(0))
+    torch.save(state if program == "zoo" else {"conf": {}, "state_dict": state}, tmp_path / "a.pth")
+    assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'faces.safetensors'}"]) == 0
+    assert "16x16, alpha 1" in capsys.readouterr().out
+    generator = pggan.load(tmp_path / "faces.safetensors", "cpu")
+    network = read_foreign(tmp_path / "a.pth")[1].network
+    assert generator.network.architecture == network.architecture
+    assert torch.equal(generator.network(latents_of(), None, 16), network(latents_of(), None, 16))
+    assert generator.render(generator.latents([1])).shape == (1, 16, 16, 3)
+    out = tmp_path / "faces.onnx"
+    assert main(["export", f"run={tmp_path / 'faces.safetensors'}", f"out={out}"]) == 0  # which compares the images
+
+
+@pytest.mark.parametrize("setting", [{"use_pixelnorm": False}, {"pixelnorm_epsilon": 1e-4}, {"fmap_base": 64}])
+def test_official_networks_of_another_kind_are_refused(tmp_path, setting, capsys):
+    path = tmp_path / "network.pkl"
+    variables = theirs.official_variables(fused=True, labels=0, random=np.random.default_rng(0))
+    theirs.official_pickle(path, variables, detail=0.0, fused=True, labels=0, **setting)
+    assert main(["import", f"source={path}", f"out={tmp_path / 'a.safetensors'}"]) == 2
+    assert "can't be imported" in capsys.readouterr().err
+    assert not (tmp_path / "a.safetensors").exists()
+
+
+@pytest.mark.parametrize("change", ["missing", "nan", "widths", "config"])
+def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
+    state, config = theirs.zoo_state(torch.Generator().manual_seed(0)), {}
+    if change == "missing":
+        del state["scaleLayers.0.1.bias"]
+    elif change == "nan":
+        state["groupScale0.0.weight"][0, 0, 0, 0] = torch.nan
+    elif change == "widths":
+        state["toRGBLayers.1.weight"] = torch.zeros(3, 5, 1, 1)
+    else:
+        config = {"leakyness": 0.1}
+    save_zoo(tmp_path / "a.pth", state, "archive", **config)
+    assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'a.safetensors'}"]) == 2
+    error = capsys.readouterr().err
+    expected = {"missing": "scaleLayers.0.1.bias", "nan": "finite", "widths": "regular", "config": "leakyness"}
+    assert expected[change] in error
+
+
+def test_any_other_file_is_refused(tmp_path, capsys):
+    (tmp_path / "a.pth").write_bytes(b"nothing")
+    torch.save({"weights": torch.zeros(2)}, tmp_path / "b.pth")
+    for source, hint in (("a.pth", "can't be imported"), ("b.pth", "names of none"), ("c.pth", "no file")):
+        assert main(["import", f"source={tmp_path / source}", f"out={tmp_path / 'a.safetensors'}"]) == 2
+        assert hint in capsys.readouterr().err
