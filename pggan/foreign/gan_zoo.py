@@ -9,7 +9,8 @@ from pggan.core.architecture import Stem
 from pggan.foreign.assemble import HE_TO_RGB, HE_TO_STEM, Arrays, assemble, tensors_of, widths_to_architecture
 from pggan.foreign.inert_pickle import Instance
 
-FIXED = {"leakyness": 0.2, "perChannelNormalization": True, "equalizedlR": True}  # of its configuration
+# Of its configuration; with other losses, its generators end in tanh.
+FIXED = {"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"}
 
 
 def _state(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,7 +47,7 @@ def from_gan_zoo(content: Any) -> LoadedGenerator:
             _take(found, f"blocks.{level}.up_conv", theirs, f"scaleLayers.{number - 1}.0")
             _take(found, f"blocks.{level}.conv", theirs, f"scaleLayers.{number - 1}.1")
         _take(found, f"to_rgb.{level}", theirs, f"toRGBLayers.{number}", HE_TO_RGB)
-    return assemble(architecture, found, architecture.resolution, 1.0)
+    return assemble(architecture, found, architecture.resolution, 1.0 - float(settings.get("alpha", 0)))  # theirs: old
 
 
 def _take(found: Arrays, ours: str, theirs: Arrays, name: str, gain: float = 1.0) -> None:

@@ -50,8 +50,7 @@ class Array:
 class Instance:
     """Stands for an object of a class of the other program: its state alone."""
 
-    def __init__(self, *_: object) -> None:
-        self.state: Any = None
+    state: Any = None
 
     def __setstate__(self, state: object) -> None:
         """Args: state: whatever it is, it is kept."""

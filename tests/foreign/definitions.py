@@ -139,7 +139,7 @@ def zoo_state(random):
     return state
 
 
-def zoo_images(state, latents):
+def zoo_images(state, latents, old_share):
     def layer(x, name):
         weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
         result = (
@@ -149,11 +149,13 @@ def zoo_images(state, latents):
 
     x = lrelu(layer(norm(latents), "formatLayer"))
     x = norm(x.view(len(x), -1, 4, 4))
-    x = norm(lrelu(layer(x, "groupScale0.0")))
+    x = previous = norm(lrelu(layer(x, "groupScale0.0")))
     for number in range(len(WIDTHS) - 1):
+        previous = x
         x = norm(lrelu(layer(double(x), f"scaleLayers.{number}.0")))
         x = norm(lrelu(layer(x, f"scaleLayers.{number}.1")))
-    return layer(x, f"toRGBLayers.{len(WIDTHS) - 1}")
+    new, old = layer(x, f"toRGBLayers.{len(WIDTHS) - 1}"), layer(previous, f"toRGBLayers.{len(WIDTHS) - 2}")
+    return old_share * double(old) + (1 - old_share) * new
 
 
 # --- pro-gan-pth: latents normalised by the caller, a transposed convolution first, and one norm in the first block

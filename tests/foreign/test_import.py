@@ -42,7 +42,7 @@ def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
 def save_zoo(path, state, form, **config):
     with theirs.pretended_class("models.utils.config", "BaseConfig") as kind:
         settings = kind()
-        settings.kept = {"leakyness": 0.2, **config}
+        settings.kept = {"leakyReluLeak": 0.2, "lossCriterion": "WGANGP", "alpha": 0.25, **config}
         content = {"config": settings, "netG": {name: -value for name, value in state.items()}, "avgG": state}
         torch.save(state if form == "alone" else content, path, _use_new_zipfile_serialization=form != "older")
 
@@ -53,7 +53,10 @@ def test_pytorch_gan_zoo(tmp_path, form):
     save_zoo(tmp_path / "a.pth", state, form)
     kind, generator = read_foreign(tmp_path / "a.pth")
     assert kind == "pytorch_GAN_zoo"
-    assert same(generator.network(latents_of(), None, 16), theirs.zoo_images(state, latents_of()))
+    share = 0.0 if form == "alone" else 0.25
+    assert generator.alpha == 1 - share
+    found = generator.network(latents_of(), None, 16, generator.alpha)
+    assert same(found, theirs.zoo_images(state, latents_of(), share))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -92,7 +95,7 @@ def test_official_networks_of_another_kind_are_refused(tmp_path, setting, capsys
     assert not (tmp_path / "a.safetensors").exists()
 
 
-@pytest.mark.parametrize("change", ["missing", "nan", "widths", "config"])
+@pytest.mark.parametrize("change", ["missing", "nan", "widths", "slope", "tanh"])
 def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
     state, config = theirs.zoo_state(torch.Generator().manual_seed(0)), {}
     if change == "missing":
@@ -102,11 +105,12 @@ def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
     elif change == "widths":
         state["toRGBLayers.1.weight"] = torch.zeros(3, 5, 1, 1)
     else:
-        config = {"leakyness": 0.1}
+        config = {"leakyReluLeak": 0.1} if change == "slope" else {"lossCriterion": "DCGAN"}
     save_zoo(tmp_path / "a.pth", state, "archive", **config)
     assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'a.safetensors'}"]) == 2
     error = capsys.readouterr().err
-    expected = {"missing": "scaleLayers.0.1.bias", "nan": "finite", "widths": "regular", "config": "leakyness"}
+    expected = {"missing": "scaleLayers.0.1.bias", "nan": "finite", "widths": "regular"}
+    expected |= {"slope": "leakyReluLeak", "tanh": "lossCriterion"}
     assert expected[change] in error
 
 
