@@ -12,6 +12,7 @@ import yaml
 from pggan import __version__, config
 from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
 from pggan.cli.compose import compose
+from pggan.cli.main import main
 from pggan.core.validation import validated
 
 ROOT = Path(__file__).parents[2]
@@ -117,3 +118,16 @@ def test_the_demo_is_the_recipe_of_the_avatars():
 
 def test_the_citation_is_of_this_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [f"experiment={name}" for name in choices_of("experiment")] + ["debug=overfit"])
+def test_the_first_phase_of_every_recipe_trains_at_reduced_size(choice, toy_data, tmp_path, monkeypatch):
+    from pggan.training import build
+    from pggan.training.memory_fit import MemoryFit
+
+    monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
+    smaller = ["schedule.final_resolution=16", "schedule.batch=4", "schedule.total_images=8", "model.fmap_max=4"]
+    data = [f"data.path={toy_data}", "data.channels=null", "devices=cpu", "schedule.lr_decay_images=0"]
+    assert main(["train", choice, *smaller, *data, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert (tmp_path / "run" / "generator.safetensors").is_file()
