@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := outputs/demo
 OPTIONS ?=
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
-EVERYTHING := --quiet --editable ".[avatars,datasets,export,metrics,slurm,dev]" --constraint constraints.txt
+EVERYTHING := --quiet --editable ".[avatars,datasets,export,metrics,slurm,video,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
@@ -27,11 +27,13 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 	@echo "Ready. To have pggan and python on the PATH: source $(BIN)/activate"
 
-demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a grid and an interpolation.
+demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a grid, an interpolation and a film.
 	$(BIN)/python train.py experiment=demo run_dir=$(DEMO)
 	$(BIN)/pggan sample run=$(DEMO) seeds=0-63 grid=8x8 zoom=4 out=$(DEMO)/grid.png
 	$(BIN)/pggan interpolate run=$(DEMO) seeds=[3,14,15,92] frames=12 zoom=4 out=$(DEMO)/interpolation.png
+	$(BIN)/pggan timelapse run=$(DEMO) out=$(DEMO)/growth.mp4
 	@echo "Faces:       $(DEMO)/grid.png and $(DEMO)/interpolation.png"
+	@echo "Growth:      $(DEMO)/growth.mp4"
 	@echo "TensorBoard: $(BIN)/tensorboard --logdir $(DEMO)"
 
 test: setup  ## Run all tests.

@@ -78,7 +78,7 @@ COMMANDS = {
         ),
         Command(
             "interpolate",
-            "Draw images between latents: a strip, a grid or an animation.",
+            "Draw images between latents: a strip, a grid or a film.",
             "pggan.sampling.interpolate",
             "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
         ),
@@ -93,6 +93,12 @@ COMMANDS = {
             "Find directions of latents along which images change in one respect.",
             "pggan.sampling.find_directions",
             "pggan directions run=outputs/faces method=activations",
+        ),
+        Command(
+            "timelapse",
+            "Make a film of a whole training: the same images from the first resolution to the last.",
+            "pggan.sampling.timelapse",
+            "pggan timelapse run=outputs/faces out=growth.mp4",
         ),
         Command(
             "evaluate",

@@ -10,6 +10,9 @@ from pggan.config.commands import (
     InterpolateConfig,
     InterpolationPath,
     PlanConfig,
+    Scaling,
+    TimeAxis,
+    TimelapseConfig,
 )
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig

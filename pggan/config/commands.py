@@ -1,4 +1,4 @@
-"""Keys of `pggan plan`, `interpolate`, `inspect` and `doctor`."""
+"""Keys of `pggan plan`, `interpolate`, `timelapse`, `inspect` and `doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +10,8 @@ from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
 
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
+Scaling = StrEnum("Scaling", "nearest smooth")  # how images are enlarged
+TimeAxis = StrEnum("TimeAxis", "images hours")  # what passes evenly in a film of a training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +45,49 @@ class InterpolateConfig(DrawConfig):
     """Images between latents."""
 
     seeds: Any
-    truncation: float
-    grid: str | None
-    zoom: int
-    out: str
+    latents: Any
     path: InterpolationPath
     frames: int
     fps: int
     smoothness: float
+    constant_speed: bool
+    hold: int
+    ease: bool
+    grow_from: int | None
+    truncation: float
+    grid: str | None
+    zoom: int | None
+    scaling: Scaling
+    out: str | None
 
     def __post_init__(self) -> None:
-        require_bounds(self, zoom=">=1", truncation="", frames=">=2", fps=">=1", smoothness=">=0")
+        bounds = {"frames": ">=2", "fps": ">=1", "smoothness": ">=0", "hold": ">=0", "zoom": ">=1", "truncation": ""}
+        require_bounds(self, **bounds)
+        if self.seeds is not None and self.latents is not None:
+            raise UserError("seeds= and latents= both say where to pass.", "Leave out one of them.")
+        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease, "constant_speed": self.constant_speed}
+        given = [key for key, value in of_keys.items() if value]
+        if self.path is InterpolationPath.walk and given:
+            raise UserError(f"path=walk passes through no images of {given[0]}=.", f"Leave out {given[0]}=.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelapseConfig:
+    """A film of a whole training."""
+
+    run: str
+    axis: TimeAxis
+    milestones: bool
+    grid: str
+    seconds: float
+    fps: int
+    zoom: int | None
+    scaling: Scaling
+    out: str | None
+    device: str
+
+    def __post_init__(self) -> None:
+        require_bounds(self, seconds=">0", fps=">=1", zoom=">=1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Tensors to pictures: bytes, grids, PNG and animated files.  N images, R resolution, C channels."""
+"""Tensors to pictures: bytes, grids and PNG files.  N images, R resolution, C channels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -13,9 +13,6 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
-
-LARGEST_SIDE = {".webp": 16_383, ".gif": 65_535}  # pixels, of animations by their ending
-ANIMATED = tuple(LARGEST_SIDE)
 
 SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 
@@ -55,6 +52,16 @@ def shrink(images: Pixels, factor: int) -> Pixels:
     return averaged
 
 
+def enlarge_smoothly(images: Pixels, factor: int) -> Pixels:
+    """Enlarge by bicubic interpolation.  [N, R, R, C] -> [N, factor R, factor R, C], C of 1, 3 or 4; else 1 of them."""
+    if factor == 1:
+        return images
+    pictures = map(to_pil, images)
+    size = (factor * images.shape[2], factor * images.shape[1])
+    larger = np.stack([np.asarray(picture.resize(size, Image.Resampling.BICUBIC)) for picture in pictures])
+    return larger.reshape(*larger.shape[:3], -1)
+
+
 def to_pil(picture: Pixels) -> Image.Image:
     """A picture [H, W, C] for PIL: grey, RGB or RGBA; of any other number of channels, the first as grey."""
     channels = picture.shape[2]
@@ -68,20 +75,6 @@ def save_png(picture: Pixels, path: Path) -> bytes:
     with atomic_write(path) as temporary:
         temporary.write_bytes(content.getbuffer())
     return content.getvalue()
-
-
-def save_frames(frames: list[Pixels], path: Path, frames_per_second: int) -> None:
-    """Write an endless animation of pictures [H, W, C], losslessly, as .webp or .gif."""
-    most = LARGEST_SIDE[path.suffix.lower()]
-    height, width = frames[0].shape[:2]
-    if max(height, width) > most:
-        problem = f"{path} can't be written: frames of {width}x{height} pixels are more than the {most} of such a file."
-        raise UserError(problem, "Take a smaller zoom, grid or resolution.")
-    first, *others = [to_pil(frame) for frame in frames]
-    kind = {"format": "WEBP", "lossless": True} if path.suffix.lower() == ".webp" else {"format": "GIF"}
-    duration = round(1000 / frames_per_second)  # milliseconds
-    with atomic_write(path) as temporary:
-        first.save(temporary, save_all=True, append_images=others, duration=duration, loop=0, **kind)
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:

@@ -1,54 +1,180 @@
-"""`pggan interpolate`: what lies between latents, as a strip, a grid or an animation."""
+"""`pggan interpolate`: what lies between latents, as a strip, a grid or a film."""
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from math import log2
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from pggan.config import InterpolateConfig, InterpolationPath
+from pggan.config import InterpolateConfig, InterpolationPath, Scaling
 from pggan.config.notation import parse_grid, parse_seeds
+from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.sampling.images import ANIMATED, check_output, enlarge, grid, save_frames, save_png
-from pggan.sampling.latents import seed_latents
-from pggan.sampling.paths import frame_positions, lerp, loop, random_walk, slerp, through
-from pggan.sampling.trained_generator import load
+from pggan.sampling import sheet
+from pggan.sampling.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
+from pggan.sampling.film_file import save_film
+from pggan.sampling.generate import RenderSettings
+from pggan.sampling.images import Pixels, check_output, enlarge, enlarge_smoothly, grid, save_png
+from pggan.sampling.latents import load_latents, seed_latents
+from pggan.sampling.output_path import next_output
+from pggan.sampling.paths import (
+    SAMPLES_PER_LEG,
+    at_constant_speed,
+    closed_spline,
+    frame_positions,
+    lerp,
+    loop,
+    random_walk,
+    slerp,
+    through,
+)
+from pggan.sampling.perceptual import laplacian_distance
+from pggan.sampling.trained_generator import TrainedGenerator, load
+
+SEEDS = "0-4"  # where neither seeds nor latents are named
+BLOCK = 64  # frames whose latents are calculated together
+
+# Numbers [N] of frames to their latents [N, Z].
+Latents = Callable[[Tensor], Tensor]
 
 
 def run(config: InterpolateConfig) -> int:
-    """Write the frames side by side (.png), or one after the other (.webp, .gif); returns the exit code.
+    """Write the frames side by side (.png), or one after the other (.webp, .gif, .apng, .mp4, .webm).
 
-    An animation with a grid shows that many paths at once, each through its own seeds; a picture with a grid breaks
-    its frames into rows.
+    A film with a grid shows that many paths at once, each through its own latents; a picture with a grid breaks its
+    frames into rows.  Returns the exit code.
     """
-    seeds = parse_seeds(config.seeds)
-    animated = Path(config.out).suffix.lower() in ANIMATED
+    target = Path(config.out) if config.out is not None else next_output(config.run, "interpolation", ".png")
+    require_encoder(target)
+    animated = target.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
     generator = load(config.run, config.device)
     settings = generator.settings(
         resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
     )
-    out = check_output(config.out, (".png", *ANIMATED))
-    size = generator.latent_size
-    paths = [latents_of_path(config, seeds, number, size) for number in range(columns * rows if animated else 1)]
-    drawn = [enlarge(np.stack(list(generator.stream(latents, settings))), config.zoom) for latents in paths]
+    side, first = settings.resolution, config.grow_from or settings.resolution
+    generator.settings(resolution=first)  # refuses those that it does not have
+    if first > side:
+        raise UserError(f"grow_from={first} is more than the {side} to grow to.", "Take a lower resolution.")
     if animated:
-        save_frames([grid(frames, columns) for frames in np.stack(drawn, axis=1)], out, config.fps)
+        zoom = config.zoom or automatic_zoom(columns * side, rows * side)
+        require_size(target, columns * side * zoom, rows * side * zoom)
     else:
-        save_png(grid(drawn[0], columns), out)
+        zoom = config.zoom or sheet.automatic_zoom(side, columns)
+    paths = [
+        latents_of_path(config, number, generator, settings) for number in range(columns * rows if animated else 1)
+    ]
+    out = check_output(str(target), (".png", *ANIMATED))
+    scale = enlarge_smoothly if config.scaling is Scaling.smooth else enlarge
+
+    def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
+        images = draw_growing(generator, settings, numbers, paths, first=first, frames=config.frames)
+        while frame := list(islice(images, len(paths))):
+            yield grid(scale(np.stack(frame), zoom), columns if animated else 1)
+
+    if animated:
+        save_film(Film(config.frames, config.fps, draw), out)
+    else:
+        save_png(grid(np.stack(list(draw(range(config.frames)))), columns), out)
     print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
     return 0
 
 
-def latents_of_path(config: InterpolateConfig, seeds: list[int], number: int, size: int) -> Tensor:
-    """The latents [frames, Z] of path `number`: path 0 goes through `seeds`, path n through each seed + 1000 n."""
-    shifted = [seed + 1000 * number for seed in seeds]
+def latents_of_path(
+    config: InterpolateConfig, number: int, generator: TrainedGenerator, settings: RenderSettings
+) -> Latents:
+    """The latents of path `number`; raises UserError where it can't be drawn.
+
+    Path 0 goes through all seeds, path n through each seed + 1000 n; of saved latents, path n begins at the n-th.
+    """
     if config.path is InterpolationPath.walk:
-        return random_walk(shifted[0], size, config.frames, config.smoothness)
-    if len(seeds) < 2:
-        problem = f"path={config.path.value} needs at least two seeds, and there is one."
-        raise UserError(problem, "Give several, for example seeds=[1,5,9]; path=walk needs only one.")
-    keys = seed_latents(shifted, size)
-    if config.path is InterpolationPath.loop:
-        return loop(keys)(frame_positions(config.frames, closed=True))
-    between = lerp if config.path is InterpolationPath.lerp else slerp
-    return through(keys, between)(frame_positions(config.frames))
+        seed = parse_seeds(SEEDS if config.seeds is None else config.seeds)[0] + 1000 * number
+        walk = random_walk(seed, generator.latent_size, config.frames, config.smoothness)
+        return lambda numbers: walk[numbers]
+    keys = keys_of_path(config, number, generator.latent_size)
+    if len(keys) < 2:
+        problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
+        raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
+    closed = config.path is InterpolationPath.loop
+    legs = len(keys) - (not closed)
+    stops = legs + (not closed)
+    if config.frames <= config.hold * stops:
+        problem = f"hold={config.hold} at {stops} images leaves none of frames={config.frames} to move."
+        raise UserError(problem, f"Take more than {config.hold * stops} frames.")
+    parts = legs if config.hold or config.ease else 1  # what is passed through at a speed of its own
+    path = closed_spline(keys) if closed else through(keys, lerp if config.path is InterpolationPath.lerp else slerp)
+    if config.constant_speed:
+
+        def distances(latents: Tensor) -> Tensor:
+            return perceptual_steps(generator.stream(latents, settings))
+
+        path = at_constant_speed(path, distances, SAMPLES_PER_LEG * legs, parts)
+    elif closed:
+        path = loop(keys, parts)
+    positions = frame_positions(config.frames, closed=closed, legs=parts, hold=config.hold, ease=config.ease)
+    return lambda numbers: path(positions[numbers])
+
+
+def keys_of_path(config: InterpolateConfig, number: int, size: int) -> Tensor:
+    """The latents [K, Z] that path `number` passes through."""
+    if config.latents is None:
+        seeds = parse_seeds(SEEDS if config.seeds is None else config.seeds)
+        return seed_latents([seed + 1000 * number for seed in seeds], size)
+    return torch.cat([load_latents(path, size) for path in listed(config.latents)]).roll(-number, 0)
+
+
+def perceptual_steps(images: Iterator[Pixels]) -> Tensor:
+    """The distances [N - 1] from each of N images uint8 [R, R, C] to the next, as people see them (Laplacian)."""
+    steps, before = [], None
+    for image in images:
+        now = torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5
+        if before is not None:
+            steps.append(laplacian_distance(before, now))
+        before = now
+    return torch.cat(steps)
+
+
+def draw_growing(
+    generator: TrainedGenerator,
+    settings: RenderSettings,
+    numbers: Sequence[int],
+    paths: list[Latents],
+    *,
+    first: int,
+    frames: int,
+) -> Iterator[Pixels]:
+    """The images of frames `numbers` of `frames`, those of all paths for each, at one size.
+
+    Their resolution rises evenly from `first` in the first frame to that of `settings` in the last one: between two
+    levels, images of the lower fade into those of the higher one.
+    """
+    levels, last = log2(settings.resolution / first), max(frames - 1, 1)
+    for level, some in groupby(numbers, key=lambda number: int(number * levels / last)):
+        group = list(some)
+        weights = [number * levels / last - level for number in group for _ in paths]
+        low = draw_level(generator, settings, first * 2**level, group, paths)
+        if not any(weights):
+            yield from low
+            continue
+        high = draw_level(generator, settings, first * 2 ** (level + 1), group, paths)
+        for weight, before, after in zip(weights, low, high, strict=True):
+            yield np.rint((1 - weight) * before + weight * after).astype(np.uint8)
+
+
+def draw_level(
+    generator: TrainedGenerator, settings: RenderSettings, resolution: int, numbers: list[int], paths: list[Latents]
+) -> Iterator[Pixels]:
+    """The images of frames `numbers` at a resolution, enlarged to that of `settings`."""
+
+    def latents() -> Iterator[Tensor]:
+        for block in torch.split(torch.tensor(numbers), BLOCK):
+            yield from torch.stack([path(block) for path in paths], 1).flatten(0, 1)
+
+    factor = settings.resolution // resolution
+    stage = settings if factor == 1 else replace(settings, resolution=resolution, alpha=1.0)
+    for image in generator.stream(latents(), stage):
+        yield enlarge(image[None], factor)[0]

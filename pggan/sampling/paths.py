@@ -83,17 +83,18 @@ def closed_spline(keys: Tensor) -> Path:
     return path
 
 
-def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int) -> Path:
-    """The same path, of which equal times show equal lengths.
+def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1) -> Path:
+    """The same path, of which equal times show equal lengths, in each of `parts` equal parts of it.
 
-    Args: distances: those [S] from each latent to the next of S + 1 [S + 1, Z]; samples: S, the points that the length
-    of the path is measured at.
+    Args: distances: those [S] from each latent to the next of S + 1 [S + 1, Z]; samples: S, a multiple of `parts`, the
+    points that the length of the path is measured at.
     """
     positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
-    travelled = torch.cat([torch.zeros(1), distances(path(positions)).double().cumsum(0)])
-    if travelled[-1] == 0:  # nothing moves
-        return path
-    travelled = travelled / travelled[-1]
+    lengths = distances(path(positions)).double().view(parts, -1)
+    lengths = torch.where(lengths.sum(1, keepdim=True) == 0, 1, lengths)  # where nothing moves, any speed is constant
+    shares = lengths / lengths.sum(1, keepdim=True) / parts
+    travelled = torch.cat([torch.zeros(1), shares.flatten().cumsum(0)])
+    travelled[-1] = 1
 
     def even(wanted: Tensor) -> Tensor:
         after = torch.searchsorted(travelled, wanted.double()).clamp(1, samples)
@@ -111,9 +112,9 @@ def angles(latents: Tensor) -> Tensor:
     return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
-def loop(keys: Tensor) -> Path:
-    """A closed path through `keys` [K, Z] without corners, turning by equal angles in equal times."""
-    return at_constant_speed(closed_spline(keys), angles, SAMPLES_PER_LEG * len(keys))
+def loop(keys: Tensor, parts: int = 1) -> Path:
+    """A closed path through `keys` [K, Z] without corners, turning by equal angles in equal times, in each part."""
+    return at_constant_speed(closed_spline(keys), angles, SAMPLES_PER_LEG * len(keys), parts)
 
 
 def frame_positions(frames: int, *, closed: bool = False, legs: int = 1, hold: int = 0, ease: bool = False) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling.images import check_output, enlarge, grid, save_frames, save_png, shrink, to_bytes
+from pggan.sampling.images import check_output, enlarge, enlarge_smoothly, grid, save_png, shrink, to_bytes
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
@@ -34,6 +34,20 @@ def test_enlarging_repeats_pixels():
     assert enlarge(image, 2)[0, :, :, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_enlarging_smoothly_keeps_flat_areas_and_goes_evenly_between_them(channels):
+    image = np.zeros((1, 4, 4, channels), np.uint8)
+    image[:, :, 2:] = 200
+    image[:, :, :, 3:] = 255  # opaque
+    larger = enlarge_smoothly(image, 4)
+    assert larger.shape == (1, 16, 16, channels)
+    assert larger[0, 8, [0, 15], 0].tolist() == [0, 200]
+    steps = np.diff(larger[0, 8, 6:10, 0].astype(int))
+    assert (steps > 0).all()
+    assert steps.max() < 100  # not the whole edge at once, as of repeated pixels
+    assert np.array_equal(enlarge_smoothly(image, 1), image)
+
+
 def test_shrinking_averages_boxes_and_rounds():
     image = np.array([[0, 1, 10, 20], [1, 1, 30, 41]], np.uint8).reshape(1, 2, 4, 1)
     assert shrink(image, 2)[0, :, :, 0].tolist() == [[1, 25]]  # 0.75, and 25.25
@@ -49,21 +63,6 @@ def test_a_png_holds_the_pixels(tmp_path, channels, mode):
     shown = np.asarray(opened).reshape(5, 7, -1)
     assert np.array_equal(shown, picture[:, :, : shown.shape[2]])
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-
-
-@pytest.mark.parametrize("name", ["a.webp", "a.gif", "a.WEBP", "a.GIF"])
-def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, name):
-    frames = [np.full((8, 8, 3), value, np.uint8) for value in (0, 100, 200)]
-    save_frames(frames, tmp_path / name, 20)
-    with Image.open(tmp_path / name) as opened:
-        assert opened.format == name[2:].upper()
-        assert opened.n_frames == 3
-        assert opened.info["loop"] == 0
-        for number, frame in enumerate(frames):
-            opened.seek(number)
-            opened.load()
-            assert opened.info["duration"] == 50
-            assert np.array_equal(np.asarray(opened.convert("RGB")), frame)
 
 
 def test_an_output_of_another_kind_is_refused():

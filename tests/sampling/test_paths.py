@@ -221,6 +221,18 @@ def test_constant_speed_is_that_of_the_distance_asked_for():
     assert torch.equal(still(wanted), line(wanted))
 
 
+def test_constant_speed_in_parts_stays_with_their_borders():
+    """Of two legs, one of them ten times as long: each takes half of the time, at a speed of its own."""
+    line = through(torch.tensor([[0.0], [1.0], [11.0]]), lerp)
+    path = at_constant_speed(line, lambda latents: latents[:, 0].square().diff(), 1000, 2)
+    found = path(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))[:, 0]
+    wanted = torch.tensor([0.0, 0.5, 1.0, (1 + 121) / 2, 121.0]).sqrt()
+    wanted[1] = math.sqrt(0.5)
+    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
+    around = loop(keys(4), 4)
+    torch.testing.assert_close(around(torch.arange(4, dtype=torch.float64) / 4), keys(4), atol=1e-6, rtol=1e-6)
+
+
 def test_angles_are_exact_where_they_are_small():
     turned = torch.tensor([[1.0, 0.0], [1.0, 1e-5]])
     assert paths.angles(turned).item() == pytest.approx(1e-5, rel=1e-5)
