@@ -54,7 +54,7 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     Args: flags: for every job; folder: of configuration files of one's own, as the flags name it.
     Raises UserError for a mistake in any of the jobs, before the first one starts.
     """
-    jobs = list(jobs_of(command, overrides))
+    jobs = list(jobs_of(command, overrides, folder))
     for job in jobs:
         compose(command.name, job.overrides, folder)
     codes: list[int] = []
@@ -72,7 +72,7 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     return next((max(code, EXIT_FAILED) for code in codes if code), 0)
 
 
-def jobs_of(command: Command, overrides: list[str]) -> Iterator[Job]:
+def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[Job]:
     """The jobs that `overrides` stand for; runs get directories named by what differs, unless `run_dir` names them."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -94,7 +94,7 @@ def jobs_of(command: Command, overrides: list[str]) -> Iterator[Job]:
         varied = dict(one.split("=", 1) for one, several in zip(chosen, values, strict=True) if len(several) > 1)
         rest, run_dir = list(chosen), None
         if command.name == "train" and own:
-            run_dir = str(compose(command.name, rest)["run_dir"])
+            run_dir = str(compose(command.name, rest, folder)["run_dir"])
         elif command.name == "train":
             name = "_".join(re.sub(r"[^\w.+-]+", "-", f"{key}={value}") for key, value in varied.items())
             run_dir = str(root / (name or "run"))

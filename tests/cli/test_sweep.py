@@ -15,19 +15,19 @@ TRAIN = COMMANDS["train"]
 
 
 def test_runs_get_directories_named_by_what_differs():
-    jobs = list(jobs_of(TRAIN, ["seed=1,2", "loss=logistic,wgan_gp", "run_dir=out", "schedule.batch=8"]))
+    jobs = list(jobs_of(TRAIN, ["seed=1,2", "loss=logistic,wgan_gp", "run_dir=out", "schedule.batch=8"], None))
     assert [job.label for job in jobs][:2] == ["seed=1 loss=logistic", "seed=1 loss=wgan_gp"]
     assert [job.run_dir for job in jobs][2:] == ["out/seed-2_loss-logistic", "out/seed-2_loss-wgan_gp"]
     assert jobs[0].overrides == ["seed=1", "loss=logistic", "schedule.batch=8", "run_dir='out/seed-1_loss-logistic'"]
 
 
 def test_without_run_dir_a_sweep_has_a_directory_of_its_own():
-    (job,) = jobs_of(TRAIN, ["seed=1"])
+    (job,) = jobs_of(TRAIN, ["seed=1"], None)
     assert job.run_dir.startswith("outputs/sweeps/")
 
 
 def test_run_dir_may_name_each_run_by_its_keys():
-    jobs = list(jobs_of(TRAIN, ["seed=range(1,3)", "run_dir='out/${seed}'"]))
+    jobs = list(jobs_of(TRAIN, ["seed=range(1,3)", "run_dir='out/${seed}'"], None))
     assert [(job.run_dir, job.overrides[1]) for job in jobs] == [
         ("out/1", "run_dir='out/${seed}'"),
         ("out/2", "run_dir='out/${seed}'"),
@@ -35,7 +35,7 @@ def test_run_dir_may_name_each_run_by_its_keys():
 
 
 def test_jobs_of_other_commands_are_told_apart_too():
-    jobs = list(jobs_of(COMMANDS["sample"], ["run=x", "truncation=0.5,1.0"]))
+    jobs = list(jobs_of(COMMANDS["sample"], ["run=x", "truncation=0.5,1.0"], None))
     assert [(job.label, job.run_dir) for job in jobs] == [("truncation=0.5", None), ("truncation=1.0", None)]
 
 
