@@ -59,7 +59,7 @@ def model_card(generator: TrainedGenerator, name: str, facts: CardFacts) -> str:
 
 # {name}
 
-The generator of a progressive GAN ([Karras et al., ICLR 2018](https://arxiv.org/abs/1710.10196)), trained with `pggan`.
+The generator of a progressive GAN ([Karras et al., ICLR 2018](https://arxiv.org/abs/1710.10196)), for `pggan`.
 
 ![Images of seeds 0 to 15]({SAMPLES})
 
@@ -85,7 +85,7 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 | channels | {a.channels} |
 | latent size | {a.latent_size} |
 {classes}| parameters | {count_parameters(network):,} |
-| images shown in training | {generator.images:,} |
+| images shown in training | {f"{generator.images:,}" if generator.images else "not known"} |
 
 ## Quality
 

@@ -64,6 +64,7 @@ def test_the_card_has_what_a_reader_needs(folder):
     assert "| kid | 0.0123 |\n| swd_16 | -0.5 |" in card
     assert "9" not in card.split("## Quality")[1].split("## Training")[0]  # of another checkpoint
     assert "70,000 images" in card
+    assert "| images shown in training | 4,000 |" in card
     assert "![Images of seeds 0 to 15](samples.png)" in card
 
 
