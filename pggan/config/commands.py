@@ -50,7 +50,7 @@ class InterpolateConfig(DrawConfig):
     frames: int
     fps: int
     smoothness: float
-    constant_speed: bool
+    constant_speed: bool | None
     hold: int
     ease: bool
     grow_from: int | None
@@ -65,7 +65,7 @@ class InterpolateConfig(DrawConfig):
         require_bounds(self, **bounds)
         if self.seeds is not None and self.latents is not None:
             raise UserError("seeds= and latents= both say where to pass.", "Leave out one of them.")
-        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease, "constant_speed": self.constant_speed}
+        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease}
         given = [key for key, value in of_keys.items() if value]
         if self.path is InterpolationPath.walk and given:
             raise UserError(f"path=walk passes through no images of {given[0]}=.", f"Leave out {given[0]}=.")

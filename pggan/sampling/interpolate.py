@@ -23,6 +23,7 @@ from pggan.sampling.latents import load_latents, seed_latents
 from pggan.sampling.output_path import next_output
 from pggan.sampling.paths import (
     SAMPLES_PER_LEG,
+    around,
     at_constant_speed,
     closed_spline,
     frame_positions,
@@ -51,6 +52,8 @@ def run(config: InterpolateConfig) -> int:
     target = Path(config.out) if config.out is not None else next_output(config.run, "interpolation", ".png")
     require_encoder(target)
     animated = target.suffix.lower() in ANIMATED
+    if config.constant_speed is None:
+        config = replace(config, constant_speed=animated)
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
     generator = load(config.run, config.device)
     settings = generator.settings(
@@ -91,10 +94,18 @@ def latents_of_path(
 
     Path 0 goes through all seeds, path n through each seed + 1000 n; of saved latents, path n begins at the n-th.
     """
+
+    def distances(latents: Tensor) -> Tensor:
+        return perceptual_steps(generator.stream(latents, settings))
+
     if config.path is InterpolationPath.walk:
         seed = parse_seeds(SEEDS if config.seeds is None else config.seeds)[0] + 1000 * number
         walk = random_walk(seed, generator.latent_size, config.frames, config.smoothness)
-        return lambda numbers: walk[numbers]
+        if not config.constant_speed:
+            return lambda numbers: walk[numbers]
+        steady = at_constant_speed(around(walk), distances, config.frames)
+        times = frame_positions(config.frames, closed=True)
+        return lambda numbers: steady(times[numbers])
     keys = keys_of_path(config, number, generator.latent_size)
     if len(keys) < 2:
         problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
@@ -108,10 +119,6 @@ def latents_of_path(
     parts = legs if config.hold or config.ease else 1  # what is passed through at a speed of its own
     path = closed_spline(keys) if closed else through(keys, lerp if config.path is InterpolationPath.lerp else slerp)
     if config.constant_speed:
-
-        def distances(latents: Tensor) -> Tensor:
-            return perceptual_steps(generator.stream(latents, settings))
-
         path = at_constant_speed(path, distances, SAMPLES_PER_LEG * legs, parts)
     elif closed:
         path = loop(keys, parts)

@@ -83,6 +83,18 @@ def closed_spline(keys: Tensor) -> Path:
     return path
 
 
+def around(points: Tensor) -> Path:
+    """A closed path of straight lines through `points` [K, Z], in equal times from each to the next."""
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * len(points)
+        number = times.long() % len(points)
+        share = (times - times.long())[:, None]
+        return torch.lerp(points[number].double(), points[(number + 1) % len(points)].double(), share).float()
+
+    return path
+
+
 def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1) -> Path:
     """The same path, of which equal times show equal lengths, in each of `parts` equal parts of it.
 

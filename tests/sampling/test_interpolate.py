@@ -108,7 +108,7 @@ def test_held_frames_show_the_images_passed_through(generator, path, frames):
         assert (found - key).norm(dim=1).lt(1e-5).sum() == 4  # once in passing, and three times more
 
 
-@pytest.mark.parametrize("path", ["slerp", "loop"])
+@pytest.mark.parametrize("path", ["slerp", "loop", "walk"])
 def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, path):
     """As people see it; of a path at equal angles, it is where the image changes fast."""
     frames = 24

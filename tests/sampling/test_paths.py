@@ -221,6 +221,12 @@ def test_constant_speed_is_that_of_the_distance_asked_for():
     assert torch.equal(still(wanted), line(wanted))
 
 
+def test_a_closed_path_of_straight_lines_meets_its_points_and_wraps_around():
+    path = paths.around(torch.tensor([[0.0], [2.0], [3.0]]))
+    found = path(torch.arange(7, dtype=torch.float64) / 6)[:, 0]
+    torch.testing.assert_close(found, torch.tensor([0, 1, 2, 2.5, 3, 1.5, 0]), atol=1e-6, rtol=0)
+
+
 def test_constant_speed_in_parts_stays_with_their_borders():
     """Of two legs, one of them ten times as long: each takes half of the time, at a speed of its own."""
     line = through(torch.tensor([[0.0], [1.0], [11.0]]), lerp)
