@@ -109,7 +109,7 @@ class ProcessGroup:
                 world_size=info.world_size,
                 timeout=GRADIENT_TIMEOUT,
             )
-            group = cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT), store)
+            group = cls(info, device, _new_group(backend="gloo", timeout=CONTROL_TIMEOUT), store)
             group.names = group.all_gather_object(group.name)
             return group
         except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
@@ -123,7 +123,7 @@ class ProcessGroup:
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
         """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
-        torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
+        torch_group = _new_group(ranks=list(range(size))) if self.world_size > 1 else None
         if self.rank >= size:
             return None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
@@ -311,6 +311,12 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         time.sleep(ENDING_SECONDS)
         print(error, file=sys.stderr, flush=True)
         return EXIT_LEFT
+
+
+def _new_group(**settings: Any) -> dist.ProcessGroup | None:
+    """A new group of ranks; None on ranks that are not in it."""
+    made = dist.new_group(**settings)
+    return made if isinstance(made, dist.ProcessGroup) else None
 
 
 def _checksum(weights: list[Tensor]) -> list[int]:

@@ -96,7 +96,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         if self.group.store is not None:
-            store = self.group.store.clone()  # type: ignore[attr-defined]  # a connection of its own
+            store = self.group.store.clone()  # a connection of its own
             monitor = HeartbeatMonitor(self.group.rank, self.group.names, self.timeout)
             self._threads = [  # two, because asking a store whose process is stopped takes forever
                 Thread(target=self._send, args=(store, monitor), name="heartbeat", daemon=True),
