@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+HERE = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
+
+
 @dataclass(frozen=True)
 class Source:
     """The YAML that overrides are applied to, and the groups that it chooses files of."""
@@ -26,13 +29,14 @@ class Source:
     def of(cls, command: Command, overrides: list[str]) -> "Source":
         """That of the command; or config.yaml in the run directory that training resumes in.
 
-        A run knows its configuration: `run_dir=DIR` resumes it, with other keys if they are given.  Where a config
-        group is chosen, the command is composed from the beginning, as it was for the first time.
+        A run knows its configuration: `run_dir=DIR` alone resumes it, or beside keys of the machine (HERE).  With any
+        other key the command is composed from the beginning, as it was for the first time: all ranks have to find the
+        same, also those on machines without this directory.
         """
         groups = command.groups
         names = {override.lstrip("+~").partition("=")[0] for override in overrides}
         run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)
-        if command.name == "train" and run_dir and not names & set(groups):
+        if command.name == "train" and run_dir and names <= HERE:
             saved = Path(run_dir).absolute() / "config.yaml"
             if saved.is_file() and "\nversions:" in saved.read_text():
                 return cls(saved, {}, ["~versions"])

@@ -6,7 +6,8 @@ Nothing here imports torch, so that --help and a typo are answered at once.
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -20,7 +21,8 @@ from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, near
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return guarded(lambda: run_arguments(arguments))
+    with recorded(arguments):
+        return guarded(lambda: run_arguments(arguments))
 
 
 def run_arguments(arguments: list[str]) -> int:
@@ -28,36 +30,47 @@ def run_arguments(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
-    if arguments[0] in ("--completion", "--complete"):
-        return complete(*arguments[:2])
-    if "--version" in arguments:
-        print(f"pggan {__version__}")
-        return 0
+    if arguments[0] in ("--completion", "--complete") or "--version" in arguments:
+        return answer(arguments)
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, COMMANDS))
     command = COMMANDS[name]
-    line = shlex.join(["pggan", *arguments])
     arguments = [command.spelled_out(argument) for argument in arguments[words:]]
     if "--help" in arguments or "-h" in arguments:
         print(help_text(command, arguments), flush=True)
         return 0
-    from pggan.config.describe import COMMAND_VARIABLE
-
-    os.environ[COMMAND_VARIABLE] = line  # also for the ranks that are started
     if any(argument.startswith("-") for argument in arguments):
-        from pggan.cli.hydra_flags import run_with_flags
-
-        return run_with_flags(command, arguments, run_command)
+        return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))
     return run_command(command, compose(command.name, arguments))
 
 
-def complete(flag: str, value: str = "") -> int:
-    """Print what a shell evaluates once (--completion), or asks for while a line is written (--complete)."""
+@contextmanager
+def recorded(arguments: list[str]) -> Iterator[None]:
+    """Inside, the program and the ranks that it starts know the command line, for the files of a run."""
+    from pggan.config.describe import COMMAND_VARIABLE
+
+    before = os.environ.get(COMMAND_VARIABLE)
+    os.environ[COMMAND_VARIABLE] = shlex.join(["pggan", *arguments])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[COMMAND_VARIABLE]
+        else:
+            os.environ[COMMAND_VARIABLE] = before
+
+
+def answer(arguments: list[str]) -> int:
+    """Print the version, or what a shell evaluates once (--completion) or asks for in a line (--complete)."""
+    if "--version" in arguments:
+        print(f"pggan {__version__}")
+        return 0
     from pggan.cli.completion import candidates, script
 
-    print(script(value) if flag == "--completion" else "\n".join(candidates(value)))
+    value = arguments[1] if len(arguments) > 1 else ""
+    print(script(value) if arguments[0] == "--completion" else "\n".join(candidates(value)))
     return 0
 
 

@@ -95,8 +95,7 @@ class Trainer:
 
     def _take(self, inputs: StepInputs) -> dict[str, Tensor]:
         try:
-            replayed = None if self.graphs is None else self.graphs.replay(inputs)
-            return replayed or self._train_step(inputs)
+            return (self.graphs and self.graphs.replay(inputs)) or self._train_step(inputs)
         except RuntimeError as error:
             if Failure.of(error).out_of_memory:
                 raise out_of_memory(inputs.spec) from error

@@ -188,7 +188,7 @@ def test_a_user_error_is_not_tried_again(call):
 
 @pytest.mark.slow
 def test_make_takes_a_python_that_has_all_libraries():
-    made = ["make", "gpu", f"PYTHON={sys.executable}", "OPTIONS=--help"]
+    made = ["make", "--no-print-directory", "gpu", f"PYTHON={sys.executable}", "OPTIONS=--help"]
     shown = subprocess.run(made, cwd=command.ROOT, capture_output=True, text=True, check=True).stdout
     assert shown.startswith("usage:")
 

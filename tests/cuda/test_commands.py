@@ -7,7 +7,8 @@ import pytest
 
 from pggan.core.errors import EXIT_INTERRUPTED
 
-pytestmark = pytest.mark.slow
+# One process runs them all: the files of the commands lie in its folder.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda-commands")]
 # What a steady step of a run may cost the host, by where the images come from.
 RESIDENT = {
     "pageable copy to the device in pggan/data/stream/loader.py:get",  # the indices of a batch, 8 bytes per image

@@ -129,7 +129,7 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
     output = victim.log.read_text()
     assert output.count("All ranks restart from the last checkpoint (1 restart left).") == 1
     assert f"Lost: rank 0 (pid {before[0]}) was killed by SIGKILL." in output
-    assert "no restarts are left (distributed.max_restarts). The same command resumes" in output.splitlines()[-1]
+    assert "No restarts are left (distributed.max_restarts). The same command with" in output.splitlines()[-1]
     # A rank that merely lost the others has nothing to report.
     for word in ("Traceback", "lost its connection", "Stopped at once", "Error"):
         assert word not in output

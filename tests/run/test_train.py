@@ -210,6 +210,7 @@ def test_from_the_command_line_to_the_optimizer_it_is_four_files_and_150_lines()
         train.run,
         train.train,
         step.Trainer.step,
+        step.Trainer._take,
         step.Trainer._train_step,
         step.train_step,
         step.update,
