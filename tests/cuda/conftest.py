@@ -21,10 +21,15 @@ def null_gpu(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def program(null_gpu: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[..., Any]:
-    """What a program of `programs/` prints as JSON: `program(name, *arguments)`."""
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder of all workers of pytest-xdist."""
     folder = tmp_path_factory.getbasetemp()
-    shared = folder if worker_id == "master" else folder.parent  # of all workers of pytest-xdist
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
+def program(null_gpu: Path, shared: Path) -> Callable[..., Any]:
+    """What a program of `programs/` prints as JSON: `program(name, *arguments)`."""
 
     def run(name: str, *arguments: str) -> Any:
         result = shared / f"null_gpu_{name}.json"

@@ -7,8 +7,7 @@ import pytest
 
 from pggan.core.errors import EXIT_INTERRUPTED
 
-# One process runs them all: the files of the commands lie in its folder.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda-commands")]
+pytestmark = pytest.mark.slow
 # What a steady step of a run may cost the host, by where the images come from.
 RESIDENT = {
     "pageable copy to the device in pggan/data/stream/loader.py:get",  # the indices of a batch, 8 bytes per image
@@ -21,8 +20,10 @@ UNUSUAL = r"without CUDA graphs|Out of memory|plain|Error|Warning|Traceback"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("commands")
+def folder(shared):
+    path = shared / "cuda_commands"
+    path.mkdir(exist_ok=True)
+    return path
 
 
 @pytest.fixture(scope="module")
