@@ -142,3 +142,24 @@ class Metric(ABC):
     def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
         """A number under the extractor's name."""
         return {label(metric, self.extractor.name, count or self.count): value}
+
+
+class FeatureMetric(Metric):
+    """A metric of the features of fakes beside those of as many reals."""
+
+    def __init__(self, task: Task, count: int) -> None:
+        super().__init__(task, count)
+        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
+
+    def collectors(self) -> list[Collector]:
+        return [self.fakes]
+
+    def values(self) -> dict[str, float]:
+        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
+        if reals is None:
+            return {}
+        return self.compare(fakes.to(self.task.precise_device), reals.to(self.task.precise_device))
+
+    @abstractmethod
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
+        """The numbers by name, of features [N, F] of fakes and of reals, where float64 can be calculated."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pggan.metrics.base import Metric, Task
-from pggan.metrics.collect import Collector
+from pggan.metrics.base import FeatureMetric
 from pggan.metrics.distances import distance_blocks, nearest
 
 QUANTILE = 0.05
@@ -24,28 +23,17 @@ def share_of_close_pairs(features: Tensor, below: float) -> float:
     return close / (len(features) * (len(features) - 1))
 
 
-class Duplicates(Metric):
+class Duplicates(FeatureMetric):
     """`duplicates` of the fakes, `duplicates_reals`, and the `duplicate_distance` that both are counted below."""
 
     key = "duplicates"
     paper_images = 10_000  # no paper's: 50 million pairs
     least_images = 2
 
-    def __init__(self, task: Task, count: int) -> None:
-        super().__init__(task, count)
-        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
-
-    def collectors(self) -> list[Collector]:
-        return [self.fakes]
-
     def parameters(self) -> dict[str, Any]:
         return {"below_quantile": QUANTILE}
 
-    def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
-        if reals is None:
-            return {}
-        fakes, reals = fakes.to(self.task.precise_device), reals.to(self.task.precise_device)
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
         below = float(nearest(reals, reals, same=True)[0].quantile(QUANTILE))
         values = {
             "duplicates": share_of_close_pairs(fakes, below),

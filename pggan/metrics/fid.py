@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pggan.metrics.base import Metric, Task
-from pggan.metrics.collect import Collector
+from pggan.metrics.base import FeatureMetric
 
 
 def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,26 +32,15 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
     return float((mean_x - mean_y).square().sum() + factor_x.square().sum() + factor_y.square().sum() - 2 * root)
 
 
-class FrechetInceptionDistance(Metric):
+class FrechetInceptionDistance(FeatureMetric):
     """`fid`."""
 
     key = "fid"
     paper_images = 50_000
     least_images = 2
 
-    def __init__(self, task: Task, count: int) -> None:
-        super().__init__(task, count)
-        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
-
-    def collectors(self) -> list[Collector]:
-        return [self.fakes]
-
     def parameters(self) -> dict[str, Any]:
         return {"covariance": "N - 1"}
 
-    def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
-        if reals is None:
-            return {}
-        device = self.task.precise_device
-        return self.named("fid", frechet_distance(fakes.to(device), reals.to(device)))
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
+        return self.named("fid", frechet_distance(fakes, reals))

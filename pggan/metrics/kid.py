@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pggan.metrics.base import Metric, Task
-from pggan.metrics.collect import Collector
+from pggan.metrics.base import FeatureMetric
 
 ROWS = 2048  # of the kernel that are held at once
 
@@ -38,28 +37,17 @@ def kernel_distance(x: Tensor, y: Tensor) -> float:
     return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * across)
 
 
-class KernelInceptionDistance(Metric):
+class KernelInceptionDistance(FeatureMetric):
     """`kid`, and `kid_floor` of half as many reals on each side."""
 
     key = "kid"
     paper_images = 50_000
     least_images = 4
 
-    def __init__(self, task: Task, count: int) -> None:
-        super().__init__(task, count)
-        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
-
-    def collectors(self) -> list[Collector]:
-        return [self.fakes]
-
     def parameters(self) -> dict[str, Any]:
         return {"degree": 3, "offset": 1, "subsets": "all against all", "times": 1000}
 
-    def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
-        if reals is None:
-            return {}
-        device, middle = self.task.precise_device, self.count // 2
-        fakes, reals = fakes.to(device), reals.to(device)
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
+        middle = self.count // 2
         floor = kernel_distance(reals[:middle], reals[middle : 2 * middle])
         return self.named("kid", kernel_distance(fakes, reals)) | self.named("kid_floor", floor, middle)

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pggan.metrics.base import Metric, Task
-from pggan.metrics.collect import Collector
+from pggan.metrics.base import FeatureMetric
 from pggan.metrics.distances import distance_blocks, nearest
 
 NEIGHBOURS = 3
@@ -24,26 +23,15 @@ def covered(points: Tensor, centres: Tensor) -> float:
     return float(torch.cat(inside).double().mean())
 
 
-class PrecisionRecall(Metric):
+class PrecisionRecall(FeatureMetric):
     """`precision` and `recall`."""
 
     key = "precision_recall"
     paper_images = 50_000
     least_images = NEIGHBOURS + 1
 
-    def __init__(self, task: Task, count: int) -> None:
-        super().__init__(task, count)
-        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
-
-    def collectors(self) -> list[Collector]:
-        return [self.fakes]
-
     def parameters(self) -> dict[str, Any]:
         return {"neighbours": NEIGHBOURS}
 
-    def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
-        if reals is None:
-            return {}
-        fakes, reals = fakes.to(self.task.precise_device), reals.to(self.task.precise_device)
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
         return self.named("precision", covered(fakes, reals)) | self.named("recall", covered(reals, fakes))
