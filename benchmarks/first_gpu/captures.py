@@ -132,7 +132,7 @@ def waiting(d: Any) -> Any:
 
 
 def judge_failure(context: Context, found: dict[str, Figures]) -> Judgement:
-    """One notice, then training goes on where it was, in the memory that it had."""
+    """One notice, then training continues, in the memory that it had."""
     one = found["failure"]
     settled = one["reserved_bytes"][WARMUP_STEPS + 1]
     good = (
@@ -144,4 +144,4 @@ def judge_failure(context: Context, found: dict[str, Figures]) -> Judgement:
     )
     words = f"{len(one['notices'])} notices, losses {'finite' if one['finite'] else 'NOT finite'}"
     stream = "as before" if one["default_stream"] else "another one"
-    return Judgement(f"{words}, stream {stream}", "1 notice, goes on, a later capture works", good)
+    return Judgement(f"{words}, stream {stream}", "1 notice, continues, a later capture works", good)

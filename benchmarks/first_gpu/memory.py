@@ -1,4 +1,4 @@
-"""Part 5: a step that needs more memory than there is goes on with smaller micro-batches."""
+"""Part 5: a step that needs more memory than there is continues with smaller micro-batches."""
 
 from collections.abc import Iterator
 
@@ -81,4 +81,4 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     about_memory = [notice for notice in one["notices"] if notice.startswith("Out of memory")]
     good = one["finite"] and about_memory and one["micro_batch"] == BATCH >> len(about_memory)
     measured = f"micro-batches of {one['micro_batch']} in place of {BATCH}; {' '.join(one['notices']) or 'no notice'}"
-    return Judgement(measured, "smaller ones, one notice of each halving, goes on", bool(good))
+    return Judgement(measured, "smaller ones, one notice of each halving, continues", bool(good))

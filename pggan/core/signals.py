@@ -53,7 +53,7 @@ def starting_helpers() -> Iterator[None]:
 
 @contextmanager
 def remarking(remark: Callable[[], str]) -> Iterator[None]:
-    """Add what `remark` returns to a KeyboardInterrupt that leaves the block: what is left, and how to go on."""
+    """Add what `remark` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -117,7 +117,7 @@ class State:
         _load_moments(self.g, parts["optimizer_g"])
         _load_moments(self.d, parts["optimizer_d"])
         for name, tensor in _grad_scalers(self):
-            if name in parts["grad_scaler"]:  # a run may go on in another precision
+            if name in parts["grad_scaler"]:  # a run may be resumed in another precision
                 tensor.copy_(parts["grad_scaler"][name])
 
 

@@ -40,7 +40,7 @@ class GridRecorder:
         make_directory(folder)
         clean_partials(folder)
         self.restart(images)
-        # A resumed run's clock goes on from its last grid: what was trained since then and saved, it does not count.
+        # The clock of a resumed run starts at its last grid: it does not count what was trained since then and saved.
         last = [read_facts(path) for path in [*stored_grids(folder).values()][-1:]]
         self._began = time.monotonic() - 3600 * sum(facts.hours for facts in last if facts is not None)
 

@@ -137,7 +137,7 @@ class Loader:
         return loaded
 
     def _read(self, request: Request, out: Images) -> None:
-        """Read in several threads where that is worth it: copies and waits for the disk then go on side by side."""
+        """Read in several threads where that is worth it: copies and waits for the disk then overlap."""
         parts = min(READERS, out.nbytes // LEAST_BYTES_PER_READER + 1, len(out))
         if parts == 1:
             self.pyramid.read(request.resolution, request.indices, out=out)
