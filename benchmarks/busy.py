@@ -22,7 +22,6 @@ import torch
 
 from benchmarks.elastic import CPU, EMA_DECAY
 from benchmarks.reporting import report
-from pggan.bench.steps import phase_of
 from pggan.cli.compose import compose
 from pggan.config import Precision, TrainConfig
 from pggan.core.batch import Reals
@@ -30,6 +29,7 @@ from pggan.core.cpu import available_cores
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
+from pggan.performance.bench.steps import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 

@@ -44,7 +44,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.compression import Compressor, layout, mean_of, share_to_send
 from pggan.optim.ema import ema_decay, update_ema
 from pggan.optim.state import State, Trainable, new_state
-from pggan.sampling.images import contact_sheet, save_png
+from pggan.sampling.output.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.inputs import draw_inputs, micro_batches
 from pggan.training.passes import d_forward, g_forward, make_fakes

@@ -23,7 +23,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch
 
 import torch
 
-from pggan.bench.steps import phase_of
 from pggan.cli.compose import compose
 from pggan.config import DistributedConfig, ModelConfig, Precision, TrainConfig, TrainerConfig
 from pggan.core.architecture import Resampling
@@ -33,6 +32,7 @@ from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.optim.batch_partition import BatchPartition
+from pggan.performance.bench.steps import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.step import Trainer

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import report
-from pggan.bench.variants import TrainerVariant
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
@@ -38,6 +37,7 @@ from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
+from pggan.performance.bench.variants import TrainerVariant
 from pggan.run.train import run
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware

@@ -12,13 +12,13 @@ import sys
 import torch
 
 from benchmarks.reporting import report
-from pggan.bench.steps import phase_of
-from pggan.bench.variants import REFERENCE, ReferenceVariant, TrainerVariant, Variant
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
+from pggan.performance.bench.steps import phase_of
+from pggan.performance.bench.variants import REFERENCE, ReferenceVariant, TrainerVariant, Variant
 from pggan.training.compute_options import configure_process
 
 CPU = torch.device("cpu")

@@ -24,13 +24,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
 import torch
 
 from benchmarks.elastic import CPU, EMA_DECAY, trainer_config
-from pggan.bench.steps import phase_of
 from pggan.config import Precision
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.optim.reducer import AllReduceFp32
+from pggan.performance.bench.steps import phase_of
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process

@@ -23,7 +23,7 @@ from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.plan.calibration import write_noise
+from pggan.performance.plan.calibration import write_noise
 
 IMAGES = 4096
 

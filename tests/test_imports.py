@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pggan"
 README = (ROOT / "README.md").read_text()
 
-# The lowest first.  A room imports only from itself and from rooms before it.
+# The lowest first.  A room imports only from itself and from rooms before it, and a folder in a room is one, too.
 ROOMS = [
     "core",
     "networks",
@@ -25,16 +25,20 @@ ROOMS = [
     "optim",
     "training",
     "checkpoints",
+    "sampling/output",
+    "sampling/latents",
     "sampling",
-    "export",
-    "foreign",
+    "interop/export",
+    "interop/foreign",
+    "interop",
     "metrics",
     "run",
-    "plan",
-    "bench",
-    "doctor",
+    "performance/plan",
+    "performance/bench",
+    "performance/doctor",
     "cli",
 ]
+FOLDERS_ALONE = {"data", "performance"}  # hold nothing but rooms
 DOORS = ["__init__.py", "__main__.py"]
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = {path: path.read_text() for path in FILES}
@@ -72,8 +76,9 @@ def imported_files(path: Path) -> set[Path]:
 
 def test_nothing_but_the_doors_lies_outside_of_a_room():
     assert sorted(path.name for path in PACKAGE.glob("*.py")) == DOORS
-    assert {room_of(path) for path in FILES} == {"", "data", *ROOMS}
-    assert [path.name for path in (PACKAGE / "data").glob("*.py")] == ["__init__.py"]
+    assert {room_of(path) for path in FILES} == {"", *FOLDERS_ALONE, *ROOMS}
+    for folder in FOLDERS_ALONE:
+        assert [path.name for path in (PACKAGE / folder).glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -81,7 +86,7 @@ def test_a_room_imports_only_from_rooms_before_it(path):
     room = room_of(path)
     if not room:
         return
-    allowed = {"data", *ROOMS[: ROOMS.index(room) + 1]} if room != "data" else {"data"}
+    allowed = set() if room in FOLDERS_ALONE else {*FOLDERS_ALONE, *ROOMS[: ROOMS.index(room) + 1]}
     for imported in imported_files(path):
         assert room_of(imported) in allowed, f"{room} imports {imported.relative_to(PACKAGE)}"
 
@@ -103,24 +108,15 @@ def test_no_file_imports_itself_through_others():
         visit(path)
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "data"])
+@pytest.mark.parametrize("room", [*ROOMS, *sorted(FOLDERS_ALONE)])
 def test_every_room_says_its_duty_in_one_sentence(room):
     duty = ast.get_docstring(TREES[PACKAGE / room / "__init__.py"]) or ""
     assert re.fullmatch(r"\S[^\n]+\.", duty.split("\n\n")[0].replace("\n", " ")), room
 
 
 def test_the_readme_lists_the_rooms_in_the_order_of_their_imports():
-    table = re.findall(r"^\| `pggan/([\w/{},]+)/?` \|", README, re.MULTILINE)
-    listed = [
-        room
-        for entry in table
-        for room in (
-            [f"data/{part}" for part in re.findall(r"\w+", entry.split("{")[1])]
-            if "{" in entry
-            else [entry.rstrip("/")]
-        )
-    ]
-    assert listed == ROOMS
+    listed = re.findall(r"^\| `pggan/(\w+)/[\w{},/]*` \|", README, re.MULTILINE)
+    assert listed == list(dict.fromkeys(room.split("/")[0] for room in ROOMS))
 
 
 def test_the_wheel_has_every_room():
@@ -222,7 +218,7 @@ def test_nothing_is_unpickled():
     """Of files that other programs wrote with `torch.save`, tensors are read, by the reader that runs no code."""
     for path in FILES:
         source = SOURCES[path].replace('torch.load(path, map_location="cpu", weights_only=True)', "")
-        pickle = () if room_of(path) == "foreign" else ("pickle",)
+        pickle = () if room_of(path) == "interop/foreign" else ("pickle",)
         for forbidden in ("torch.load", "_target_", "instantiate", "eval(", "exec(", *pickle):
             assert forbidden not in source, f"{path}: {forbidden}"
 

@@ -11,10 +11,10 @@ from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.expected import STAGES
 from benchmarks.first_gpu.record import Figures
 from benchmarks.first_gpu.stages import config, steps_of
-from pggan.bench.steps import phase_of
 from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
+from pggan.performance.bench.steps import phase_of
 
 STEPS = 3
 LISTED = 40

@@ -11,8 +11,6 @@ from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.expected import COMPILED_MILLISECONDS, ORDER, STAGES, TOLERANCE
 from benchmarks.first_gpu.parity import Case, errors_of, largest
 from benchmarks.first_gpu.record import Figures
-from pggan.bench.steps import Steps, phase_of, projected_hours
-from pggan.bench.variants import REFERENCE
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision
 from pggan.core.batch import Reals
@@ -20,6 +18,8 @@ from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.networks import fused
+from pggan.performance.bench.steps import Steps, phase_of, projected_hours
+from pggan.performance.bench.variants import REFERENCE
 
 ROUNDS = 3  # of ten updates on a GPU
 LONGEST_FIRST_STEP = 20  # seconds

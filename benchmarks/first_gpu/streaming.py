@@ -6,9 +6,9 @@ import numpy as np
 
 from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.record import Figures
-from pggan.bench.loading import measure_loading
-from pggan.bench.steps import phase_of
 from pggan.data.format.writer import write_pyramid
+from pggan.performance.bench.loading import measure_loading
+from pggan.performance.bench.steps import phase_of
 
 BATCHES = 10
 LEAST_RATIO = 3.0

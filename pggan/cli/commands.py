@@ -67,7 +67,7 @@ COMMANDS = {
         Command(
             "plan",
             "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
-            "pggan.plan.command",
+            "pggan.performance.plan.command",
             "pggan plan experiment=celebahq_1024_8gpus tflops=200 watts=700",
         ),
         Command(
@@ -109,13 +109,13 @@ COMMANDS = {
         Command(
             "export",
             "Write a generator for other programs: ONNX, torch.export, or a folder for Hugging Face.",
-            "pggan.export.command",
+            "pggan.interop.export.command",
             "pggan export run=outputs/faces format=onnx out=faces.onnx",
         ),
         Command(
             "import",
             "Turn weights of the official networks, pytorch_GAN_zoo or pro-gan-pth into a generator file.",
-            "pggan.foreign.command",
+            "pggan.interop.foreign.command",
             "pggan import source=network-final.pkl out=faces.safetensors",
         ),
         Command(
@@ -127,20 +127,20 @@ COMMANDS = {
         Command(
             "bench",
             "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
-            "pggan.bench.command",
+            "pggan.performance.bench.command",
             "pggan bench stages=[4,8,16] batch=16",
             ("data=", "data.path="),  # Hydra would take data= for a choice of the group
         ),
         Command(
             "bench scaling",
             "Measure how much faster several ranks are than one, and what a step spends its time on.",
-            "pggan.bench.scaling",
+            "pggan.performance.bench.scaling",
             "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
         ),
         Command(
             "doctor",
             "Show what this machine has, and which parts of the program work on it.",
-            "pggan.doctor.command",
+            "pggan.performance.doctor.command",
             "pggan doctor device=cpu",
         ),
     )

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-from pggan import __version__
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
+from pggan.core.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from pggan import __version__
+from pggan.core.version import __version__
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")

@@ -28,7 +28,7 @@ from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import KINDS, Evaluation, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.inputs import find_generators, open_images
-from pggan.sampling.images import make_folder, save_png
+from pggan.sampling.output.images import make_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
 

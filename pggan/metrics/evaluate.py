@@ -25,7 +25,7 @@ from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.precision_recall import PrecisionRecall
 from pggan.metrics.swd import SlicedWasserstein
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels
+from pggan.sampling.output.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
 CLASSES: tuple[type[Metric], ...] = (

@@ -13,7 +13,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import use_options
 from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.images import Pixels
+from pggan.sampling.output.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images

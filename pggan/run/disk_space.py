@@ -22,7 +22,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape
 from pggan.run.run_dir import RunContext
-from pggan.sampling.images import Pixels, contact_sheet, grid, shrink, to_pil
+from pggan.sampling.output.images import Pixels, contact_sheet, grid, shrink, to_pil
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
 TICK_BYTES = 3000

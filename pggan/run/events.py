@@ -17,7 +17,7 @@ from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
-from pggan.sampling.stored_grid import FOLDER
+from pggan.sampling.output.stored_grid import FOLDER
 from pggan.training.step import Trainer
 
 # What a rank can ask for; all of them do it at the same step.

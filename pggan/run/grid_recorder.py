@@ -10,9 +10,9 @@ from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase, Schedule
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.images import grid, shrink
-from pggan.sampling.latents import seed_latents
-from pggan.sampling.stored_grid import GridFacts, read_facts, save_grid, stored_grids
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import grid, shrink
+from pggan.sampling.output.stored_grid import GridFacts, read_facts, save_grid, stored_grids
 
 STORED = 300  # grids of a whole run: ten seconds of film without one shown twice
 MOST_PIXELS = 2**16  # of a grid: less than 200 KB in three channels, even of noise

@@ -17,7 +17,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import count_parameters
-from pggan.sampling.images import Pixels, check_output, enlarge, grid, save_png
+from pggan.sampling.output.images import Pixels, check_output, enlarge, grid, save_png
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8

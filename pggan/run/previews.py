@@ -12,8 +12,8 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.images import SMALLEST_TILE, Pixels, contact_sheet
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import SMALLEST_TILE, Pixels, contact_sheet
 
 BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 LARGEST_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows

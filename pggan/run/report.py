@@ -24,7 +24,7 @@ from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 from pggan.run.run_dir import append_log
-from pggan.sampling.images import Pixels
+from pggan.sampling.output.images import Pixels
 
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is

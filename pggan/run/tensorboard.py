@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import scalar
 
-from pggan.sampling.images import Pixels, save_png
+from pggan.sampling.output.images import Pixels, save_png
 
 EVENTS = "events.out.tfevents."
 

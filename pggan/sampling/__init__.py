@@ -1,1 +1,1 @@
-"""Images from a trained generator: latents, paths between them, grids and animations."""
+"""Images from a trained generator: samples, interpolations, the film of a training, projection, directions."""

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
 from pggan.config.notation import parse_seeds
-from pggan.sampling.directions import (
+from pggan.sampling.generate import RenderSettings
+from pggan.sampling.latents.directions import (
     direction_between,
     directions_of_activations,
     directions_of_weights,
     move,
     save_directions,
 )
-from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import check_output
-from pggan.sampling.latents import load_latents, seed_latents
-from pggan.sampling.output_path import next_output
-from pggan.sampling.sheet import Tile, automatic_zoom, save_sheet
+from pggan.sampling.latents.latents import load_latents, seed_latents
+from pggan.sampling.output.images import check_output
+from pggan.sampling.output.output_path import next_output
+from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 STEPS = 7  # images from one border of the contact sheet to the other

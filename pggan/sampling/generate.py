@@ -14,8 +14,8 @@ from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.errors import UserError
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import Generator, use_options
-from pggan.sampling.images import Pixels, to_bytes
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import Pixels, to_bytes
 
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together

@@ -14,14 +14,9 @@ from pggan.config import InterpolateConfig, InterpolationPath, Scaling
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.sampling import sheet
-from pggan.sampling.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
-from pggan.sampling.film_file import save_film
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels, check_output, enlarge, enlarge_smoothly, grid, save_png
-from pggan.sampling.latents import load_latents, seed_latents
-from pggan.sampling.output_path import next_output
-from pggan.sampling.paths import (
+from pggan.sampling.latents.latents import load_latents, seed_latents
+from pggan.sampling.latents.paths import (
     SAMPLES_PER_LEG,
     around,
     at_constant_speed,
@@ -33,6 +28,11 @@ from pggan.sampling.paths import (
     slerp,
     through,
 )
+from pggan.sampling.output import sheet
+from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
+from pggan.sampling.output.film_file import save_film
+from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid, save_png
+from pggan.sampling.output.output_path import next_output
 from pggan.sampling.perceptual import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
 

@@ -16,12 +16,12 @@ from pggan.config import ProjectConfig
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.sampling.images import make_folder
-from pggan.sampling.latents import save_latents
-from pggan.sampling.output_path import next_output
+from pggan.sampling.latents.latents import save_latents
+from pggan.sampling.output.images import make_folder
+from pggan.sampling.output.output_path import next_output
+from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.perceptual import laplacian_distance
 from pggan.sampling.projection import Distance, Projection, ProjectionSettings, project
-from pggan.sampling.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.target_image import read_target
 from pggan.sampling.trained_generator import load
 

@@ -13,8 +13,8 @@ from pggan.core.rng import generator_for
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import Generator, use_options
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels, to_bytes
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import Pixels, to_bytes
 from pggan.sampling.perceptual import laplacian_distance
 
 Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]

@@ -14,12 +14,12 @@ from pggan.config import SampleConfig
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.sampling.directions import load_direction, move
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels, check_output, enlarge, make_folder, save_png
-from pggan.sampling.latents import load_latents
-from pggan.sampling.output_path import next_output
-from pggan.sampling.sheet import Tile, automatic_zoom, save_sheet
+from pggan.sampling.latents.directions import load_direction, move
+from pggan.sampling.latents.latents import load_latents
+from pggan.sampling.output.images import Pixels, check_output, enlarge, make_folder, save_png
+from pggan.sampling.output.output_path import next_output
+from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SEEDS = "0-63"  # where neither seeds nor latents are named

@@ -8,7 +8,7 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data.sources.image_file import MODES, BadImage, ImageFile, Target, load_image
-from pggan.sampling.images import Pixels
+from pggan.sampling.output.images import Pixels
 
 Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]
 

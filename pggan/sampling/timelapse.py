@@ -16,13 +16,13 @@ from pggan.config import Scaling, TimeAxis, TimelapseConfig
 from pggan.config.notation import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.sampling.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
-from pggan.sampling.film_file import save_film
 from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.images import Pixels, check_output, enlarge, enlarge_smoothly, grid
-from pggan.sampling.latents import seed_latents
-from pggan.sampling.output_path import next_output
-from pggan.sampling.stored_grid import FOLDER, GridFacts, read_facts, read_tiles, stored_grids
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
+from pggan.sampling.output.film_file import save_film
+from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid
+from pggan.sampling.output.output_path import next_output
+from pggan.sampling.output.stored_grid import FOLDER, GridFacts, read_facts, read_tiles, stored_grids
 
 BATCH_SIZE = 8  # of images drawn from a checkpoint
 STAMP_SHARE = 16  # of the height, below the images

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from pggan.bench import loading
-from pggan.bench.steps import Steps
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
+from pggan.performance.bench import loading
+from pggan.performance.bench.steps import Steps
 from pggan.training.device_rates import Rates
 from pggan.training.fake_step import FakeStep, StepCost
 
@@ -19,7 +19,7 @@ SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
 def known_rates(monkeypatch):
     """Rates of the device, in place of measured ones: products, or copies, are the limit."""
     rates = {torch.float32: Rates(1e9, 1e12), torch.bfloat16: Rates(1e12, 1e6)}
-    monkeypatch.setattr("pggan.bench.steps.measured_rates", lambda device, precision, dtype: rates[dtype])
+    monkeypatch.setattr("pggan.performance.bench.steps.measured_rates", lambda device, precision, dtype: rates[dtype])
 
 
 @pytest.fixture
@@ -156,6 +156,8 @@ def test_bench_data_refuses_what_is_not_there(toy_data, tmp_path, capsys):
     ],
 )
 def test_bench_refuses_impossible_variants_before_it_makes_any(overrides, hint, capsys, monkeypatch):
-    monkeypatch.setattr("pggan.bench.variants.build_trainer", None)  # calling it would fail otherwise than below
+    monkeypatch.setattr(
+        "pggan.performance.bench.variants.build_trainer", None
+    )  # calling it would fail otherwise than below
     assert main(["bench", *overrides.split()]) == 2
     assert hint in capsys.readouterr().err

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 
-from pggan.bench import loading
-from pggan.bench.loading import drop_from_memory, rate
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.performance.bench import loading
+from pggan.performance.bench.loading import drop_from_memory, rate
 
 
 def test_cold_files_leave_the_page_cache_and_their_content_stays(toy_data):

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from pggan.bench.reference_step import ReferenceStep
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
@@ -16,6 +15,7 @@ from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
+from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, variant
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pggan.bench import scaling
-from pggan.bench.scaling import PARTS, rows_of, scaling_table
 from pggan.cli.main import main
+from pggan.performance.bench import scaling
+from pggan.performance.bench.scaling import PARTS, rows_of, scaling_table
 from tests.processes import in_processes, values_of
 
 MEETING = ["distributed.rdzv_endpoint=node0:29500"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan.bench.steps import QUEUED_UPDATES, Steps, phase_of, projected_hours
-from pggan.bench.variants import TrainerVariant, Variant
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.networks.numerics import ComputeOptions
+from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, phase_of, projected_hours
+from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates
 from pggan.training.fake_step import FakeStep, StepCost
 from tests.definitions import WGAN_GP
@@ -100,7 +100,7 @@ class Recorder(Variant):
 
 def test_variants_take_turns_and_every_round_has_one_update_with_penalties(make_steps, monkeypatch):
     told = []
-    monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: told.append(precision))
+    monkeypatch.setattr("pggan.performance.bench.steps.set_float32", lambda device, precision: told.append(precision))
     full, short = Precision.fp32, Precision.tf32
     lazy = dataclasses.replace(WGAN_GP, reg_interval=2)
     steps = make_steps(Recorder(full, told), Recorder(short, told), loss=lazy)
@@ -119,18 +119,22 @@ def test_a_round_is_timed_until_the_device_has_finished_it(make_steps, monkeypat
         now[0] += 3.0
 
     monkeypatch.setattr(torch.cuda if kind == "cuda" else torch.mps, "synchronize", wait)
-    monkeypatch.setattr("pggan.bench.steps.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("pggan.performance.bench.steps.time.perf_counter", lambda: now[0])
     steps = make_steps(variant := Recorder(Precision.fp32, []))
     monkeypatch.setattr(steps, "device", device)
-    monkeypatch.setattr("pggan.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU))
+    monkeypatch.setattr(
+        "pggan.performance.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU)
+    )
     assert steps._timed(variant, phase_of(8, 4), torch.zeros(4, 3, 8, 8), 0) == 3.0 / QUEUED_UPDATES
 
 
 def test_a_gpu_is_waited_for_once_in_ten_updates_or_more_and_every_round_has_as_many_penalties(make_steps, monkeypatch):
     waits, told = [], []
-    monkeypatch.setattr("pggan.bench.steps.synchronize", waits.append)
-    monkeypatch.setattr("pggan.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU))
-    monkeypatch.setattr("pggan.bench.steps.set_float32", lambda device, precision: None)
+    monkeypatch.setattr("pggan.performance.bench.steps.synchronize", waits.append)
+    monkeypatch.setattr(
+        "pggan.performance.bench.steps.StepRng", lambda seed, images, device: StepRng(seed, images, CPU)
+    )
+    monkeypatch.setattr("pggan.performance.bench.steps.set_float32", lambda device, precision: None)
     lazy = dataclasses.replace(WGAN_GP, reg_interval=4)
     steps = make_steps(variant := Recorder(Precision.fp32, told), loss=lazy)
     monkeypatch.setattr(steps, "device", torch.device("cuda"))

@@ -2,11 +2,11 @@
 
 import torch
 
-from pggan.bench.variants import Variant
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.validation import validated
 from pggan.networks.numerics import ComputeOptions
+from pggan.performance.bench.variants import Variant
 
 
 def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto():

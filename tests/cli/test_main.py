@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pggan import __version__
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import exit_process, guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
+from pggan.core.version import __version__
 
 ROOT = Path(__file__).parents[2]
 

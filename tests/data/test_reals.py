@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.bench.steps import phase_of
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.format.writer import write_pyramid
 from pggan.data.stream.reals import RealStream, epoch_order, indices_at
+from pggan.performance.bench.steps import phase_of
 
 CPU = torch.device("cpu")
 SCHEDULE = Schedule(

@@ -7,8 +7,8 @@ import pytest
 from pggan.cli.main import main
 from pggan.config import DoctorConfig
 from pggan.core.errors import EXIT_FAILED
-from pggan.doctor import accelerator, command, machine
-from pggan.doctor.finding import Check, Finding, Verdict
+from pggan.performance.doctor import accelerator, command, machine
+from pggan.performance.doctor.finding import Check, Finding, Verdict
 
 
 @pytest.fixture(autouse=True)

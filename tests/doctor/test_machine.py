@@ -4,8 +4,8 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from pggan.doctor import machine
-from pggan.doctor.finding import Verdict
+from pggan.performance.doctor import machine
+from pggan.performance.doctor.finding import Verdict
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from PIL import Image
 import pggan
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.export.hugging_face import from_pretrained, push_to_hub
+from pggan.interop.export.hugging_face import from_pretrained, push_to_hub
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import pggan
 from pggan.cli.main import main
 from pggan.core.architecture import Resampling
-from pggan.export import comparison, onnx_file
-from pggan.export.comparison import DifferenceError
+from pggan.interop.export import comparison, onnx_file
+from pggan.interop.export.comparison import DifferenceError
 
 STAGES = [(4, 1.0), (8, 0.0), (8, 0.5), (16, 1.0), (16, 0.25)]
 

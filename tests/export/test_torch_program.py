@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.export.torch_program import write_torch_program
+from pggan.interop.export.torch_program import write_torch_program
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import pggan
 from pggan.cli.main import main
-from pggan.foreign.command import read_foreign
+from pggan.interop.foreign.command import read_foreign
 from tests.foreign import definitions as theirs
 
 # Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1

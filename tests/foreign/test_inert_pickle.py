@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.foreign.inert_pickle import ALLOWED, Array, StorageType, read_pickle
-from pggan.foreign.torch_file import read_torch_file
+from pggan.interop.foreign.inert_pickle import ALLOWED, Array, StorageType, read_pickle
+from pggan.interop.foreign.torch_file import read_torch_file
 
 
 class Calls:
@@ -63,7 +63,9 @@ def test_names_inside_of_harmless_ones_are_refused():
 def test_no_name_on_the_list_stands_for_something_of_another_program():
     for value in ALLOWED.values():
         ours = (
-            value is OrderedDict or isinstance(value, StorageType) or value.__module__ == "pggan.foreign.inert_pickle"
+            value is OrderedDict
+            or isinstance(value, StorageType)
+            or value.__module__ == "pggan.interop.foreign.inert_pickle"
         )
         assert ours, value
 

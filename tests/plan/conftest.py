@@ -8,7 +8,7 @@ from pggan.config import PlanConfig
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.numerics import ComputeOptions
-from pggan.plan.phases import phase_costs
+from pggan.performance.plan.phases import phase_costs
 
 TINY = [
     "schedule.final_resolution=8",
@@ -43,4 +43,4 @@ def costs(make_config):
 @pytest.fixture
 def counted(monkeypatch, costs):
     """Let commands take these costs as theirs: to count a step takes most of the time of a plan."""
-    monkeypatch.setattr("pggan.plan.command.phase_costs", lambda *_: costs)
+    monkeypatch.setattr("pggan.performance.plan.command.phase_costs", lambda *_: costs)

@@ -6,11 +6,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pggan.bench.steps import phase_of
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup
-from pggan.plan import calibration
-from pggan.plan.calibration import EXTRAPOLATED, MEASURED, Calibration, PhaseProbes, Probe, TimedUpdates, write_noise
+from pggan.performance.bench.steps import phase_of
+from pggan.performance.plan import calibration
+from pggan.performance.plan.calibration import (
+    EXTRAPOLATED,
+    MEASURED,
+    Calibration,
+    PhaseProbes,
+    Probe,
+    TimedUpdates,
+    write_noise,
+)
 
 CPU = torch.device("cpu")
 

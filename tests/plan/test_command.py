@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 
 from pggan.cli.main import main
-from pggan.plan import calibration, command, run_time
-from pggan.plan.command import image_facts
+from pggan.performance.plan import calibration, command, run_time
+from pggan.performance.plan.command import image_facts
 from pggan.training.fake_step import StepKernels
 from pggan.training.kernel_counter import Kernel, KernelKind
 from tests.processes import in_processes, values_of
@@ -107,7 +107,7 @@ def counted_kernels(monkeypatch, costs):
     """Let updates launch two kernels each, which nobody has to count."""
     kernels = {Kernel(KernelKind.product, 10**6, 10**9): 1, Kernel(KernelKind.elementwise, 10**6): 1}
     found = [replace(cost, kernels=StepKernels(kernels, kernels, 1)) for cost in costs]
-    monkeypatch.setattr("pggan.plan.command.phase_costs", lambda *_, memory: found)
+    monkeypatch.setattr("pggan.performance.plan.command.phase_costs", lambda *_, memory: found)
 
 
 @pytest.mark.usefixtures("counted_kernels")

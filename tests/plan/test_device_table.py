@@ -4,8 +4,8 @@ import pytest
 
 from pggan.config import Precision
 from pggan.core.errors import UserError
-from pggan.plan.device_table import CARDS, card_named
-from pggan.plan.summary import watts_of
+from pggan.performance.plan.device_table import CARDS, card_named
+from pggan.performance.plan.summary import watts_of
 
 
 def test_cards_have_names_in_letters_of_any_case():

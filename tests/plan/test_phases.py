@@ -6,7 +6,7 @@ import torch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
-from pggan.plan.phases import halfway, phase_costs
+from pggan.performance.plan.phases import halfway, phase_costs
 from pggan.training.fake_step import FakeStep
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
         def peak_bytes(self, phase, loss, options):
             return 1
 
-    monkeypatch.setattr("pggan.plan.phases.FakeStep", Counted)
+    monkeypatch.setattr("pggan.performance.plan.phases.FakeStep", Counted)
     config, group = make_config("schedule.total_images=40"), ProcessGroup.single_process(CPU)
     found = phase_costs(config, config.model.architecture(8, 3, 0), ComputeOptions(), group, lambda text: None)
     assert [(cost.phase.name, cost.images, cost.updates) for cost in found] == [

@@ -8,9 +8,9 @@ import torch
 
 from pggan.config import Precision
 from pggan.networks.numerics import ComputeOptions
-from pggan.plan.device_table import Card
-from pggan.plan.phases import fitting_kernels
-from pggan.plan.prediction import ASSUMPTIONS, kernel_seconds, predicted_time, prediction_notes, step_time
+from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.phases import fitting_kernels
+from pggan.performance.plan.prediction import ASSUMPTIONS, kernel_seconds, predicted_time, prediction_notes, step_time
 from pggan.training.fake_step import FakeStep, StepKernels
 from pggan.training.kernel_counter import Kernel, KernelKind
 from tests.definitions import ADAM, PAPER, WGAN_GP

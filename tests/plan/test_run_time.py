@@ -9,7 +9,7 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, RankInfo
-from pggan.plan.run_time import checkpoint_count, shortened, start_seconds
+from pggan.performance.plan.run_time import checkpoint_count, shortened, start_seconds
 
 
 def group_of(local):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.plan.scaling import LINKS, Link, Load, Network, Reduction, Scaling, dominated_from, scaled, split
+from pggan.performance.plan.scaling import LINKS, Link, Load, Network, Reduction, Scaling, dominated_from, scaled, split
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 MILLION = 10**6  # numbers

@@ -1,6 +1,6 @@
 """The figures of a plan: watts of devices."""
 
-from pggan.plan.summary import watts_of
+from pggan.performance.plan.summary import watts_of
 
 
 def test_a_device_draws_what_its_data_sheet_says():

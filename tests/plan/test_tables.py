@@ -7,9 +7,9 @@ import torch
 from rich.console import Console
 
 from pggan.networks.numerics import ComputeOptions
-from pggan.plan.run_time import assumed_time
-from pggan.plan.summary import summary, this_machine
-from pggan.plan.tables import Unit, prediction_table, tables
+from pggan.performance.plan.run_time import assumed_time
+from pggan.performance.plan.summary import summary, this_machine
+from pggan.performance.plan.tables import Unit, prediction_table, tables
 
 
 @pytest.mark.slow

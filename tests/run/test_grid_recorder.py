@@ -10,7 +10,7 @@ from PIL import Image
 from pggan.networks.networks import Generator
 from pggan.run import grid_recorder, train
 from pggan.run.grid_recorder import MOST_PIXELS, STORED, GridRecorder, interval_of, layout
-from pggan.sampling.stored_grid import read_facts, read_tiles, stored_grids
+from pggan.sampling.output.stored_grid import read_facts, read_tiles, stored_grids
 
 
 def facts_in(folder):

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from pggan.checkpoints import write as saving
 from pggan.run import train
 from pggan.run.report import LARGEST_QUEUE, GradientSpikeDetector, Reporter, clock, remaining_seconds
-from pggan.sampling.images import save_png
+from pggan.sampling.output.images import save_png
 from tests.definitions import variant
 
 

@@ -9,7 +9,7 @@ from pggan.cli.main import main
 from pggan.core.architecture import Architecture, Resampling
 from pggan.core.errors import UserError
 from pggan.networks.networks import Generator, initialize
-from pggan.sampling.directions import (
+from pggan.sampling.latents.directions import (
     direction_between,
     directions_of_activations,
     directions_of_weights,
@@ -17,7 +17,7 @@ from pggan.sampling.directions import (
     move,
     unit,
 )
-from pggan.sampling.latents import save_latents, seed_latents
+from pggan.sampling.latents.latents import save_latents, seed_latents
 
 SIZE = 8
 

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling import film as films
-from pggan.sampling.film import ANIMATED, VIDEO, Film, automatic_zoom, require_encoder, require_size
-from pggan.sampling.film_file import save_film
-from pggan.sampling.gif import SAMPLED_FRAMES
+from pggan.sampling.output import film as films
+from pggan.sampling.output.film import ANIMATED, VIDEO, Film, automatic_zoom, require_encoder, require_size
+from pggan.sampling.output.film_file import save_film
+from pggan.sampling.output.gif import SAMPLED_FRAMES
 
 PICTURES = [ending for ending in ANIMATED if ending not in VIDEO]
 
@@ -137,7 +137,7 @@ def test_pictures_and_sizes_are_known_before_anything_is_drawn(tmp_path):
     require_size(tmp_path / "a.webp", 16_383, 4)
     with pytest.raises(UserError, match="16384x4 pixels are more than the 16383"):
         require_size(tmp_path / "a.webp", 16_384, 4)
-    assert "av" not in vars(sys.modules["pggan.sampling.video"])  # imported when a video is written
+    assert "av" not in vars(sys.modules["pggan.sampling.output.video"])  # imported when a video is written
 
 
 @pytest.mark.parametrize(("size", "factor"), [((32, 32), 16), ((128, 64), 4), ((300, 20), 1), ((1024, 1024), 1)])

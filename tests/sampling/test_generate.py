@@ -8,7 +8,7 @@ import torch
 
 from pggan.core.errors import UserError
 from pggan.sampling.generate import PARALLEL_SIDE, RenderSettings, draw_in_batches
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents.latents import seed_latents
 
 
 @pytest.mark.parametrize(

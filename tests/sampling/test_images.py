@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling.images import check_output, enlarge, enlarge_smoothly, grid, save_png, shrink, to_bytes
+from pggan.sampling.output.images import check_output, enlarge, enlarge_smoothly, grid, save_png, shrink, to_bytes
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():

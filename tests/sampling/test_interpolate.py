@@ -9,9 +9,9 @@ from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import InterpolateConfig
 from pggan.core.validation import validated
-from pggan.sampling.images import enlarge
 from pggan.sampling.interpolate import draw_growing, latents_of_path, perceptual_steps
-from pggan.sampling.latents import save_latents, seed_latents
+from pggan.sampling.latents.latents import save_latents, seed_latents
+from pggan.sampling.output.images import enlarge
 
 
 def pixels(path):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from pggan.core.errors import UserError
-from pggan.sampling.latents import load_latents, save_latents, seed_latents
+from pggan.sampling.latents.latents import load_latents, save_latents, seed_latents
 
 SIZE = 64
 

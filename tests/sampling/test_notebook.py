@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.sampling.latents import load_latents
+from pggan.sampling.latents.latents import load_latents
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "latents.ipynb"
 

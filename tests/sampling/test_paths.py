@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.sampling import paths
-from pggan.sampling.latents import seed_latents
-from pggan.sampling.paths import (
+from pggan.sampling.latents import paths
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.latents.paths import (
     at_constant_speed,
     closed_spline,
     frame_positions,

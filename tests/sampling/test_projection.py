@@ -9,7 +9,7 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.sampling.latents import load_latents, seed_latents
+from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.projection import ProjectionSettings, on_sphere, psnr
 from pggan.sampling.target_image import read_target
 

@@ -8,9 +8,9 @@ from PIL import Image
 
 from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
-from pggan.sampling.directions import directions_of_weights, move, save_directions
-from pggan.sampling.latents import save_latents, seed_latents
-from pggan.sampling.sheet import CAPTION_HEIGHT, PAPER, Tile, save_sheet
+from pggan.sampling.latents.directions import directions_of_weights, move, save_directions
+from pggan.sampling.latents.latents import save_latents, seed_latents
+from pggan.sampling.output.sheet import CAPTION_HEIGHT, PAPER, Tile, save_sheet
 
 
 def pixels(path):

@@ -7,8 +7,8 @@ from PIL import Image
 import pggan
 from pggan.cli.main import main
 from pggan.config import TimeAxis
-from pggan.sampling.images import enlarge, grid
-from pggan.sampling.stored_grid import GridFacts, read_facts, stored_grids
+from pggan.sampling.output.images import enlarge, grid
+from pggan.sampling.output.stored_grid import GridFacts, read_facts, stored_grids
 from pggan.sampling.timelapse import Shot, font_for, shots_of_frames
 
 

@@ -1,0 +1,1 @@
+"""Trained generators for other programs, and those of other programs."""

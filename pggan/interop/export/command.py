@@ -1,0 +1,53 @@
+"""`pggan export`: a generator for other programs."""
+
+import json
+from pathlib import Path
+
+from pggan.checkpoints.generator_file import LoadedGenerator, describe_generator
+from pggan.checkpoints.header import HEADER_KEY
+from pggan.config.export import ExportConfig, ExportFormat
+from pggan.interop.export.comparison import BATCHES
+from pggan.interop.export.hugging_face import push_to_hub, require_empty, write_folder
+from pggan.interop.export.model_card import CardFacts, read_evaluation
+from pggan.interop.export.onnx_file import require_onnx, write_onnx
+from pggan.interop.export.torch_program import write_torch_program
+from pggan.sampling.output.images import check_output
+from pggan.sampling.trained_generator import TrainedGenerator, load
+
+FILES = {ExportFormat.onnx: (".onnx", write_onnx), ExportFormat.torch: (".pt2", write_torch_program)}
+
+
+def run(config: ExportConfig) -> int:
+    """Export as `config` says; returns the exit code."""
+    if config.format is ExportFormat.onnx:
+        require_onnx()
+    facts = CardFacts(
+        config.license,
+        config.data_statement,
+        None if config.evaluation is None else read_evaluation(Path(config.evaluation)),
+    )
+    if config.format is ExportFormat.huggingface:
+        require_empty(Path(config.out), "out")
+    generator = at_stage(load(config.run, "cpu"), config.resolution, config.alpha)
+    if config.format is ExportFormat.huggingface:
+        name = config.push or Path(config.out).name
+        write_folder(generator, Path(config.out), name, facts)
+        print(f"{config.out}: weights, configuration, samples and model card")
+        if config.push is not None:
+            print(push_to_hub(Path(config.out), config.push, private=config.private))
+        return 0
+    ending, write = FILES[config.format]
+    out = check_output(config.out, (ending,))
+    loaded = generator.loaded
+    properties = {HEADER_KEY: json.dumps(describe_generator(loaded))}
+    difference = write(loaded.network, out, loaded.resolution, loaded.alpha, properties)
+    size = f"{loaded.resolution}x{loaded.resolution}, alpha {loaded.alpha:g}"
+    print(f"{out}: {size}; at most {difference:.1e} from PyTorch in batches of {' and '.join(map(str, BATCHES))}")
+    return 0
+
+
+def at_stage(generator: TrainedGenerator, resolution: int | None, alpha: float | None) -> TrainedGenerator:
+    """The generator, which draws at another resolution and alpha by default; raises UserError for impossible ones."""
+    settings = generator.settings(resolution=resolution, alpha=alpha)
+    stage = LoadedGenerator(generator.network, settings.resolution, float(settings.alpha), generator.images)
+    return TrainedGenerator(stage)

@@ -1,0 +1,147 @@
+"""A generator as an ONNX graph of ten plain operators, with all constants folded into its weights.
+
+Built layer by layer instead of traced: the graph then has no traces of training (scales at run time, in-place
+operations), its batch is free, and no second exporter has to be installed.  `onnx_file.py` compares it with the
+network before anything is kept.
+N batch, Z latent size, L labels, C feature maps, R resolution.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from pggan.core.architecture import SMALLEST_RESOLUTION, Geometry, Stem
+from pggan.core.version import __version__
+from pggan.networks.activation import EPSILON, LEAKY_SLOPE
+from pggan.networks.convolution import fuse_resampling
+from pggan.networks.layers import Equalized
+from pggan.networks.networks import Generator
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+OPSET = 17  # of 2022: each runtime of today has it, those of browsers too
+IR_VERSION = 8  # the file format that belongs to this opset
+
+
+class _Graph:
+    """Nodes and weights that are collected one after the other; values go by their names."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+
+    def weight(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
+        """A constant."""
+        from onnx import numpy_helper
+
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def apply(self, operator: str, name: str, *inputs: str, **attributes: Any) -> str:
+        """The result, called `name`, of an operator."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], name, **attributes))
+        return name
+
+    def normalize(self, name: str, x: str) -> str:
+        """The quotient x / sqrt(mean(x²) + ε), the mean over features."""
+        square = self.apply("Mul", f"{name}.square", x, x)
+        mean = self.apply("ReduceMean", f"{name}.mean", square, axes=[1], keepdims=1)
+        root = self.apply("Sqrt", f"{name}.root", self.apply("Add", f"{name}.sum", mean, "epsilon"))
+        return self.apply("Div", f"{name}.norm", x, root)
+
+    def activate(self, name: str, x: str) -> str:
+        """Pixel norm of the leaky ReLU."""
+        return self.normalize(name, self.apply("LeakyRelu", f"{name}.activation", x, alpha=LEAKY_SLOPE))
+
+    def convolution(self, name: str, x: str, layer: Equalized, geometry: Geometry = Geometry.same) -> str:
+        """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function."""
+        kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), geometry, layer.scale))
+        bias = self.weight(f"{name}.bias", layer.bias)
+        if geometry is Geometry.up:
+            y = self.apply("ConvTranspose", name, x, kernel, bias, strides=[2, 2], pads=[1, 1, 1, 1])
+        else:
+            y = self.apply("Conv", name, x, kernel, bias, pads=[1, 1, 1, 1])
+        return self.activate(name, y)
+
+    def to_rgb(self, name: str, x: str, layer: Equalized, share: float) -> str:
+        """A 1x1 convolution to images, times `share`: a blend needs no more than a sum then."""
+        kernel = self.weight(f"{name}.weight", layer.weight.detach() * (layer.scale * share))
+        return self.apply("Conv", name, x, kernel, self.weight(f"{name}.bias", layer.bias.detach() * share))
+
+
+def build_onnx(network: Generator, resolution: int, alpha: float, properties: dict[str, str]) -> "ModelProto":
+    """The generator at a resolution and alpha: latents [N, Z], and labels [N, L] where there are any, to images.
+
+    Images [N, C, R, R] are in about [-1, 1].  `properties` become the metadata of the model.
+    """
+    from onnx import TensorProto, helper
+
+    a, graph = network.architecture, _Graph()
+    graph.weight("epsilon", np.array(EPSILON, np.float32))
+    images = _images(graph, _stem(graph, network), network, resolution, alpha)
+    graph.apply("Identity", "images", images)
+    inputs = {"latents": a.latent_size, "labels": a.labels}
+    shape: list[str | int | None] = ["N", a.channels, resolution, resolution]
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "generator",
+            [
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size])
+                for name, size in inputs.items()
+                if size
+            ],
+            [helper.make_tensor_value_info("images", TensorProto.FLOAT, shape)],
+            graph.weights,
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="pggan",
+        producer_version=__version__,
+    )
+    helper.set_model_props(model, properties)
+    return model
+
+
+def _stem(graph: _Graph, network: Generator) -> str:
+    """Latents and labels to 4x4 features."""
+    stem, width = network.stem, network.stem.width
+    x = "latents"
+    if network.architecture.labels:
+        x = graph.apply("Concat", "inputs", "latents", "labels", axis=1)
+    x = graph.normalize("inputs", x)
+    kernel = graph.weight("stem.dense.weight", stem.dense.weight.detach().t() * stem.dense.scale)
+    x = graph.apply("MatMul", "stem.dense", x, kernel)
+    x = graph.apply("Reshape", "stem.maps", x, graph.weight("stem.shape", np.array([-1, width, 4, 4])))
+    shape = (width, 4, 4) if stem.stem is Stem.unit_bias else (width, 1, 1)
+    x = graph.apply("Add", "stem.biased", x, graph.weight("stem.dense.bias", stem.dense.bias.detach().view(shape)))
+    if stem.stem is Stem.one_norm:
+        x = graph.apply("LeakyRelu", "stem.dense.activation", x, alpha=LEAKY_SLOPE)
+    else:
+        x = graph.activate("stem.dense", x)
+    return graph.convolution("stem.conv", x, stem.conv)
+
+
+def _images(graph: _Graph, features: str, network: Generator, resolution: int, alpha: float) -> str:
+    """4x4 features to images, as `Generator.grow` does."""
+    x = previous = features
+    for level in network.architecture.resolutions[1:]:
+        if level <= resolution:
+            block = network.blocks[str(level)]
+            previous = x
+            x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up)  # type: ignore[arg-type]
+            x = graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
+    fades = resolution > SMALLEST_RESOLUTION and alpha < 1
+    new = graph.to_rgb("to_rgb.new", x, network.to_rgb[str(resolution)], alpha if fades else 1.0)  # type: ignore[arg-type]
+    if not fades:
+        return new
+    layer = network.to_rgb[str(resolution // 2)]
+    old = graph.to_rgb("to_rgb.old", previous, layer, 1 - alpha)  # type: ignore[arg-type]
+    scales = graph.weight("scales", np.array([1, 1, 2, 2], np.float32))
+    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return graph.apply("Add", "blend", graph.apply("Resize", "upsampled", old, "", scales, **nearest), new)

@@ -1,0 +1,29 @@
+"""`pggan.load` and `pggan.from_pretrained`: a trained generator for a program; torch is loaded by the call only."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pggan.sampling.trained_generator import TrainedGenerator
+
+
+def load(run: str | Path, device: str = "auto") -> "TrainedGenerator":
+    """The generator of `run`: a run directory, a checkpoint in it, or a generator file; see `TrainedGenerator`.
+
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    Raises UserError when there is no valid generator, or no such device.
+    """
+    from pggan.sampling.trained_generator import load
+
+    return load(str(run), device)
+
+
+def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> "TrainedGenerator":
+    """The generator of a folder of `pggan export format=huggingface`, or of a repository USER/NAME of the Hub.
+
+    Args: revision: a branch, tag or commit of the repository; device: as of `load`.
+    Raises UserError when there is no such folder or repository, or no valid generator in it.
+    """
+    from pggan.interop.export.hugging_face import from_pretrained
+
+    return from_pretrained(name, revision=revision, device=device)

@@ -1,0 +1,1 @@
+"""How fast a run is on a machine: predicted, measured and diagnosed."""

@@ -1,0 +1,158 @@
+"""What the device that training would use can do, tried on it."""
+
+import ctypes
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from shutil import which
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pggan.config import ModelConfig, Precision, TrainerConfig
+from pggan.core.architecture import Resampling
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.tables import three_digits
+from pggan.networks.activation import Activation, activate, activate_and_normalize
+from pggan.networks.fused import KERNELS
+from pggan.performance.bench.steps import phase_of
+from pggan.performance.bench.variants import TrainerVariant
+from pggan.performance.doctor.finding import Finding, Verdict
+from pggan.training.compute_options import DTYPES, set_float32
+from pggan.training.cuda_graphs import capture
+from pggan.training.device_rates import seconds
+
+GIB = 2**30
+SIDE = 64  # of the product whose result is compared
+PIXELS = 256  # of the maps that fused kernels are tried on
+DRIVER = Path("/proc/driver/nvidia/version")
+SMALL = ModelConfig(
+    latent_size=None, fmap_base=128, fmap_decay=1.0, fmap_max=16, stddev_group=4, resampling=Resampling.fused
+)
+LOSS = {"name": "logistic", "gamma": 10.0, "reg_interval": 1}  # with a gradient penalty, so D is differentiated twice
+
+
+def gpu(device: torch.device) -> Finding:
+    """The GPUs that PyTorch finds."""
+    if device.type == "mps":
+        return Finding("Apple silicon, through MPS")
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        capability, driver = f"{properties.major}.{properties.minor}", driver_version()
+        return Finding(f"{torch.cuda.device_count()} x {properties.name}, capability {capability}, driver {driver}")
+    if not DRIVER.exists() and which("nvidia-smi") is None:
+        return Finding("PyTorch finds none: training runs on the CPU", Verdict.none)
+    built = torch.version.cuda is not None
+    remedy = "Update the driver, or install a PyTorch for its CUDA." if built else "Install PyTorch's build for CUDA."
+    return Finding("there is a driver for one, but PyTorch finds none", Verdict.limited, remedy)
+
+
+def driver_version() -> str:
+    """The highest version of CUDA that the driver supports, such as 13.0."""
+    number = ctypes.c_int()
+    if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+        return "unknown"
+    return f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def gpu_memory(device: torch.device) -> Finding:
+    """The memory of the first GPU."""
+    free, total = torch.cuda.mem_get_info(device)
+    return Finding(f"{free / GIB:.1f} of {total / GIB:.1f} GiB free")
+
+
+def product(precision: Precision, device: torch.device) -> Finding:
+    """A matrix product in `precision`: its error, and the rate of a large one."""
+    set_float32(device, precision)
+    dtype = DTYPES.get(precision, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(SIDE, SIDE, generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    found = (a.to(device, dtype) @ b.to(device, dtype)).double().cpu()
+    error = ((found - exact).norm() / (a.double().norm() * b.double().norm())).item()
+    # Each factor and the result are rounded once (u); sums of SIDE products are accumulated in float32.
+    rounding = 2**-11 if precision is Precision.tf32 else torch.finfo(dtype).eps / 2
+    if not error <= 3 * rounding + SIDE * 2**-24:
+        wrong = f"products are wrong by {error:.1g}"
+        if precision is Precision.fp32:
+            return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
+        return Finding(wrong, Verdict.limited, f"Take another precision than {precision}.")
+    side = 512 if device.type == "cpu" else 8192
+    large, other_large = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    rate = 2 * side**3 / seconds(lambda: large @ other_large)
+    return Finding(f"{three_digits(rate / 1e9)} GFLOP/s" if rate < 1e12 else f"{three_digits(rate / 1e12)} TFLOP/s")
+
+
+def cuda_graphs(device: torch.device) -> Finding:
+    """A capture, replayed twice."""
+    total = torch.zeros((), device=device)
+
+    def work() -> dict[str, torch.Tensor]:
+        total.add_(1)
+        return {"twice": total * 2}
+
+    work()  # the first launch loads the kernels
+    replay, result = capture(work)
+    replay()
+    replay()
+    if result["twice"].item() != 6:
+        remedy = "Train with compute.cuda_graphs=off."
+        return Finding(f"replays give {result['twice'].item():g} in place of 6", Verdict.limited, remedy)
+    return Finding("captured and replayed")
+
+
+def fused_kernels(device: torch.device) -> Finding:
+    """The Triton kernels: their results and gradients beside PyTorch's operations in float64 on the CPU."""
+    if find_spec("triton") is None:
+        return Finding("no Triton: layers take longer", Verdict.limited, "pip install triton")
+    generator, reasons = torch.Generator().manual_seed(0), list[str]()
+    x, g = torch.randn(2, PIXELS // 128, 24, 8, 8, generator=generator)
+    bias = torch.randn(24, generator=generator)
+    log, KERNELS.log = KERNELS.log, reasons.append
+    worst = 0.0
+    for function in (activate, activate_and_normalize):
+        exact = results(function, x.double(), g.double(), bias.double())
+        found = results(function, x.to(device), g.to(device), bias.to(device))
+        for one, right in zip(found, exact, strict=True):
+            worst = max(worst, ((one.double().cpu() - right).norm() / right.norm()).item())
+    KERNELS.log = log
+    if not KERNELS.working:
+        return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
+    # At most so many numbers are added up, each sum with one rounding more, and a few roundings before and after.
+    if not worst <= (PIXELS + 8) * 2**-24:
+        return Finding(f"wrong by {worst:.1g}", Verdict.broken, "Uninstall triton: training then does without.")
+    return Finding("Triton's, equal to PyTorch's operations")
+
+
+def results(function: Activation, x: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    """What `function` gives for `x` and `bias`, and their gradients when that of the result is `g`."""
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = function(x.clone(), bias.requires_grad_())
+    return y.detach(), *torch.autograd.grad(y, (x, bias), g)
+
+
+def collectives(device: torch.device) -> Finding:
+    """What several ranks would send their gradients with; nothing is sent."""
+    if device.type == "cuda" and dist.is_nccl_available():
+        return Finding(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
+    if dist.is_available() and dist.is_gloo_available():
+        if device.type != "cuda":
+            return Finding("gloo, on the CPU")
+        return Finding("gloo only, no NCCL", Verdict.limited, "Install a PyTorch with NCCL for several GPUs.")
+    return Finding("neither NCCL nor gloo", Verdict.limited, "One rank only; install another build of PyTorch.")
+
+
+def training_steps(device: torch.device) -> Finding:
+    """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
+    variant = TrainerVariant(
+        TrainerConfig(model=SMALL, loss=LOSS), SMALL.architecture(8, 3, 0), device, lambda text: None
+    )
+    phase, metrics = phase_of(8, 4), {}
+    for step in range(max(variant.warmup, 1)):
+        reals = Reals(torch.zeros(4, 3, 8, 8, device=device), None, None)
+        metrics = variant.trainer.step(phase, reals, StepRng(0, step * phase.batch, device), 0.9)
+    if not all(isfinite(metrics[name].item()) for name in ("D/loss", "G/loss")):
+        return Finding("losses are not finite", Verdict.broken, "Try precision=fp32 compute.cuda_graphs=off.")
+    return Finding("; ".join(variant.notices) or "taken, losses are finite", *[Verdict.limited] * bool(variant.notices))

@@ -1,0 +1,211 @@
+"""How long the updates of a run take on the devices here: real ones, on images of noise, as training makes them."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from statistics import mean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from pggan.config import PlanConfig
+from pggan.core.architecture import Architecture
+from pggan.core.devices import free_memory, synchronize
+from pggan.core.errors import UserError
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.core.tables import Log
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.format.writer import write_pyramid
+from pggan.data.stream.loader import budget_bytes
+from pggan.data.stream.reals import RealStream
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.batch_partition import BatchPartition
+from pggan.performance.plan.phases import PhaseCost, halfway
+from pggan.run.metric_accumulator import MetricAccumulator
+from pggan.training.build import build_trainer
+from pggan.training.cuda_graphs import WARMUP_STEPS
+from pggan.training.memory_fit import USABLE
+
+MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
+ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
+LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
+EMA_DECAY = 0.999
+
+
+class Timing(NamedTuple):
+    """The time of an update of one phase."""
+
+    seconds: float  # mean over the interval of lazy penalties
+    lone_seconds: float  # of one that a single device would make, with nothing to reduce
+    fixed_seconds: float  # the part of `lone_seconds` that does not depend on the batch
+    source: str  # MEASURED, EXTRAPOLATED from the last one that was, ASSUMED from a rate, or PREDICTED for a card
+
+
+class TimedUpdates:
+    """Updates of one trainer, made by the ranks of `group` together."""
+
+    def __init__(self, config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> None:
+        """Args: data: pyramid of the images to train on."""
+        self.group, phases = group, config.schedule.build().phases
+        log = partial(print, file=sys.stderr)
+        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
+        self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
+        self.accumulator = MetricAccumulator()
+        self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
+        budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
+        indices = self.partition.indices
+        mirror, labels = config.data.mirror, config.data.labels
+        self.stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
+
+    def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
+        """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
+
+        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
+        """
+        interval, state = self.trainer.loss.reg_interval, self.trainer.state
+        state.images = (phase.start + phase.end) // 2  # the same on all ranks, whatever each did before
+        state.phase_index = phase.index
+        state.reset_optimizers()
+        self.trainer.release_graphs()
+        found = []
+        for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
+            last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
+            count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
+            found.append(mean(self._one(phase, position, self.warmup + number) for number in range(count)))
+        self.accumulator.reduce(self.group)
+        return (found[0] + (interval - 1) * found[-1]) / interval
+
+    def _one(self, phase: Phase, position: int, number: int) -> float:
+        update = number * self.trainer.loss.reg_interval + position
+        rng = StepRng(0, update * phase.batch, self.group.device)
+        start = time.perf_counter()
+        self.group.all_reduce_flags(0)
+        self.accumulator.add(self.trainer.step(phase, self.stream.batch(phase, rng), rng, EMA_DECAY))
+        synchronize(self.group.device)
+        return time.perf_counter() - start
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Updates of one phase, timed in every round."""
+
+    updates: TimedUpdates
+    phase: Phase
+    rounds: list[float] = field(default_factory=list)  # seconds of an update
+
+    @property
+    def seconds(self) -> float:
+        """The time of an update."""
+        return median(self.rounds)
+
+    @property
+    def round_seconds(self) -> float:
+        """The time that another round takes, about: updates with penalties and without, each warmed up."""
+        return 2 * self.seconds * (self.updates.warmup + 1)
+
+
+class PhaseProbes(NamedTuple):
+    """What is timed of one phase."""
+
+    run: Probe  # the updates of the run
+    lone: Probe  # the largest part of the batch, with nothing to reduce; in a run of one rank, the same as `run`
+    small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
+
+    def all(self) -> list[Probe]:
+        """Those that there are, each once."""
+        return [*dict.fromkeys(probe for probe in self if probe is not None)]
+
+    def fixed_seconds(self) -> float:
+        """The part of an update on one device that does not depend on the batch: a line through two batch sizes."""
+        if self.small is None:
+            return 0.0  # the batch can't be divided any further
+        group = self.small.phase.batch
+        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - group)
+        return max(self.small.seconds - per_image * group, 0.0)
+
+    def timing(self, fixed_seconds: float) -> Timing:
+        """The median of all rounds; a whole batch on one device is scaled up from the part of a rank."""
+        fixed = min(fixed_seconds, self.lone.seconds)
+        lone = fixed + (self.lone.seconds - fixed) * self.run.phase.batch / self.lone.phase.batch
+        return Timing(self.run.seconds, lone, fixed, MEASURED)
+
+
+class Calibration:
+    """Trainers on all ranks of a run, which train on noise to see how long that takes."""
+
+    def __init__(
+        self, config: PlanConfig, architecture: Architecture, costs: list[PhaseCost], group: ProcessGroup, data: Path
+    ) -> None:
+        """Args: data: pyramid of the images to train on."""
+        self.config, self.costs, self.group = config, costs, group
+        self.lone = self.run = TimedUpdates(config, architecture, group, data)
+        if group.world_size > 1 or config.elastic:
+            alone = replace(config, elastic=False, gradients={"name": "fp32"})
+            self.lone = TimedUpdates(alone, architecture, ProcessGroup.single_process(group.device), data)
+
+    def timings(self, log: Log) -> list[Timing]:
+        """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
+
+        `log` is told what is being measured.  Raises UserError if not even the first phase fits.
+        """
+        deadline = time.monotonic() + self.config.limit_seconds
+        found: list[PhaseProbes] = []
+        for cost in self.costs:
+            if not self._can_measure(cost, found, deadline):
+                break
+            found.append(self._probes(halfway(cost.phase), found))
+            self._measure(found[-1], 1, log)
+        for number in range(2, ROUNDS + 1):
+            for probes in found:
+                need = sum(probe.round_seconds for probe in probes.all())
+                if self.group.broadcast_object(time.monotonic() + need < deadline):
+                    self._measure(probes, number, log)
+        fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
+        timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
+        last, flops = timings[-1], self.costs[len(found) - 1].flops
+        for cost in self.costs[len(found) :]:
+            scale = cost.flops / flops
+            lone = last.lone_seconds * scale
+            timings.append(Timing(last.seconds * scale, lone, min(last.fixed_seconds, lone), EXTRAPOLATED))
+        return timings
+
+    def _can_measure(self, cost: PhaseCost, found: Sequence[PhaseProbes], deadline: float) -> bool:
+        free = self.group.all_reduce_min(free_memory(self.group.device, self.group.local_world_size))
+        fits = free is None or cost.peak_bytes <= USABLE * free
+        if found:
+            need = found[-1].run.round_seconds * cost.flops / self.costs[len(found) - 1].flops
+            return bool(self.group.broadcast_object(fits and time.monotonic() + need < deadline))
+        with self.group.collective_errors():
+            if not fits:
+                problem = f"A step at {cost.phase.name} with {cost.phase.batch} images does not fit into free memory."
+                raise UserError(problem, "Leave out calibrate=true, or lower schedule.batch.")
+        return True
+
+    def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
+        run = Probe(self.run, phase)
+        part = self.run.partition.largest_part(phase.batch)
+        lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
+        group = min(self.config.model.stddev_group, part)
+        first = phase.resolution not in [probes.run.phase.resolution for probes in found]
+        return PhaseProbes(run, lone, Probe(self.lone, replace(phase, batch=group)) if group < part and first else None)
+
+    def _measure(self, probes: PhaseProbes, round_number: int, log: Log) -> None:
+        phase = probes.run.phase
+        log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
+        for probe in probes.all():
+            steps = -(-self.config.steps // ROUNDS)
+            probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))
+
+
+def write_noise(path: Path, architecture: Architecture, images: int) -> None:
+    """Write a pyramid of `images` images of noise, of all classes in turn."""
+    side, classes = architecture.resolution, architecture.labels
+    pixels = np.random.default_rng(0).integers(0, 256, (images, side, side, architecture.channels), np.uint8)
+    names = [str(number) for number in range(classes)] or None
+    labels = [number % classes for number in range(images)] if classes else ()
+    write_pyramid(path, list(pixels), {"kind": "noise"}, class_names=names, labels=labels)

@@ -1,0 +1,114 @@
+"""`pggan plan`: what a run will take, without training it."""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from pggan.config import DataConfig, PlanConfig
+from pggan.config.describe import to_plain
+from pggan.core.cpu import threads_per_rank
+from pggan.core.devices import choose_device, count_devices
+from pggan.core.errors import UserError, nearest
+from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.distributed.agent import launch
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
+from pggan.optim.batch_partition import BatchPartition
+from pggan.performance.plan.device_table import Card, card_named
+from pggan.performance.plan.phases import phase_costs
+from pggan.performance.plan.prediction import predicted_time, prediction_notes
+from pggan.performance.plan.run_time import assumed_time, measured_time
+from pggan.performance.plan.scaling import LINKS
+from pggan.performance.plan.summary import elsewhere, summary, this_machine
+from pggan.performance.plan.tables import tables
+from pggan.training.compute_options import captures_graphs, compute_options, configure_process
+
+
+def run(config: PlanConfig) -> int:
+    """Print what the run of `config` will take; with calibrate=true, measured on all ranks of that run."""
+    if config.network not in LINKS:
+        raise UserError(f"There is no network '{config.network}'.", nearest(config.network, LINKS))
+    if config.device is not None:
+        return predict_on(config, config.device.lower(), card_named(config.device))
+    if (info := rank_from_environment()) is not None:
+        return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(predict, config))
+    kind, count = count_devices(config.devices)
+    size = count * config.distributed.nnodes
+    config = replace(config, processes=sorted({*config.processes, size}))
+    if size == 1 or not config.calibrate:
+        return predict(config, ProcessGroup.single_process(choose_device(kind)))
+    BatchPartition.of(config, (phase.batch for phase in config.schedule.build().phases), size)
+    config = replace(config, devices=f"cpu:{count}" if kind == "cpu" else str(count))
+    threads = config.threads or threads_per_rank(count, elastic=config.elastic)
+    once = replace(config.distributed, max_restarts=0)
+    return launch("plan", to_plain(config), count, once, threads=threads, log=partial(print, file=sys.stderr))
+
+
+def predict(config: PlanConfig, group: ProcessGroup) -> int:
+    """Plan, on one of the ranks; rank 0 prints.  Returns the exit code."""
+    config = replace(config, processes=sorted({*config.processes, group.world_size}))
+    device = group.device
+    options = compute_options(config.precision, config.compute, device)
+    captures_graphs(config.compute, device)  # raises UserError for what is not there
+    exact = config.compute.deterministic
+    configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
+    data, channels, classes, data_note = image_facts(config.data)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
+    with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:
+        costs = phase_costs(config, architecture, options, group, status.update)
+        if config.calibrate:
+            spent = measured_time(config, architecture, costs, group, data=data, log=status.update)
+        else:
+            spent = assumed_time(config, options, device, costs)
+    if not group.is_main:
+        return 0
+    plan = summary(config, architecture, costs, spent, this_machine(device))
+    return show(config, plan, data_note)
+
+
+def predict_on(config: PlanConfig, key: str, card: Card) -> int:
+    """Plan the run of `config` on one `card`, called `key`, that need not be here.  Returns the exit code."""
+    if config.compute.compile:
+        problem = "device= predicts updates as PyTorch's kernels, not as those that compute.compile=true makes."
+        raise UserError(problem, "Leave out one of them.")
+    cuda, precision = torch.device("cuda"), card.precision(config.precision)
+    options, captured = compute_options(precision, config.compute, cuda), captures_graphs(config.compute, cuda)
+    _, channels, classes, data_note = image_facts(config.data)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
+    group = ProcessGroup.single_process(torch.device("meta"))
+    with Console(stderr=True, highlight=False).status("Counting") as status:
+        costs = phase_costs(config, architecture, options, group, status.update, memory=card.memory_bytes)
+    spent, prediction = predicted_time(config, costs, card, precision, captured=captured)
+    plan = summary(config, architecture, costs, spent, elsewhere(key, card))
+    plan["prediction"] = prediction
+    plan["notes"] += prediction_notes(prediction)
+    return show(config, plan, data_note)
+
+
+def show(config: PlanConfig, plan: dict[str, Any], data_note: str) -> int:
+    """Print a plan, and where the facts about the images are from."""
+    plan["notes"].insert(0, data_note)
+    if config.json:
+        print(json.dumps(plan, indent=1))
+    else:
+        Console(highlight=False).print(*tables(plan))
+    return 0
+
+
+def image_facts(config: DataConfig) -> tuple[Path | None, int, int, str]:
+    """The pyramid that data.path names, if it is prepared; channels and classes, and a note of where they are from."""
+    if config.path is not None and Path(config.path, INDEX_FILE).is_file():
+        pyramid = ImagePyramid(Path(config.path))
+        channels, classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
+        return pyramid.path, channels, classes, f"{channels} channels, {classes} classes, as in {pyramid.path}."
+    if config.labels:
+        remedy = "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=."
+        raise UserError("data.labels=true, but the number of classes is not known.", remedy)
+    if config.channels is not None:
+        return None, config.channels, 0, f"{config.channels} channels, as data.channels says."
+    return None, 3, 0, "3 channels, unless data.channels= or a prepared data.path= says otherwise."

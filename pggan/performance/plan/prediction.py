@@ -1,0 +1,178 @@
+"""How long the updates of a run take on a card that is not here, by what their kernels read, write and calculate.
+
+A kernel takes as long as its bytes or its operations need, whichever is longer, and a start.  In a CUDA graph, that is
+all; eagerly, the host has to start every kernel, and the device waits where it is faster than the host.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import fsum
+from typing import Any, NamedTuple
+
+from pggan.config import PlanConfig, Precision
+from pggan.losses import build_loss
+from pggan.performance.plan.calibration import PREDICTED, Timing
+from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.phases import PhaseCost
+from pggan.performance.plan.run_time import NO_OVERHEAD, RunTime
+from pggan.training.kernel_counter import Kernel, KernelKind
+from pggan.training.memory_fit import USABLE
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Shares of a data sheet's figures that kernels reach, and the time of starting one.
+
+    Sources: the first two were measured on an H200 (a copy at 4.3 of 4.8 TB/s, a product of 8192x8192 matrices in
+    bfloat16 at 790 of 989 TFLOP/s).  All others are estimates that no step on a card has confirmed yet.
+    """
+
+    copy_rate: float = 4.3 / 4.8  # of the bandwidth, by a large copy
+    product_rate: float = 790 / 989  # of the tensor cores' rate, by a large product
+    convolution_of_product_rate: float = 0.6
+    convolution_of_copy_rate: float = 0.7
+    elementwise_of_copy_rate: float = 0.85
+    broadcast_of_copy_rate: float = 0.575
+    reduction_of_copy_rate: float = 0.45
+    filling_channels: int = 64  # fewer are padded, up to `most_padding` times the operations
+    most_padding: float = 2.0
+    graph_start_seconds: float = 1.6e-6  # of a kernel in a CUDA graph
+    host_start_seconds: float = 13e-6  # of a kernel started by Python, autograd included
+
+
+ASSUMPTIONS = Assumptions()
+
+
+class StepTime(NamedTuple):
+    """One update, by what takes its time; in seconds."""
+
+    launches: float
+    product_bytes: float
+    other_bytes: float
+    products: float  # convolutions and products of matrices
+    others: float  # all that memory limits alone
+    starts: float  # of kernels in a CUDA graph
+    host: float  # for starting all kernels eagerly
+
+    @property
+    def captured(self) -> float:
+        """The time as a CUDA graph."""
+        return self.products + self.others + self.starts
+
+    @property
+    def eager(self) -> float:
+        """The time without CUDA graphs."""
+        return max(self.captured, self.host)
+
+
+def kernel_seconds(kernel: Kernel, card: Card, precision: Precision) -> float:
+    """The time of a kernel on `card` after its start."""
+    a, copying = ASSUMPTIONS, card.bytes_per_second * ASSUMPTIONS.copy_rate
+    if kernel.kind is not KernelKind.product:
+        shares = {
+            KernelKind.elementwise: a.elementwise_of_copy_rate,
+            KernelKind.broadcast: a.broadcast_of_copy_rate,
+            KernelKind.reduction: a.reduction_of_copy_rate,
+        }
+        return kernel.bytes / (copying * shares[kernel.kind])
+    padding = min(max(a.filling_channels / kernel.channels, 1), a.most_padding) if kernel.channels else 1.0
+    multiplying = card.flops_per_second[precision] * a.product_rate * a.convolution_of_product_rate
+    return max(kernel.bytes / (copying * a.convolution_of_copy_rate), padding * kernel.flops / multiplying)
+
+
+def step_time(kernels: Mapping[Kernel, int], card: Card, precision: Precision) -> StepTime:
+    """The time of the update that launches `kernels`."""
+    sums: dict[bool, tuple[float, float]] = {}  # bytes and seconds, of products and of all else
+    for product in (True, False):
+        found = [(kernel, n) for kernel, n in kernels.items() if (kernel.kind is KernelKind.product) == product]
+        seconds = fsum(n * kernel_seconds(kernel, card, precision) for kernel, n in found)
+        sums[product] = (sum(n * kernel.bytes for kernel, n in found), seconds)
+    launches = sum(n * kernel.launches for kernel, n in kernels.items())
+    starts, host = launches * ASSUMPTIONS.graph_start_seconds, launches * ASSUMPTIONS.host_start_seconds
+    return StepTime(launches, sums[True][0], sums[False][0], sums[True][1], sums[False][1], starts, host)
+
+
+def mean_time(cost: PhaseCost, card: Card, precision: Precision, reg_interval: int) -> StepTime:
+    """The time of an update of a phase, mean over the interval of lazy penalties."""
+    assert cost.kernels is not None, "counted where a card is named"
+    due = step_time(cost.kernels.with_penalties, card, precision)
+    rest = step_time(cost.kernels.without, card, precision)
+    return StepTime(*((a + (reg_interval - 1) * b) / reg_interval for a, b in zip(due, rest, strict=True)))
+
+
+def predicted_time(
+    config: PlanConfig, costs: list[PhaseCost], card: Card, precision: Precision, *, captured: bool
+) -> tuple[RunTime, dict[str, Any]]:
+    """The time of every update on `card`, and the figures behind it as plain values.
+
+    Args: captured: updates are replayed as CUDA graphs.
+    """
+    interval = build_loss(config.loss).reg_interval
+    times = [mean_time(cost, card, precision, interval) for cost in costs]
+    timings = [
+        Timing(time.captured, time.captured, time.starts, PREDICTED)
+        if captured
+        else Timing(time.eager, time.eager, time.host, PREDICTED)
+        for time in times
+    ]
+    rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
+    mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
+    note = f"Time: predicted for one {card.name}, updates in {precision}, {mode}; without the start, grids, ticks and "
+    return RunTime(timings, NO_OVERHEAD, 1, f"{note}checkpoints."), {
+        "name": card.name,
+        "precision": precision,
+        "captured": captured,
+        "bytes_per_second": card.bytes_per_second,
+        "flops_per_second": card.flops_per_second[precision],
+        "memory_bytes": card.memory_bytes,
+        "assumptions": asdict(ASSUMPTIONS),
+        "phases": rows,
+        "hours": {mode: fsum(row[f"{mode}_hours"] for row in rows) for mode in ("captured", "eager")},
+    }
+
+
+def phase_row(cost: PhaseCost, time: StepTime, card: Card) -> dict[str, Any]:
+    """The figures of one phase."""
+    row = {
+        "phase": cost.phase.name,
+        "resolution": cost.phase.resolution,
+        "fading": cost.phase.fading,
+        "launches": time.launches,
+        "product_bytes": time.product_bytes,
+        "other_bytes": time.other_bytes,
+        "product_milliseconds": 1000 * time.products,
+        "other_milliseconds": 1000 * time.others,
+        "start_milliseconds": 1000 * time.starts,
+        "host_milliseconds": 1000 * time.host,
+        "peak_memory_bytes": cost.peak_bytes,
+        "share_of_memory": cost.peak_bytes / card.memory_bytes,
+        "micro_batch_size": cost.micro_batch_size,
+    }
+    for mode, seconds in (("captured", time.captured), ("eager", time.eager)):
+        row[f"{mode}_milliseconds"] = 1000 * seconds
+        row[f"{mode}_images_per_second"] = cost.phase.batch / seconds
+        row[f"{mode}_hours"] = cost.updates * seconds / 3600
+    return row
+
+
+def prediction_notes(prediction: dict[str, Any]) -> list[str]:
+    """What a prediction assumes, and what it found about memory, in sentences."""
+    a = ASSUMPTIONS
+    bandwidth, rate = prediction["bytes_per_second"] / 1e9, prediction["flops_per_second"] / 1e12
+    notes = [
+        f"Prediction: {bandwidth:,.0f} GB/s and {rate:g} TFLOP/s in {prediction['precision']} by the data sheet, of "
+        f"which a copy reaches {a.copy_rate:.0%} and a large product {a.product_rate:.0%}, as measured on an H200. Of "
+        f"these rates, convolutions reach {a.convolution_of_product_rate:.0%} of the product's or "
+        f"{a.convolution_of_copy_rate:.0%} of the copy's, with fewer than {a.filling_channels} channels padded up to "
+        f"{a.most_padding:g} times; elementwise kernels {a.elementwise_of_copy_rate:.0%}, broadcasts "
+        f"{a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. A kernel starts "
+        f"in {1e6 * a.graph_start_seconds:g} µs in a CUDA graph, and takes {1e6 * a.host_start_seconds:g} µs of the "
+        "host without one. The shares are assumptions, not yet compared with a card; expect ±25 %."
+    ]
+    split = [row for row in prediction["phases"] if row["micro_batch_size"] is not None]
+    if split:
+        parts = (f"{row['phase']} in {row['micro_batch_size']}" for row in split)
+        notes.append(f"Micro-batches, in images: {', '.join(parts)}.")
+    if large := [row["phase"] for row in prediction["phases"] if row["share_of_memory"] > USABLE]:
+        notes.append(f"The memory of the card does not suffice for {', '.join(large)}.")
+    return notes

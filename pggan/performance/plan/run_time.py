@@ -1,0 +1,185 @@
+"""How long a run takes: its updates, its start, grids, ticks and checkpoints, measured here or assumed from a rate."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import OmegaConf
+
+from pggan.checkpoints.interval import images_between, seconds_between
+from pggan.checkpoints.write import take_snapshot, write_checkpoint
+from pggan.config import CheckpointConfig, PlanConfig, TrainConfig
+from pggan.config.describe import to_plain
+from pggan.core.architecture import Architecture
+from pggan.core.atomic_io import make_directory
+from pggan.core.errors import UserError
+from pggan.core.intervals import multiples_between
+from pggan.core.schedule import Schedule
+from pggan.core.tables import Log
+from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
+from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
+from pggan.networks.numerics import ComputeOptions
+from pggan.performance.plan.calibration import (
+    ASSUMED,
+    EXTRAPOLATED,
+    MEASURED,
+    Calibration,
+    TimedUpdates,
+    Timing,
+    write_noise,
+)
+from pggan.performance.plan.phases import PhaseCost, halfway
+from pggan.run.previews import Previews
+from pggan.run.tensorboard import TensorBoardWriter
+from pggan.training.device_rates import measured_rates
+
+LEAST_IMAGES = 16  # of noise, to load from
+SCALARS = 30  # of a tick, about
+NO_OVERHEAD = dict.fromkeys(("start", "grids", "ticks", "checkpoints"), 0.0)
+
+
+class RunTime(NamedTuple):
+    """How long a run takes, and how that is known."""
+
+    timings: list[Timing]
+    overhead: dict[str, float]  # seconds of everything else in the whole run, by kind
+    devices: int  # that it runs on
+    note: str
+
+
+def measured_time(
+    config: PlanConfig,
+    architecture: Architecture,
+    costs: list[PhaseCost],
+    group: ProcessGroup,
+    *,
+    data: Path | None,
+    log: Log,
+) -> RunTime:
+    """The time of every update, and of everything else that a run does, measured by all its ranks.
+
+    Args: data: the prepared images of the run, if there are any; log: is told what is being measured.
+    """
+    with TemporaryDirectory(prefix="pggan-plan-") as name:
+        noise, start = Path(name, "noise"), 0.0
+        write_noise(noise, architecture, max(LEAST_IMAGES, config.model.stddev_group * group.local_world_size))
+        with group.collective_errors():
+            if group.is_main:
+                log("Measuring the start of a run")
+                start = start_seconds(config, data or noise, Path(name, "start"), group)
+        calibration = Calibration(config, architecture, costs, group, noise)
+        timings = calibration.timings(log)
+        log("Measuring grids, ticks and a checkpoint")
+        overhead = {"start": start, **measured_overhead(config, calibration.run, Path(name, "run"), costs, timings)}
+        group.barrier()
+    guessed = [cost.phase.name for cost, timing in zip(costs, timings, strict=True) if timing.source == EXTRAPOLATED]
+    ranks = group.world_size
+    together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
+    note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks and checkpoints."
+    if guessed:
+        note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
+    return RunTime(timings, overhead, ranks, note)
+
+
+def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.device, costs: list[PhaseCost]) -> RunTime:
+    """The time of every update on one device, from a rate."""
+    if config.tflops is not None:
+        rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
+    else:
+        rate = measured_rates(device, config.precision, options.dtype or torch.float32).multiplying
+        note = (
+            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They do not: "
+            "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
+        )
+    timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
+    return RunTime(timings, NO_OVERHEAD, 1, f"{note} Without the start, grids, ticks and checkpoints.")
+
+
+def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
+    """Seconds of a whole run of one update on `data`, in the new directory `folder`; raises UserError when it fails."""
+    task = {"command": "train", "values": shortened(config, data, folder, group)}
+    launched = (*RANK_VARIABLES, "TORCHELASTIC_")  # this process may be one of several itself
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    variables |= {TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create(task)), PARENT_VARIABLE: str(os.getpid())}
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "pggan.cli.worker"]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    seconds = time.perf_counter() - start
+    if ended.returncode:
+        said = ended.stderr.strip().removeprefix("Error: ")
+        raise UserError(f"A run of one update, for calibrate=true, failed: {said}", "Leave out calibrate=true.")
+    return seconds
+
+
+def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> dict[str, Any]:
+    """The values of a run of one small update on this machine that is otherwise that of `config`."""
+    keys = {field.name for field in fields(TrainConfig)}
+    values = {key: value for key, value in to_plain(config).items() if key in keys}
+    kind, count = group.device.type, group.local_world_size
+    values["devices"] = (f"cpu:{count}" if kind == "cpu" else str(count)) if count > 1 else kind
+    values["schedule"] |= {"total_images": 1, "batch": config.model.stddev_group * count, "batch_factor": 1}
+    values["distributed"] |= {"nnodes": 1, "rdzv_endpoint": None}
+    values["data"]["path"] = str(data)
+    return values | {"run_dir": str(folder), "resume": "never", "init_from": None}
+
+
+def measured_overhead(
+    config: PlanConfig, run: TimedUpdates, folder: Path, costs: list[PhaseCost], timings: list[Timing]
+) -> dict[str, float]:
+    """Seconds of grids, ticks and checkpoints in the whole run; nothing on other ranks than 0.  Called by all ranks.
+
+    What recurs in a run is done once, with the trainer of `run` after its updates, in the new run directory `folder`.
+    """
+    group, state, schedule = run.group, run.trainer.state, config.schedule.build()
+    group.barrier()
+    began = time.perf_counter()
+    group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})  # as at every tick
+    tick = time.perf_counter() - began
+    extra_state = run.trainer.reducer.extra_state()
+    if not group.is_main:
+        return {}
+    make_directory(folder / "samples")
+    writer = TensorBoardWriter(folder, first=0)
+    began = time.perf_counter()
+    for number in range(SCALARS):
+        writer.scalar(f"tick/{number}", 0.0, 0)
+    writer.flush()
+    tick += time.perf_counter() - began
+    previews = Previews(config.monitor, schedule, folder / "samples", writer.picture)
+    work = state.g_ema.architecture.multiply_adds
+    each: dict[int, float] = {}  # seconds of a grid by resolution
+    grids, measured = 0.0, 0
+    for cost, timing in zip(costs, timings, strict=True):
+        side, last = cost.phase.resolution, cost is costs[-1]
+        if timing.source == MEASURED:
+            began, measured = time.perf_counter(), side
+            previews.show_fakes(state.g_ema, halfway(cost.phase), 0)
+            each[side] = time.perf_counter() - began
+        elif side not in each:
+            each[side] = each[measured] * work(side) / work(measured)
+        end = schedule.total - 1 if last else cost.phase.end
+        shown = multiples_between(config.monitor.grid_images, cost.phase.start, end)
+        grids += (shown + last) * each[side]  # the end of the run has one in any case
+    writer.close()
+    began = time.perf_counter()
+    snapshot = take_snapshot(state, costs[-1].phase, {}, extra_state)
+    if group.device.type == "cpu":  # elsewhere, training does not wait while a checkpoint is written
+        write_checkpoint(folder, snapshot)
+    checkpoint = time.perf_counter() - began
+    updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+    checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
+    ticks = -(-schedule.total // config.monitor.tick_images) * tick
+    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints}
+
+
+def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
+    """The number of checkpoints of a run that takes about `seconds`."""
+    last = schedule.total - 1  # what is due at the end is one with the checkpoint that the end has in any case
+    recurring = max(last // images_between(config), int(seconds / seconds_between(config)))
+    return recurring + sum(count <= last for count in config.milestone_images(schedule)) + 1

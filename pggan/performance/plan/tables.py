@@ -1,0 +1,148 @@
+"""A plan as tables for the console, 80 columns wide."""
+
+from collections.abc import Iterable
+from math import log
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pggan.core.tables import duration, new_table, three_digits
+from pggan.performance.plan.calibration import EXTRAPOLATED
+from pggan.performance.plan.scaling import LINKS, Reduction, Scaling
+
+
+def tables(plan: dict[str, Any]) -> list[RenderableType]:
+    """What to print, from top to bottom."""
+    predicted = [prediction_table(plan["prediction"])] if "prediction" in plan else []
+    found = (time_table(plan), *predicted, work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
+    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
+
+
+def time_table(plan: dict[str, Any]) -> Table:
+    """The schedule, and how long it takes: a row per phase, and the sum."""
+    total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
+    where = f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
+    columns = "phase", "images", "batch", "rate", "updates", "ms/update", "time", "kWh"
+    table = new_table(f"{plan['name']}, on {where} (*: extrapolated)", *columns)
+    for row in plan["phases"]:
+        rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
+        table.add_row(
+            short_name(row),
+            f"{row['images']:,}",
+            str(row["batch"]),
+            "/".join(rates),
+            f"{row['updates']:,}",
+            f"{row['milliseconds_per_update']:,.4g}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
+            duration(3600 * row["hours"]),
+            f"{row['energy_kwh']:.2g}",
+        )
+    if rest := sum(total["overhead_seconds"].values()):
+        table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
+    table.add_section()
+    hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
+    table.add_row("total", f"{total['images']:,}", "", "", f"{total['updates']:,}", "", hours, energy)
+    return table
+
+
+def prediction_table(prediction: dict[str, Any]) -> Table:
+    """How a predicted time comes about: a row per phase, and the hours."""
+    table = new_table(
+        f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of an update, images per second",
+        *("phase", "ker-\nnels", "prod-\nucts", "rest", "starts", "CUDA\ngraph"),
+        *("\nimg/s", "eager", "\nimg/s", "mem-\nory"),
+    )
+    for row in prediction["phases"]:
+        table.add_row(
+            short_name(row),
+            f"{row['launches']:,.0f}",
+            *(three_digits(row[f"{part}_milliseconds"]) for part in ("product", "other", "start", "captured")),
+            three_digits(row["captured_images_per_second"]),
+            three_digits(row["eager_milliseconds"]),
+            three_digits(row["eager_images_per_second"]),
+            f"{100 * row['share_of_memory']:.0f} %",
+        )
+    table.add_section()
+    captured, eager = (duration(3600 * prediction["hours"][mode]) for mode in ("captured", "eager"))
+    table.add_row("whole run", *[""] * 4, captured, "", eager, "", "")
+    return table
+
+
+def work_table(plan: dict[str, Any]) -> Table:
+    """The cost of an update: a row per phase."""
+    g, d, rows = plan["parameters"]["generator"], plan["parameters"]["discriminator"], plan["phases"]
+    kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
+    weights = Unit(sum(row["parameters"].values()) for row in rows)
+    gradient = Unit(row["gradient_bytes"] for row in rows)
+    memory = Unit((row["peak_memory_bytes"] for row in rows), base=1024)
+    each = Unit(row["flops_per_update"]["mean"] / row["batch"] for row in rows)
+    whole = Unit([1e18 * plan["total"]["exaflops"]])
+    table = new_table(
+        f"G {g:,} and D {d:,} parameters; of an update the weights in use, and {each.prefix}FLOP per image",
+        *("phase", f"weights\n{weights.prefix}", f"grad.\n{gradient.prefix}B", f"memory\n{memory.prefix}iB"),
+        *("G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean", f"phase\n{whole.prefix}FLOP"),
+    )
+    for row in rows:
+        table.add_row(
+            short_name(row),
+            weights.of(sum(row["parameters"].values())),
+            gradient.of(row["gradient_bytes"]),
+            memory.of(row["peak_memory_bytes"]),
+            *(each.of(row["flops_per_update"][kind] / row["batch"]) for kind in kinds),
+            whole.of(row["flops"]),
+        )
+    table.add_section()
+    peak = memory.of(plan["total"]["peak_memory_bytes"])
+    table.add_row("worst, sum", "", "", peak, *[""] * 5, whole.of(1e18 * plan["total"]["exaflops"]))
+    return table
+
+
+def scaling_table(scaling: dict[str, Any]) -> Table:
+    """Strong beside weak scaling: a row per number of devices and gradient reduction."""
+    parts, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
+    table = new_table(f"Scaling on {scaling['network']}: {scaling['link']['source']}", "n", "gradients", *parts, *parts)
+    table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
+    for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
+        cells = []
+        for run in pair:
+            cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
+            cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
+        kind = pair[0]["reduction"]
+        name = f"dgc {100 * scaling['ratio']:g} %" if kind == Reduction.dgc else kind
+        table.add_row(str(pair[0]["devices"]) if kind == Reduction.fp32 else "", name, *cells)
+    return table
+
+
+def dominance_table(plan: dict[str, Any]) -> Table:
+    """The number of devices from which on communication takes more than half of an update."""
+    kinds = [(scaling, reduction) for scaling in Scaling for reduction in Reduction]
+    table = new_table(
+        "Devices from which on communication takes more than half of an update (-: never)",
+        *("network", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
+    )
+    network, key = plan["scaling"]["network"], "communication_dominates_from"
+    by_phase = {f"{network}, {short_name(row)}": row[key] for row in plan["phases"]}
+    for rows in (by_phase, {f"{name}, whole run": plan[key][name] for name in LINKS}):
+        table.add_section()
+        for name, found in rows.items():
+            table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
+    return table
+
+
+def short_name(row: dict[str, Any]) -> str:
+    """The name of a phase in a table."""
+    return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
+
+
+class Unit:
+    """A unit for a column of numbers: the largest of them has one to three digits before the point, or four."""
+
+    def __init__(self, values: Iterable[float], base: int = 1000) -> None:
+        power = max(int(log(max(*values, 1.0), base)), 0)
+        self.prefix, self.factor = ["", "k", "M", "G", "T", "P", "E", "Z"][power], base**power
+
+    def of(self, value: float) -> str:
+        """`value` in this unit."""
+        return three_digits(value / self.factor)

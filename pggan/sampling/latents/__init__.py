@@ -1,0 +1,1 @@
+"""Latents: of seeds and files, paths between them, directions among them."""

@@ -1,0 +1,1 @@
+"""Pixels to files: images, sheets and films."""
