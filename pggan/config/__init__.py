@@ -22,4 +22,4 @@ from pggan.config.export import ExportConfig, ExportFormat, ImportConfig
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.sampling import DirectionMethod, DirectionsConfig, ProjectConfig, SampleConfig
 from pggan.config.schedule import ScheduleConfig
-from pggan.config.train import PHASES, CheckpointConfig, MonitorConfig, TrainConfig, TrainerConfig
+from pggan.config.train import PHASES, CheckpointConfig, ConsoleMode, MonitorConfig, TrainConfig, TrainerConfig

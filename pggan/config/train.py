@@ -1,6 +1,7 @@
 """Keys of a training run: what the trainer is made of, when it reports and saves, and all parts together."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from pggan.config.compute import ComputeConfig, Precision
@@ -14,6 +15,8 @@ from pggan.core.schedule import Schedule
 from pggan.core.validation import require, require_bounds
 from pggan.losses import require_loss
 
+ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is printed
+
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 
@@ -24,6 +27,7 @@ class MonitorConfig:
     tick_images: int
     grid_images: int
     grid: str
+    console: ConsoleMode
 
     def __post_init__(self) -> None:
         require_bounds(self, "monitor.", tick_images=">=1", grid_images=">=1")

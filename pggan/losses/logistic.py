@@ -19,10 +19,10 @@ class Logistic(Loss):
     gamma: float
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"D/reals": F.softplus(-real_scores), "D/fakes": F.softplus(fake_scores)}
+        return {"D/loss_reals": F.softplus(-real_scores), "D/loss_fakes": F.softplus(fake_scores)}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"G/fakes": F.softplus(-fake_scores)}
+        return {"G/loss_fakes": F.softplus(-fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         weight, at = self.gamma / 2, PenaltyAt.reals

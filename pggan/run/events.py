@@ -10,9 +10,11 @@ from pggan.core.intervals import is_due, lies_between
 from pggan.core.schedule import Phase
 from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.run.grid_recorder import GridRecorder
+from pggan.run.laps import Laps
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.report import NullReporter
@@ -37,16 +39,17 @@ class Events:
         watchdog: Watchdog,
         reporter: NullReporter,
         writer: CheckpointWriter,
+        stream: RealStream,
     ) -> None:
         config, schedule = run.config, run.schedule
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
-        self.reporter, self.writer = reporter, writer
+        self.reporter, self.writer, self.stream = reporter, writer, stream
         self.notes = {"config": run.description, "data": run.pyramid.fingerprint}  # what every checkpoint says besides
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None
-        self.accumulator = MetricAccumulator()
+        self.accumulator, self.laps = MetricAccumulator(), Laps()
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
@@ -58,11 +61,13 @@ class Events:
         images = self.state.images
         self.group.reset_flags()
         self.accumulator.reset()
+        self.laps.restart()
         if self.recorder is not None:
             self.recorder.restart(images)
         self.interval.restart(images)
         self.trainer.release_graphs()
         self.saved_at = images or -1
+        self.announced = -1  # the phase that was reported last
         self.save_asked = self.save_wanted = self.is_milestone = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
 
@@ -88,10 +93,12 @@ class Events:
         if self.group.is_main and self.interval.must_wait(state.images + phase.batch):
             with self.watchdog.slow():  # a kill during this step would lose more than an interval
                 self._wait_for_writer()
-        if phase.index != state.phase_index:
-            number = f"{phase.index + 1} of {len(self.schedule.phases)}"
-            self.reporter.line(f"Phase {number}: {phase.name}, batch {phase.batch}")
+        if phase.index != self.announced:
+            self.announced = phase.index
+            self.reporter.begin_phase(phase, state.images)
             self.watchdog.expect_slow_step()
+        self.laps.end("overhead")
+        self.data_seconds = self.stream.seconds
         return phase
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
@@ -101,11 +108,16 @@ class Events:
         """
         state, images, monitor = self.state, self.state.images, self.config.monitor
         before, last = images - phase.batch, images >= self.schedule.total
+        self.laps.end("step", data=self.stream.seconds - self.data_seconds)
         self.accumulator.add(metrics)
         self.reporter.progress(images, phase)
         self.watchdog.stepped(f"{images:,} images")
         if last or is_due(monitor.tick_images, before, images):
-            self.reporter.tick(images, phase, self.accumulator.reduce(self.group))
+            self.laps.end("overhead")
+            scores = self.accumulator.recent("scores/") if self.group.is_main else {}
+            means = self.accumulator.reduce(self.group)  # waits for the device, whose steps these are
+            self.laps.end("step")
+            self.reporter.tick(images, phase, means | self.laps.shares(), scores)
             self.rollback.check(state)
             self.group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
         if last or is_due(monitor.grid_images, before, images):
@@ -155,6 +167,8 @@ class Events:
             self.problem = problem
         if self.problem is None:
             self.interval.saved()
+            if self.snapshot is not None:
+                self.reporter.saved(self.snapshot.images)
         return self.problem is None
 
     def begin(self, pyramid: ImagePyramid) -> None:
@@ -181,7 +195,7 @@ class Events:
     def roll_back(self, problem: NonFiniteError) -> None:
         """Go back to the last checkpoint; raises UserError when that has been of no use."""
         self._wait_for_writer()  # what is still being written may be the checkpoint to go back to
-        self.reporter.line(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
+        self.reporter.warn(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
         self.reporter.restart(self.state.images)
         self._restart()
 
@@ -189,8 +203,9 @@ class Events:
         """The exit code of the run, whose end is reported."""
         images, run_dir = self.state.images, self.writer.run_dir
         if images >= self.schedule.total:
-            self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63")
+            self.reporter.finish()
+            self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63", always=True)
             return 0
         resumes = f"The same command with run_dir={run_dir} resumes."
-        self.reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")
+        self.reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}", always=True)
         return EXIT_INTERRUPTED

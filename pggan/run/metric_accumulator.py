@@ -1,8 +1,10 @@
 """Means of the metrics of training steps, over many steps and over all ranks."""
 
-from collections import Counter
+from collections import Counter, deque
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import ReduceOp
 
@@ -11,6 +13,8 @@ from pggan.distributed.process_group import ProcessGroup
 COUNTED = "/skipped"  # names that end so are summed instead of averaged
 PEAKED = "/gradient_norm"  # names that end so also get a maximum,
 PEAK = "_max"  # under this name
+
+RECENT = 64  # updates whose values are kept one by one
 
 NamesAndSizes = tuple[tuple[str, int], ...]
 
@@ -22,6 +26,7 @@ class MetricAccumulator:
         # By the names and sizes that came together: sums and maxima, number by number, and how often they came.
         self._running: dict[NamesAndSizes, tuple[Tensor, Tensor]] = {}
         self._times: Counter[NamesAndSizes] = Counter()
+        self._recent: deque[tuple[NamesAndSizes, Tensor]] = deque(maxlen=RECENT)
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Add tensors of any shape; a name need not come every time."""
@@ -33,8 +38,18 @@ class MetricAccumulator:
             sums.add_(numbers)
             torch.maximum(peaks, numbers, out=peaks)
         else:
-            self._running[names] = numbers, numbers.clone()
+            self._running[names] = numbers.clone(), numbers.clone()
         self._times[names] += 1
+        self._recent.append((names, numbers))
+
+    def recent(self, prefix: str) -> dict[str, NDArray[np.float32]]:
+        """The values [N] on this rank, one by one, of names with `prefix` in the last updates; waits for the device."""
+        found: dict[str, list[Tensor]] = {}
+        for names, numbers in self._recent:
+            for (name, _), values in zip(names, torch.split(numbers, [size for _, size in names]), strict=True):
+                if name.startswith(prefix):
+                    found.setdefault(name, []).append(values)
+        return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
 
     def reduce(self, group: ProcessGroup) -> dict[str, float]:
         """The means (sums, maxima) over all ranks since the last call; waits for the device."""
@@ -65,3 +80,4 @@ class MetricAccumulator:
         """Forget everything added."""
         self._running.clear()
         self._times.clear()
+        self._recent.clear()

@@ -1,6 +1,7 @@
 """Opening a run on one of its ranks: check, find, restore, announce, and close it in the end."""
 
 import errno
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.disk_space import disk_need, require_disk
+from pggan.run.eta import Eta
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
@@ -38,6 +40,7 @@ from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_star
 from pggan.training.build import build_trainer, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
+from pggan.training.timing import measured_pace
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -80,9 +83,13 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         disk = stack.enter_context(writing(run, group))
         reporter = NullReporter()
         if group.is_main:
-            reporter = stack.enter_context(Reporter(run_dir, schedule, run.architecture, device, trainer.state.images))
-        trainer.log, trainer.slow_section = reporter.line, watchdog.slow
-        fused.KERNELS.log = reporter.line
+            images, mode = trainer.state.images, config.monitor.console
+            pace = measured_pace(config, run.architecture, schedule, partition, device, images)
+            eta = Eta(schedule, pace, images, time.monotonic())
+            reporter = Reporter(run_dir, schedule, eta, device, images, console=mode)
+            stack.enter_context(reporter)
+        trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
+        fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
@@ -92,7 +99,14 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
             pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
         )
         events = Events(
-            run, trainer, group, interruption=interruption, watchdog=watchdog, reporter=reporter, writer=writer
+            run,
+            trainer,
+            group,
+            interruption=interruption,
+            watchdog=watchdog,
+            reporter=reporter,
+            writer=writer,
+            stream=stream,
         )
         interruption.at_once = False
         yield trainer, stream, events

@@ -3,32 +3,37 @@
 Nothing here waits for the device between ticks.
 """
 
-import json
 import math
-import sys
+import re
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
+import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from numpy.typing import NDArray
 
-from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import atomic_write
+from pggan.config import ConsoleMode
+from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
+from pggan.run.console import TrainingConsole
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
+from pggan.run.metrics_file import MetricsFile
 from pggan.run.run_dir import append_log
 from pggan.sampling.output.images import Pixels
 
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
 LARGEST_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
+TERMS_OF_G = ("G/critic", "G/loss_fakes", "G/pairs")
+
+Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
 
 
 class GradientSpikeDetector:
@@ -58,33 +63,41 @@ def remaining_seconds(schedule: Schedule, architecture: Architecture, images: in
     return work * seconds_per_image / architecture.multiply_adds(schedule.at(images).resolution)
 
 
-def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    minutes, second = divmod(round(seconds), 60)
-    hour, minute = divmod(minutes, 60)
-    return f"{hour}:{minute:02}:{second:02}"
-
-
 class NullReporter:
     """What ranks other than 0 report: nothing."""
 
     def restart(self, images: int) -> None:
         """Continue from `images` after a rollback: what was written beyond it is dropped."""
 
-    def line(self, text: str) -> None:
-        """Show a line on the console and keep it in train.log."""
+    def describe(self, pages: Mapping[str, str], hyperparameters: Mapping[str, object]) -> None:
+        """Write texts about the run, by tag and in Markdown, and its hyperparameters to TensorBoard."""
+
+    def line(self, text: str, *, always: bool = False) -> None:
+        """Show a line on the console, a quiet one only if `always`, and keep it in train.log."""
+
+    def warn(self, text: str) -> None:
+        """Show a warning, which stays visible on a terminal, and keep it in train.log."""
 
     def progress(self, images: int, phase: Phase) -> None:
-        """Move the progress bar to `images`."""
+        """Move the progress bars to `images`."""
 
-    def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
-        """Write the `means` since the last tick everywhere; the device has finished them."""
+    def begin_phase(self, phase: Phase, images: int) -> None:
+        """Tell that training is at `images`, in another phase than before."""
 
-    def picture(self, tag: str, picture: Pixels, path: Path, images: int) -> None:
-        """Write a picture [H, W, C] as the PNG file `path` and show it in TensorBoard, soon; training does not wait.
+    def saved(self, images: int) -> None:
+        """Tell that the checkpoint of `images` is on the disk."""
+
+    def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores | None = None) -> None:
+        """Write the `means` since the last tick everywhere, and the distribution of the `scores` [N] to TensorBoard."""
+
+    def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
+        """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`, soon; training does not wait.
 
         What goes wrong is raised by the next call of this, `tick` or `flush`.
         """
+
+    def finish(self) -> None:
+        """Tell TensorBoard that the schedule has come to its end."""
 
     def flush(self) -> None:
         """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before.
@@ -97,27 +110,30 @@ class Reporter(NullReporter):
     """The one place where a run's numbers, lines and pictures are written."""
 
     def __init__(
-        self, run_dir: Path, schedule: Schedule, architecture: Architecture, device: torch.device, images: int
+        self,
+        run_dir: Path,
+        schedule: Schedule,
+        architecture: Architecture,
+        device: torch.device,
+        images: int,
+        *,
+        console: ConsoleMode = ConsoleMode.auto,
     ) -> None:
         """Args: images: shown already."""
         self.run_dir, self.schedule, self.architecture, self.device = run_dir, schedule, architecture, device
         self.spikes = GradientSpikeDetector()
-        self.console = Console(stderr=True, highlight=False)
-        name, status = TextColumn("{task.description}"), TextColumn("{task.fields[status]}")
-        options: dict[str, Any] = {"transient": True, "disable": not self.console.is_terminal}
-        self._progress = Progress(name, BarColumn(), TaskProgressColumn(), status, console=self.console, **options)
-        self._task = self._progress.add_task("starting", total=schedule.total, status="")
+        self.console = TrainingConsole(console, schedule, images)
         # One thread, so that pictures are written in their order.
         self._encoder = ThreadPoolExecutor(1, "pictures")
         self._pictures: deque[Future[None]] = deque()
         self._open(images)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self.console.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._progress.stop()
+        self.console.__exit__()
         at_once = kind is not None and not issubclass(kind, Exception)
         self._encoder.shutdown(wait=not at_once, cancel_futures=at_once)
         # A full disk may be why the block failed.
@@ -134,30 +150,56 @@ class Reporter(NullReporter):
         """Continue the files of the run from `images`; what was written beyond it is dropped."""
         from pggan.run.tensorboard import TensorBoardWriter  # slow to import, and needed by rank 0 only
 
-        metrics = self.run_dir / "metrics.jsonl"
-        if metrics.is_file():
-            lines = metrics.read_text().splitlines()
-            with atomic_write(metrics) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in lines if _images_of(line) <= images))
-        self._board = TensorBoardWriter(self.run_dir, first=images + 1 if images else 0)
+        self._metrics = MetricsFile(self.run_dir / "metrics.jsonl", images)
+        self._first = images + 1 if images else 0
+        self._board = TensorBoardWriter(self.run_dir, self._first)
         self._tick_images, self._tick_time = images, time.monotonic()
 
-    def line(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+    def describe(self, pages: Mapping[str, str], hyperparameters: Mapping[str, object]) -> None:
+        from pggan.run.board_plugins import chart_layout, session_start
+
+        for tag, markdown in pages.items():
+            self._board.text(tag, markdown, self._first)
+        self._board.summary(chart_layout(), self._first)
+        self._board.summary(session_start(hyperparameters), self._first)
+
+    def finish(self) -> None:
+        from pggan.run.board_plugins import session_end
+
+        self._board.summary(session_end(), self.schedule.total)
+
+    def line(self, text: str, *, always: bool = False) -> None:
+        self.console.line(text, always=always)
+        append_log(self.run_dir, text)
+
+    def warn(self, text: str) -> None:
+        self.console.warn(text)
         append_log(self.run_dir, text)
 
     def progress(self, images: int, phase: Phase) -> None:
-        self._progress.update(self._task, completed=images, description=phase.name)
+        self.console.progress(images, phase)
 
-    def tick(self, images: int, phase: Phase, means: dict[str, float]) -> None:
+    def begin_phase(self, phase: Phase, images: int) -> None:
+        self.console.progress(images, phase)
+        began = "" if images - phase.start < phase.batch else f", resumed at {images:,} images"
+        title = f"Phase {phase.index + 1} of {len(self.schedule.phases)}: {phase.name}, batch {phase.batch}{began}"
+        self.line(title)
+        self._board.text("phases", title, images)
+        self._board.scalar("schedule/growth", growth(phase), images)
+
+    def saved(self, images: int) -> None:
+        self.console.note_checkpoint(images)
+
+    def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores | None = None) -> None:
         self._raise_of_pictures(all_but=LARGEST_QUEUE)
         now = time.monotonic()
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
         left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
         alarms = self.spikes.detect(means)
-        about: dict[str, float] = {
+        numbers = without_copies(means) | {
             "schedule/resolution": phase.resolution,
+            "schedule/growth": growth(phase),
             "schedule/alpha": phase.alpha,
             "schedule/batch": phase.batch,
             "schedule/learning_rate_g": phase.learning_rate_g,
@@ -165,28 +207,25 @@ class Reporter(NullReporter):
             "speed/images_per_second": 1 / seconds_per_image,
             "speed/memory_bytes": peak_memory(self.device),
             "speed/eta_seconds": left,
+            "speed/hours": self._metrics.hours,
             "health/alarms": len(alarms),
         }
-        for name, value in {**means, **about}.items():
+        for name, value in numbers.items():
             self._board.scalar(name, value, images)
+        for name, values in (scores or {}).items():
+            self._board.histogram(name.replace("scores/", "score_histogram/"), values, images)
         self._board.flush()
-        record = {"images": images, "phase": phase.name, **{name.split("/")[1]: about[name] for name in about}}
-        record |= {name: value if math.isfinite(value) else None for name, value in means.items()}  # JSON has no NaN
-        with (self.run_dir / "metrics.jsonl").open("a") as metrics:
-            metrics.write(json.dumps(record, allow_nan=False) + "\n")
-        status = f"{1 / seconds_per_image:.1f} img/s  {clock(left)} left"
-        self._progress.update(self._task, status=status)
-        self.line(
-            f"{images:>9,} images  {phase.name:<16} alpha {phase.alpha:.2f}  D {means.get('D/loss', 0):8.3f}  "
-            f"G {means.get('G/loss', 0):8.3f}  {status}  {peak_memory(self.device) / 2**20:.0f} MiB"
-        )
+        record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in numbers.items()}
+        self._metrics.append({"images": images, "phase": phase.name, **record})
+        self.console.progress(images, phase)
+        append_log(self.run_dir, self.console.tick(seconds_per_image, left, numbers))
         for alarm in alarms:
-            self.line(f"Alarm: {alarm}.")
+            self.warn(f"Alarm: {alarm}.")
         for name in ("G", "D"):
             if skipped := means.get(f"{name}{COUNTED}"):
-                self.line(f"Skipped {skipped:.0f} updates of {name}: their gradients were not finite.")
+                self.warn(f"Skipped {skipped:.0f} updates of {name}: their gradients were not finite.")
 
-    def picture(self, tag: str, picture: Pixels, path: Path, images: int) -> None:
+    def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         self._raise_of_pictures(all_but=LARGEST_QUEUE - 1)
         self._pictures.append(self._encoder.submit(self._board.picture, tag, picture, path, images))
 
@@ -201,8 +240,12 @@ class Reporter(NullReporter):
         self._board.flush()
 
 
-def _images_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["images"])
-    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
-        return sys.maxsize
+def growth(phase: Phase) -> float:
+    """Doublings of 4x4 so far; those of a fade count by its alpha."""
+    return phase.resolution.bit_length() - SMALLEST_RESOLUTION.bit_length() - 1 + phase.alpha
+
+
+def without_copies(means: dict[str, float]) -> dict[str, float]:
+    """`means` without the term of G's loss that would be the loss itself, because there is no other."""
+    terms = [name for name in means if name in TERMS_OF_G or name.startswith("G/labels")]
+    return {name: value for name, value in means.items() if [name] != terms}

@@ -12,14 +12,19 @@ import time
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import scalar
 
-from pggan.sampling.output.images import Pixels, save_png
+from pggan.run.tags import description
+from pggan.sampling.output.images import Pixels, encode_png, save_png
 
 EVENTS = "events.out.tfevents."
+BINS = 30  # of a histogram
 
 
 class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
@@ -27,24 +32,54 @@ class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
 
     def __init__(self, run_dir: Path, first: int) -> None:
         self._lock = Lock()
+        self._described: set[str] = set()
         super().__init__(_next_file(run_dir).open("xb"))
         self._add(Event(file_version="brain.Event:2"))
         self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write one point of a curve."""
-        self._add(Event(step=step, summary=scalar(tag, value)))  # type: ignore[no-untyped-call]
+        self._add_value(step, tag, simple_value=value)
 
-    def picture(self, tag: str, picture: Pixels, path: Path, step: int) -> None:
-        """Write a picture [H, W, C] as the PNG file `path`, and the same bytes into the event file."""
-        content, (height, width, channels) = save_png(picture, path), picture.shape
+    def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
+        """Write the distribution of `values` [N]; those that are not finite are left out."""
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if len(finite):
+            counts, edges = np.histogram(finite, BINS)
+            histogram = HistogramProto(
+                min=finite.min(), max=finite.max(), num=len(finite), sum=finite.sum(), sum_squares=(finite**2).sum()
+            )
+            histogram.bucket_limit.extend(edges)
+            histogram.bucket.extend([0, *counts])
+            self._add_value(step, tag, histo=histogram)
+
+    def picture(self, tag: str, picture: Pixels, path: Path | None, step: int) -> None:
+        """Write a picture [H, W, C] as PNG into the event file, and the same bytes as the file `path`, if given."""
+        content = encode_png(picture) if path is None else save_png(picture, path)
+        height, width, channels = picture.shape
         image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=content)
-        self._add(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
+        self._add_value(step, tag, image=image)
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        """Write a text."""
+        content = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
+        self._add_value(step, tag, create_summary_metadata(tag, description(tag)), tensor=content)
+
+    def summary(self, summary: Summary, step: int) -> None:
+        """Write what has been put together elsewhere, for a plugin of TensorBoard."""
+        self._add(Event(step=step, summary=summary))
 
     def flush(self) -> None:
         """Hand everything written so far to the system."""
         with self._lock:
             super().flush()
+
+    def _add_value(self, step: int, tag: str, metadata: SummaryMetadata | None = None, **content: object) -> None:
+        """Write one value, the first of a tag with what the tag means."""
+        if tag not in self._described:
+            self._described.add(tag)
+            metadata = metadata or SummaryMetadata(summary_description=description(tag))
+        self._add(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, metadata=metadata, **content)])))
 
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()

@@ -1,5 +1,6 @@
 """Real images for a training step: chosen, mirrored, brought to [-1, 1] and faded."""
 
+import time
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -71,12 +72,19 @@ class RealStream:
         self._phase_at = phase_at
         self._indices = indices
         self._on_device: dict[int, slice | Tensor] = {}
+        self.seconds = 0.0  # spent in `batch` so far
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """The images shown next at the resolution and alpha of `phase`, at this stream's positions of the batch.
 
         On a CPU their memory is used again by the next call.
         """
+        began = time.perf_counter()
+        reals = self._make(phase, rng)
+        self.seconds += time.perf_counter() - began
+        return reals
+
+    def _make(self, phase: Phase, rng: StepRng) -> Reals:
         request, positions = self._request(phase, rng.images), self._positions(phase.batch)
         stored = self._loader.get(request)  # [N, R, R, C]
         if self._phase_at is not None and not self._loader.fits(phase.resolution):

@@ -70,10 +70,16 @@ def to_pil(picture: Pixels) -> Image.Image:
 
 def save_png(picture: Pixels, path: Path) -> bytes:
     """Write one picture [H, W, C] atomically; returns the content of the file."""
+    content = encode_png(picture)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+    return content
+
+
+def encode_png(picture: Pixels) -> bytes:
+    """One picture [H, W, C] as the content of a PNG file."""
     content = BytesIO()
     to_pil(picture).save(content, format="PNG")
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content.getbuffer())
     return content.getvalue()
 
 
