@@ -96,6 +96,10 @@ class Schedule:
             images += counts[-1] * phase.batch
         return tuple(counts)
 
+    def images_between(self, before: int, after: int) -> tuple[int, ...]:
+        """The images of each phase that are shown from image count `before` to `after`."""
+        return tuple(max(min(phase.end, after) - max(phase.start, before), 0) for phase in self.phases)
+
     def at(self, images: int) -> Phase:
         """The phase in force when `images` real images have been shown."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])

@@ -84,7 +84,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         reporter = NullReporter()
         if group.is_main:
             images, mode = trainer.state.images, config.monitor.console
-            pace = measured_pace(config, run.architecture, schedule, partition, device, images)
+            pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images)
             eta = Eta(schedule, pace, images, time.monotonic())
             reporter = Reporter(run_dir, schedule, eta, device, images, console=mode)
             stack.enter_context(reporter)

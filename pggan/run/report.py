@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from pggan.config import ConsoleMode
-from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
+from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
 from pggan.run.console import TrainingConsole
+from pggan.run.eta import Eta
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 from pggan.run.metrics_file import MetricsFile
 from pggan.run.run_dir import append_log
@@ -54,13 +55,6 @@ class GradientSpikeDetector:
                 if math.isfinite(peak):
                     recent.append(peak)
         return messages
-
-
-def remaining_seconds(schedule: Schedule, architecture: Architecture, images: int, seconds_per_image: float) -> float:
-    """The time left, from the speed at `images` and the arithmetic cost of the phases still ahead."""
-    ahead = [(phase, min(phase.end, schedule.total) - max(phase.start, images)) for phase in schedule.phases]
-    work = sum(max(left, 0) * architecture.multiply_adds(phase.resolution) for phase, left in ahead)
-    return work * seconds_per_image / architecture.multiply_adds(schedule.at(images).resolution)
 
 
 class NullReporter:
@@ -113,14 +107,14 @@ class Reporter(NullReporter):
         self,
         run_dir: Path,
         schedule: Schedule,
-        architecture: Architecture,
+        eta: Eta,
         device: torch.device,
         images: int,
         *,
         console: ConsoleMode = ConsoleMode.auto,
     ) -> None:
-        """Args: images: shown already."""
-        self.run_dir, self.schedule, self.architecture, self.device = run_dir, schedule, architecture, device
+        """Args: eta: the time left, which every tick is told to; images: shown already."""
+        self.run_dir, self.schedule, self.eta, self.device = run_dir, schedule, eta, device
         self.spikes = GradientSpikeDetector()
         self.console = TrainingConsole(console, schedule, images)
         # One thread, so that pictures are written in their order.
@@ -154,6 +148,7 @@ class Reporter(NullReporter):
         self._first = images + 1 if images else 0
         self._board = TensorBoardWriter(self.run_dir, self._first)
         self._tick_images, self._tick_time = images, time.monotonic()
+        self.eta.restart(images, self._tick_time)
 
     def describe(self, pages: Mapping[str, str], hyperparameters: Mapping[str, object]) -> None:
         from pggan.run.board_plugins import chart_layout, session_start
@@ -195,7 +190,8 @@ class Reporter(NullReporter):
         now = time.monotonic()
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
-        left = remaining_seconds(self.schedule, self.architecture, images, seconds_per_image)
+        self.eta.observe(images, now)
+        left = self.eta.seconds_left(images)
         alarms = self.spikes.detect(means)
         numbers = without_copies(means) | {
             "schedule/resolution": phase.resolution,

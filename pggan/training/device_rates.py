@@ -30,13 +30,18 @@ class Rates:
 
 def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtype) -> Rates:
     """The rates of `device` now, for products of `dtype` in `precision`."""
-    set_float32(device, precision)
     side = 1024 if device.type == "cpu" else 8192
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     source = torch.ones(2**25 if device.type == "cpu" else 2**28, device=device)
     target = torch.empty_like(source)
-    multiplying, copying = seconds(lambda: a @ b), seconds(lambda: target.copy_(source))
-    return Rates(2 * side**3 / multiplying, 2 * source.nbytes / copying)
+    copying = seconds(lambda: target.copy_(source))
+    return Rates(multiplying_rate(device, precision, dtype, side), 2 * source.nbytes / copying)
+
+
+def multiplying_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:
+    """Floating-point operations per second of a product of `dtype` in `precision`, of matrices of `side` rows."""
+    set_float32(device, precision)
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    return 2 * side**3 / seconds(lambda: a @ b)
 
 
 def seconds(work: Callable[[], torch.Tensor]) -> float:

@@ -1,0 +1,178 @@
+"""How long updates take: measured on the device here, and expected of those that are too dear to measure."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+from statistics import mean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pggan.config import TrainerConfig
+from pggan.core.architecture import Architecture
+from pggan.core.batch import Reals
+from pggan.core.devices import synchronize
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase, Schedule
+from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import build_loss
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training.build import build_trainer
+from pggan.training.compute_options import compute_options
+from pggan.training.cuda_graphs import WARMUP_STEPS
+from pggan.training.device_rates import multiplying_rate
+from pggan.training.step import Trainer
+
+EMA_DECAY = 0.999
+MOST_SECONDS = 5.0  # of the start of a run that go into measuring its pace,
+MOST_SHARE = 0.01  # and the share of the whole run
+STEPS = 2  # timed of each kind
+
+# What an update costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
+# PENALTY times more where penalties are due; a level's operations take START_SECONDS to start; and the rest goes at
+# RATE_SHARE of a matrix product's rate.  Of CPUs from the demo's updates (lab book, "Plans against runs, again"), of
+# CUDA from what `pggan plan device=h200` predicts, of Apple silicon a guess.
+PASSES, PENALTY = 12, 6
+START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0003}
+RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
+
+
+class UpdateTimer:
+    """Takes the time of a trainer's updates; its state changes, and does not matter.
+
+    Args: draw: makes the images of an update; took: is given what the update returns, as a run would keep it.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        group: ProcessGroup,
+        draw: Callable[[Phase, StepRng], Reals],
+        took: Callable[[dict[str, Tensor]], None] = lambda metrics: None,
+    ) -> None:
+        self.trainer, self.group, self.draw, self.took = trainer, group, draw, took
+        self.warmup = 2 if trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
+
+    def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
+        """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
+
+        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
+        """
+        interval, state = self.trainer.loss.reg_interval, self.trainer.state
+        state.images = (phase.start + phase.end) // 2  # the same on all ranks, whatever each did before
+        state.phase_index = phase.index
+        state.reset_optimizers()
+        self.trainer.release_graphs()
+        found = []
+        for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
+            last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
+            count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
+            found.append(mean(self._one(phase, position, self.warmup + number) for number in range(count)))
+        return (found[0] + (interval - 1) * found[-1]) / interval
+
+    def need(self, update: float, steps: int) -> float:
+        """The seconds that `steps` of each kind take with their warm-up, where an `update` takes so long."""
+        return update * (self.warmup + steps) * min(self.trainer.loss.reg_interval, 2)
+
+    def _one(self, phase: Phase, position: int, number: int) -> float:
+        update = number * self.trainer.loss.reg_interval + position
+        rng = StepRng(0, update * phase.batch, self.group.device)
+        start = time.perf_counter()
+        self.group.all_reduce_flags(0)
+        self.took(self.trainer.step(phase, self.draw(phase, rng), rng, EMA_DECAY))
+        synchronize(self.group.device)
+        return time.perf_counter() - start
+
+
+def noise(architecture: Architecture, device: torch.device) -> Callable[[Phase, StepRng], Reals]:
+    """Draws reals of noise, [N, C, R, R] in [-1, 1], all of the first class if there are classes."""
+
+    def draw(phase: Phase, rng: StepRng) -> Reals:
+        side, labels = phase.resolution, None
+        images = 2 * rng.uniform("noise", phase.batch, architecture.channels, side, side) - 1
+        if architecture.labels:
+            labels = torch.zeros(phase.batch, architecture.labels, device=device)
+            labels[:, 0] = 1
+        return Reals(images, labels, labels)
+
+    return draw
+
+
+class Pace(NamedTuple):
+    """What an image is expected to take in every phase of a schedule."""
+
+    seconds_per_image: tuple[float, ...]  # by the index of the phase
+    measured: bool  # with updates on this device; else expected from the rate of a matrix product
+
+    def seconds(self, schedule: Schedule, before: int, after: int) -> float:
+        """The seconds from one image count to another."""
+        shown = schedule.images_between(before, after)
+        return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
+
+
+class CostModel:
+    """What updates of any resolution cost on a device."""
+
+    def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
+        options = compute_options(config.precision, config.compute, device)
+        side = 512 if device.type == "cpu" else 4096
+        rate = multiplying_rate(device, config.precision, options.dtype or torch.float32, side)
+        passes = PASSES + PENALTY / build_loss(config.loss).reg_interval
+        self.architecture, self.start = architecture, START_SECONDS[device.type]
+        self.seconds_per_multiply_add = 2 * passes / (rate * RATE_SHARE[device.type])
+
+    def seconds(self, resolution: int, batch: int) -> float:
+        """The time of an update."""
+        levels, operations = resolution.bit_length() - 2, batch * self.architecture.multiply_adds(resolution)
+        return levels * self.start + operations * self.seconds_per_multiply_add
+
+    def pace(self, schedule: Schedule, known: Mapping[int, float]) -> Pace:
+        """The pace of all phases; from the seconds of an update at `known` resolutions, and of the highest of these."""
+        batches = {phase.resolution: phase.batch for phase in schedule.phases}
+        costs = {side: self.seconds(side, batch) for side, batch in batches.items()}
+        scale = known[max(known)] / costs[max(known)] if known else 1.0
+        each = {side: known.get(side, scale * cost) / batches[side] for side, cost in costs.items()}
+        return Pace(tuple(each[phase.resolution] for phase in schedule.phases), measured=bool(known))
+
+
+def measured_pace(
+    config: TrainerConfig,
+    architecture: Architecture,
+    schedule: Schedule,
+    partition: BatchPartition,
+    *,
+    device: torch.device,
+    images: int,
+) -> Pace:
+    """The pace of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
+
+    Measured are, from the lowest resolution up, networks of its own, on a CPU only: elsewhere memory, captures and
+    compilation would take longer than it takes to see the first of the run's own updates.
+    """
+    model, known = CostModel(config, architecture, device), dict[int, float]()
+    if device.type != "cpu" or config.compute.compile:
+        return model.pace(schedule, known)
+    began = time.perf_counter()
+    last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
+    parts = [replace(phase, batch=partition.largest_part(phase.batch)) for phase in last.values()]
+    timer = lone_timer(config, architecture, parts, device)
+    for part in parts:
+        pace = model.pace(schedule, known)
+        update = pace.seconds_per_image[part.index] * schedule.phases[part.index].batch
+        whole = pace.seconds(schedule, images, schedule.total)
+        if time.perf_counter() - began + timer.need(update, STEPS) > min(MOST_SECONDS, MOST_SHARE * whole):
+            break
+        known[part.resolution] = timer.seconds(part, STEPS, 0.0)
+    return model.pace(schedule, known)
+
+
+def lone_timer(
+    config: TrainerConfig, architecture: Architecture, phases: Sequence[Phase], device: torch.device
+) -> UpdateTimer:
+    """Times updates of new networks on noise, on one device, with nothing to reduce."""
+    alone = replace(config, elastic=False, gradients={"name": "fp32"})
+    group = ProcessGroup.single_process(device)
+    trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
+    return UpdateTimer(trainer, group, noise(architecture, device))
