@@ -25,6 +25,7 @@ GENERATOR_FILE = "generator.safetensors"
 HEADER_KEY = "pggan"
 CHECKSUM = "sha256"  # of everything else in state.json
 PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
+MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
@@ -60,12 +61,12 @@ def write_header(directory: Path, header: dict[str, Any]) -> None:
     (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
 
 
-def is_milestone(directory: Path) -> bool:
-    """Whether the checkpoint, valid or not, is marked as one that is kept for good."""
+def mark_of(directory: Path, name: str) -> Any:
+    """What state.json of a checkpoint, valid or not, says under `name`, such as MILESTONE; None if it says nothing."""
     try:
-        return bool(read_json(directory / STATE_FILE, MOST_STATE_BYTES).get("milestone"))
+        return read_json(directory / STATE_FILE, MOST_STATE_BYTES).get(name)
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def checksum_of(header: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, op
                         state.json, with the checksum of each file
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pggan.checkpoints.header import PARTS, STATE_FILE, architecture_from, read_header, require_shapes
+from pggan.checkpoints.header import PARTS, STATE_FILE, architecture_from, mark_of, read_header, require_shapes
+from pggan.config.notation import BEST, NEWEST
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.errors import UserError
@@ -97,6 +99,34 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
     """The checkpoint directories of a run, valid or not, the oldest first."""
     found = (run_dir / "checkpoints").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
+
+
+def best_of(directories: Sequence[Path]) -> Path | None:
+    """The best of the checkpoint directories of a run, the oldest first; None if none of them was evaluated.
+
+    A checkpoint is marked when it is better than all before it, so the best is the newest one with a mark.
+    """
+    return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
+
+
+def choose_checkpoint(run: str, choice: str | int) -> str:
+    """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or that of `choice` images.
+
+    Raises UserError where `run` has no such checkpoint.
+    """
+    if choice == NEWEST:
+        return run
+    path = Path(run)
+    if not path.is_dir() or (path / STATE_FILE).exists():
+        problem = f"run={run} is one generator, and checkpoint={choice} chooses among those of a run."
+        raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
+    found = checkpoints_of(path)
+    chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
+    if chosen is None:
+        there = ", ".join(str(int(one.name)) for one in found) or "none"
+        why = " Only training with evaluation.best has one." * (choice == BEST)
+        raise UserError(f"run={run} has no checkpoint={choice}.{why}", f"Its checkpoints: {there}.")
+    return str(chosen)
 
 
 def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pggan.checkpoints import header
-from pggan.checkpoints.read import checkpoints_of
+from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_directory, atomic_write, existing_parent, file_sha256, remove_directory
 from pggan.core.disk import free_bytes
@@ -121,15 +121,18 @@ def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str])
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove all checkpoints but the `keep` newest and the milestones.
+    """Remove all checkpoints but the `keep` newest, the milestones and the best.
 
     Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
     """
     found = checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
-    ordinary = [directory for directory in found if directory not in ahead and not header.is_milestone(directory)]
+    valid = [directory for directory in found if directory not in ahead]
+    ordinary = [directory for directory in valid if not header.mark_of(directory, header.MILESTONE)]
+    best = best_of(valid)
     for directory in (*ahead, *ordinary[:-keep]):
-        remove_directory(directory)
+        if directory != best:
+            remove_directory(directory)
 
 
 class CheckpointWriter:
@@ -140,7 +143,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, run_dir: Path, keep: int, before: Callable[[], None] = lambda: None) -> None:
-        """Args: keep: checkpoints that stay, besides milestones; before: called in the thread before one is written."""
+        """Args: keep: checkpoints that stay, besides milestones and the best; before: called in the thread, first."""
         self.run_dir, self.keep, self.before = run_dir, keep, before
         self._thread: Thread | None = None
         self._error: Exception | None = None

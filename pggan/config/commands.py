@@ -61,6 +61,7 @@ class InterpolateConfig(DrawConfig):
     out: str | None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         bounds = {"frames": ">=2", "fps": ">=1", "smoothness": ">=0", "hold": ">=0", "zoom": ">=1", "truncation": ""}
         require_bounds(self, **bounds)
         if self.seeds is not None and self.latents is not None:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pggan.config.notation import require_checkpoint
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import require, require_bounds
 
 METRICS = ("swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours", "duplicates")
-NEWEST, ALL = "newest", "all"  # as checkpoint=
+ALL = "all"  # as checkpoint=
 
 
 def require_metrics(key: str, metrics: list[str]) -> None:
@@ -40,6 +41,4 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         require_bounds(self, count=">=2", seed=">=0", threads=">=1")
         require_metrics("metrics", self.metrics)
-        choice = self.checkpoint
-        known = choice in (NEWEST, ALL) or (isinstance(choice, int) and not isinstance(choice, bool))
-        require(known, "checkpoint", choice, f"{NEWEST}, {ALL}, or the number of images that it was saved at")
+        require_checkpoint(self.checkpoint, ALL)

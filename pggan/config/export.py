@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from pggan.config.notation import require_checkpoint
 from pggan.core.errors import UserError
 
 ExportFormat = StrEnum("ExportFormat", "onnx torch huggingface")
@@ -13,6 +15,7 @@ class ExportConfig:
     """A generator for other programs."""
 
     run: str
+    checkpoint: Any
     format: ExportFormat
     out: str
     resolution: int | None
@@ -24,6 +27,7 @@ class ExportConfig:
     private: bool
 
     def __post_init__(self) -> None:
+        require_checkpoint(self.checkpoint)
         of_the_folder = ("license", "data_statement", "evaluation", "push")
         given = [name for name in of_the_folder if getattr(self, name) is not None]
         if given and self.format is not ExportFormat.huggingface:

@@ -1,4 +1,4 @@
-"""Values with a notation of their own: tables per resolution, grids, lists of seeds."""
+"""Values with a notation of their own: tables per resolution, grids, lists of seeds, a checkpoint of a run."""
 
 from collections.abc import Mapping
 from math import inf
@@ -10,6 +10,7 @@ from pggan.core.schedule import Table
 from pggan.core.validation import require
 
 MOST_TILES = 10_000
+NEWEST, BEST = "newest", "best"  # as checkpoint=
 PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
 
@@ -32,6 +33,13 @@ def parse_seeds(seeds: object) -> list[int]:
         found.extend(range(int(first), int(last or first) + 1))
     require(bool(found), "seeds", seeds, "a list of at least one, for example [1,5,9]")
     return found
+
+
+def require_checkpoint(choice: object, *words: str) -> None:
+    """Raise UserError unless `choice`, the value of checkpoint=, is NEWEST, BEST, one of `words`, or an image count."""
+    known = choice in (NEWEST, BEST, *words) or (isinstance(choice, int) and not isinstance(choice, bool))
+    wanted = f"{', '.join((NEWEST, BEST, *words))}, or the number of images that it was saved at"
+    require(known, "checkpoint", choice, wanted)
 
 
 def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> Table:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pggan.config.notation import NEWEST, require_checkpoint
 from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
 
@@ -15,10 +16,14 @@ class DrawConfig:
     """What draws images: a generator, its stage and its class."""
 
     run: str
+    checkpoint: Any = NEWEST
     resolution: int | None
     alpha: float | None
     label: int | None
     device: str
+
+    def __post_init__(self) -> None:
+        require_checkpoint(self.checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,7 @@ class SampleConfig(DrawConfig):
     out: str | None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_bounds(self, zoom=">=1", truncation="")
         if self.seeds is not None and self.latents is not None:
             raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
@@ -67,6 +73,7 @@ class ProjectConfig(DrawConfig):
     out: str | None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_bounds(self, steps=">=1", starts=">=1", candidates=">=1", learning_rate=">0", noise=">=0")
         require(self.starts <= self.candidates, "starts", self.starts, f"at most candidates={self.candidates}")
 
@@ -84,6 +91,7 @@ class DirectionsConfig(DrawConfig):
     out: str | None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_bounds(self, count=">=1", strength=">0")
         sets, wanted = (self.positive, self.negative), self.method is DirectionMethod.sets
         if wanted and None in sets:

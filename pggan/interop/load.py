@@ -7,15 +7,16 @@ if TYPE_CHECKING:
     from pggan.sampling.trained_generator import TrainedGenerator
 
 
-def load(run: str | Path, device: str = "auto") -> "TrainedGenerator":
+def load(run: str | Path, device: str = "auto", checkpoint: str | int = "newest") -> "TrainedGenerator":
     """The generator of `run`: a run directory, a checkpoint in it, or a generator file; see `TrainedGenerator`.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: of a run directory, newest, best (by
+    the metric of its evaluations), or the images of one.
     Raises UserError when there is no valid generator, or no such device.
     """
     from pggan.sampling.trained_generator import load
 
-    return load(str(run), device)
+    return load(str(run), device, checkpoint)
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> "TrainedGenerator":

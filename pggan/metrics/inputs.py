@@ -8,11 +8,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pggan.checkpoints.header import STATE_FILE
-from pggan.checkpoints.read import checkpoints_of
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
 from pggan.config import Crop, DataConfig, EvaluateConfig
 from pggan.config.describe import flatten
-from pggan.config.evaluate import ALL, NEWEST
+from pggan.config.evaluate import ALL
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
@@ -25,18 +24,11 @@ CONFIG_FILE = "config.yaml"
 
 def find_generators(run: str, checkpoint: str | int) -> list[Path]:
     """What `load_generator` takes, the oldest first; raises UserError where `checkpoint` is not there."""
-    path = Path(run)
-    if checkpoint == NEWEST:
-        return [path]
-    if not path.is_dir() or (path / STATE_FILE).exists():
-        problem = f"run={run} is one generator, and checkpoint={checkpoint} chooses among those of a run."
-        raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
-    found = checkpoints_of(path)
-    chosen = found if checkpoint == ALL else [one for one in found if int(one.name) == checkpoint]
-    if not chosen:
-        there = ", ".join(str(int(one.name)) for one in found) or "none"
-        raise UserError(f"run={run} has no checkpoint={checkpoint}.", f"Its checkpoints: {there}.")
-    return chosen
+    if checkpoint != ALL:
+        return [Path(choose_checkpoint(run, checkpoint))]
+    if found := checkpoints_of(Path(run)):
+        return found
+    raise UserError(f"run={run} holds no checkpoints.", "Give a run directory, or leave out checkpoint=.")
 
 
 def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: ProcessGroup) -> ImagePyramid:

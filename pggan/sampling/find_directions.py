@@ -29,7 +29,7 @@ STEPS = 7  # images from one border of the contact sheet to the other
 def run(config: DirectionsConfig) -> int:
     """Write the directions, and a sheet with a row for each direction and seed; returns the exit code."""
     seeds = parse_seeds(config.seeds)
-    generator = load(config.run, config.device)
+    generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     file = config.out if config.out is not None else str(next_output(config.run, "directions", ".safetensors"))
     directions = find(config, generator, settings)

@@ -55,7 +55,7 @@ def run(config: InterpolateConfig) -> int:
     if config.constant_speed is None:
         config = replace(config, constant_speed=animated)
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
-    generator = load(config.run, config.device)
+    generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(
         resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
     )

@@ -30,7 +30,7 @@ def run(config: ProjectConfig) -> int:
     """Write latents.safetensors, projection.png (each image beside its reconstruction) and projection.json."""
     paths = [str(path) for path in listed(config.image)]
     distance = load_distance(config.distance)
-    generator = load(config.run, config.device)
+    generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     side, channels = settings.resolution, generator.network.architecture.channels
     targets = [read_target(path, side, channels) for path in paths]

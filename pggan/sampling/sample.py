@@ -47,7 +47,7 @@ def run(config: SampleConfig) -> int:
     target = Path(config.out) if config.out is not None else next_output(paths[0], "sample", ".png")
     if not target.suffix and len(paths) * len(strengths) > 1:
         raise UserError("A directory takes the images of one run at one strength.", "Write a sheet: out=FILE.png.")
-    series = [series_of(config, load(path, config.device)) for path in paths]
+    series = [series_of(config, load(path, config.device, config.checkpoint)) for path in paths]
     count, resolution = sum(len(one.latents) for one in series), max(one.settings.resolution for one in series)
     columns, rows = grid_of(config.grid, count)
     if len(paths) * len(strengths) > 1:

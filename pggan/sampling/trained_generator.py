@@ -10,7 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
-from pggan.config.notation import parse_seeds
+from pggan.checkpoints.read import choose_checkpoint
+from pggan.config.notation import NEWEST, parse_seeds
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
@@ -159,10 +160,12 @@ class TrainedGenerator:
         return render_each(self.loaded, latents, settings, center)
 
 
-def load(run: str, device: str = "auto") -> TrainedGenerator:
+def load(run: str, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
     """The averaged generator of `run`: a run directory, a checkpoint in it, or a generator file.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: of a run directory, newest, best, or
+    the images of one.
     Raises UserError when there is no valid generator, or no such device.
     """
-    return TrainedGenerator(load_generator(str(run), choose_device(device, "device")))
+    place = choose_checkpoint(str(run), checkpoint)
+    return TrainedGenerator(load_generator(place, choose_device(device, "device")))

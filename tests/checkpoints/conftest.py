@@ -26,11 +26,11 @@ def newest(run_dir) -> Path:
 def snapshot_of():
     """A snapshot with the newest state of a run, under another image count."""
 
-    def take(run_dir: Path, images: int, milestone: bool = False) -> Snapshot:
+    def take(run_dir: Path, images: int, milestone: bool = False, best: dict[str, float] | None = None) -> Snapshot:
         checkpoint, _ = newest_checkpoint(run_dir)
         parts = {part: checkpoint.load(part) for part in PARTS}
         stage = {key: checkpoint.header[key] for key in ("phase", "resolution", "alpha")}
-        notes = {"config": {}, "milestone": milestone}
+        notes = {"config": {}, "milestone": milestone, "best": best}
         return Snapshot(parts, images, 2, checkpoint.architecture, stage, notes)
 
     return take

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 import pggan
 from pggan.checkpoints.header import PARTS, VERSION, checksum_of
 from pggan.checkpoints.read import CorruptCheckpoint, newest_checkpoint, open_checkpoint, resolve_checkpoint
+from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.optim.state import state_sha256
@@ -140,6 +141,29 @@ def test_generators_are_drawn_from_at_a_run_a_checkpoint_and_a_file_and_refused_
     assert f"{file} is not a valid generator" in capsys.readouterr().err
 
 
+def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_dir, snapshot_of, tmp_path, capsys):
+    write_checkpoint(run_dir, snapshot_of(run_dir, 120, best={"value": 1.0}))
+    out = tmp_path / "a.png"
+    assert main(["sample", f"run={run_dir}", "checkpoint=best", "seeds=1", f"out={out}", "device=cpu"]) == 0
+    assert [pggan.load(run_dir, "cpu", checkpoint).images for checkpoint in ("best", 128)] == [120, 128]
+    assert pggan.load(run_dir, "cpu").images == 120  # what was written last
+
+
+@pytest.mark.parametrize(
+    ("place", "choice", "hint"),
+    [
+        ("", "best", "Its checkpoints: 128, 160"),
+        ("", 130, "Its checkpoints: 128, 160"),
+        ("", "worst", "newest, best, or the number of images"),
+        ("generator.safetensors", "best", "leave out checkpoint="),
+        ("checkpoints/000000160", 128, "leave out checkpoint="),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(finished_run, capsys, place, choice, hint):
+    assert main(["sample", f"run={finished_run / place}", f"checkpoint={choice}", "device=cpu"]) == 2
+    assert hint in capsys.readouterr().err
+
+
 def test_only_two_functions_find_out_what_a_path_holds():
     """Nothing else opens checkpoints or generators by path, but a rollback, whose path is that of its own run."""
     alone = {
@@ -149,7 +173,7 @@ def test_only_two_functions_find_out_what_a_path_holds():
             "checkpoints/header.py",
             "checkpoints/generator_file.py",
             "metrics/cache.py",  # statistics
-            "sampling/latents.py",  # files of latents
+            "sampling/latents/latents.py",  # files of latents
         },
         "load_file": {"checkpoints/read.py", "checkpoints/generator_file.py", "metrics/weights.py"},  # an extractor's
     }

@@ -4,7 +4,7 @@ import pytest
 from safetensors import SafetensorError
 
 from pggan.checkpoints.header import PARTS
-from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
 from pggan.run.inspect import facts_of_run
@@ -82,6 +82,23 @@ def test_the_newest_and_the_milestones_are_kept_and_what_lies_ahead_is_removed(r
     (run_dir / "checkpoints" / "000000999").mkdir()
     prune(run_dir, newest=200, keep=2)
     assert [path.name for path in checkpoints_of(run_dir)] == ["000000168", "000000184", "000000192", "000000200"]
+
+
+def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
+    """A kill may come between any two of these lines; what a resumed run removes is no longer the best."""
+
+    def left() -> list[int]:
+        prune(run_dir, newest=int(checkpoints_of(run_dir)[-1].name), keep=1)
+        return [int(path.name) for path in checkpoints_of(run_dir)]
+
+    write_checkpoint(run_dir, snapshot_of(run_dir, 168, best={"value": 3.0}))
+    assert left() == [168]
+    write_checkpoint(run_dir, snapshot_of(run_dir, 176))
+    assert left() == [168, 176]
+    write_checkpoint(run_dir, snapshot_of(run_dir, 184, best={"value": 2.0}))
+    assert choose_checkpoint(str(run_dir), "best").endswith("000000184")
+    prune(run_dir, newest=176, keep=1)  # as after going back to 176
+    assert choose_checkpoint(str(run_dir), "best").endswith("000000168")
 
 
 def test_a_snapshot_says_how_much_it_takes_on_disk(run_dir, newest, snapshot_of):

@@ -28,7 +28,7 @@ def run(config: ExportConfig) -> int:
     )
     if config.format is ExportFormat.huggingface:
         require_empty(Path(config.out), "out")
-    generator = at_stage(load(config.run, "cpu"), config.resolution, config.alpha)
+    generator = at_stage(load(config.run, "cpu", config.checkpoint), config.resolution, config.alpha)
     if config.format is ExportFormat.huggingface:
         name = config.push or Path(config.out).name
         write_folder(generator, Path(config.out), name, facts)
