@@ -16,9 +16,9 @@ from pggan.performance.plan.calibration import (
     Calibration,
     PhaseProbes,
     Probe,
-    TimedUpdates,
     write_noise,
 )
+from pggan.training import timing
 
 CPU = torch.device("cpu")
 
@@ -60,7 +60,7 @@ def test_every_update_is_waited_for_and_lazy_penalties_count_as_often_as_they_co
     """The clock is advanced by waiting for the device only: 5 s where penalties are due, else 1 s."""
     now, due = [0.0], []
     interval = small.run.trainer.loss.reg_interval
-    monkeypatch.setattr(calibration.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
     def wait(device):
         assert device == CPU
@@ -72,7 +72,7 @@ def test_every_update_is_waited_for_and_lazy_penalties_count_as_often_as_they_co
         due.append(rng.images // phase.batch % interval == 0)
         return step(phase, reals, rng, ema_decay)
 
-    monkeypatch.setattr(calibration, "synchronize", wait)
+    monkeypatch.setattr(timing, "synchronize", wait)
     monkeypatch.setattr(small.run.trainer, "step", noticed)
     assert small.run.seconds(small.costs[0].phase, 1, 0.0) == pytest.approx((5 + (interval - 1)) / interval)
     assert not due
@@ -90,7 +90,7 @@ def test_a_later_phase_that_does_not_fit_is_extrapolated(small, monkeypatch):
     small_costs = [replace(small.costs[0], peak_bytes=10), *small.costs[1:]]
     monkeypatch.setattr(small, "costs", small_costs)
     monkeypatch.setattr(calibration, "free_memory", lambda *_: 1000)
-    monkeypatch.setattr(TimedUpdates, "seconds", lambda *_: 0.5)
+    monkeypatch.setattr(timing.UpdateTimer, "seconds", lambda *_: 0.5)
     told = []
     timings = small.timings(told.append)
     assert [timing.source for timing in timings] == [MEASURED, EXTRAPOLATED, EXTRAPOLATED]

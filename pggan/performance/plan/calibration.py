@@ -5,18 +5,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
-from pggan.core.devices import free_memory, synchronize
+from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
-from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.tables import Log
 from pggan.data.format.pyramid import ImagePyramid
@@ -28,13 +26,12 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.build import build_trainer
-from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.memory_fit import USABLE
+from pggan.training.timing import UpdateTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
 ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
 LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
-EMA_DECAY = 0.999
 
 
 class Timing(NamedTuple):
@@ -46,55 +43,22 @@ class Timing(NamedTuple):
     source: str  # MEASURED, EXTRAPOLATED from the last one that was, ASSUMED from a rate, or PREDICTED for a card
 
 
-class TimedUpdates:
-    """Updates of one trainer, made by the ranks of `group` together."""
-
-    def __init__(self, config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> None:
-        """Args: data: pyramid of the images to train on."""
-        self.group, phases = group, config.schedule.build().phases
-        log = partial(print, file=sys.stderr)
-        self.trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
-        self.warmup = 2 if self.trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
-        self.accumulator = MetricAccumulator()
-        self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
-        budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
-        indices = self.partition.indices
-        mirror, labels = config.data.mirror, config.data.labels
-        self.stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
-
-    def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
-        """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
-
-        Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
-        """
-        interval, state = self.trainer.loss.reg_interval, self.trainer.state
-        state.images = (phase.start + phase.end) // 2  # the same on all ranks, whatever each did before
-        state.phase_index = phase.index
-        state.reset_optimizers()
-        self.trainer.release_graphs()
-        found = []
-        for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
-            last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
-            count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
-            found.append(mean(self._one(phase, position, self.warmup + number) for number in range(count)))
-        self.accumulator.reduce(self.group)
-        return (found[0] + (interval - 1) * found[-1]) / interval
-
-    def _one(self, phase: Phase, position: int, number: int) -> float:
-        update = number * self.trainer.loss.reg_interval + position
-        rng = StepRng(0, update * phase.batch, self.group.device)
-        start = time.perf_counter()
-        self.group.all_reduce_flags(0)
-        self.accumulator.add(self.trainer.step(phase, self.stream.batch(phase, rng), rng, EMA_DECAY))
-        synchronize(self.group.device)
-        return time.perf_counter() - start
+def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> UpdateTimer:
+    """Times updates of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
+    phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
+    trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
+    budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
+    indices = BatchPartition.of(config, (), group.world_size, group.rank).indices
+    mirror, labels = config.data.mirror, config.data.labels
+    stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
+    return UpdateTimer(trainer, group, stream.batch, MetricAccumulator().add)
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
     """Updates of one phase, timed in every round."""
 
-    updates: TimedUpdates
+    updates: UpdateTimer
     phase: Phase
     rounds: list[float] = field(default_factory=list)  # seconds of an update
 
@@ -143,10 +107,11 @@ class Calibration:
     ) -> None:
         """Args: data: pyramid of the images to train on."""
         self.config, self.costs, self.group = config, costs, group
-        self.lone = self.run = TimedUpdates(config, architecture, group, data)
+        self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
+        self.lone = self.run = timer_of(config, architecture, group, data)
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
-            self.lone = TimedUpdates(alone, architecture, ProcessGroup.single_process(group.device), data)
+            self.lone = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
@@ -188,7 +153,7 @@ class Calibration:
 
     def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
         run = Probe(self.run, phase)
-        part = self.run.partition.largest_part(phase.batch)
+        part = self.partition.largest_part(phase.batch)
         lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
         group = min(self.config.model.stddev_group, part)
         first = phase.resolution not in [probes.run.phase.resolution for probes in found]

@@ -30,7 +30,6 @@ from pggan.performance.plan.calibration import (
     EXTRAPOLATED,
     MEASURED,
     Calibration,
-    TimedUpdates,
     Timing,
     write_noise,
 )
@@ -38,6 +37,7 @@ from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.tensorboard import TensorBoardWriter
 from pggan.training.device_rates import measured_rates
+from pggan.training.timing import UpdateTimer
 
 LEAST_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
@@ -130,7 +130,7 @@ def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup)
 
 
 def measured_overhead(
-    config: PlanConfig, run: TimedUpdates, folder: Path, costs: list[PhaseCost], timings: list[Timing]
+    config: PlanConfig, run: UpdateTimer, folder: Path, costs: list[PhaseCost], timings: list[Timing]
 ) -> dict[str, float]:
     """Seconds of grids, ticks and checkpoints in the whole run; nothing on other ranks than 0.  Called by all ranks.
 

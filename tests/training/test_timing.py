@@ -1,0 +1,124 @@
+"""The pace of a run: measured where that is cheap, and in proportion elsewhere."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pggan.core.rng import StepRng
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training import timing
+from pggan.training.timing import CostModel, measured_pace, noise
+
+CPU = torch.device("cpu")
+ENOUGH = "schedule.total_images=100000"  # for a percent of the run to be seconds
+
+
+@pytest.fixture
+def build(tiny_config, monkeypatch):
+    """Configuration, architecture and cost model of a run, on a machine of 2 GFLOP/s."""
+    monkeypatch.setattr(timing, "multiplying_rate", lambda *_: 2e9)
+
+    def of(*overrides):
+        config = tiny_config(*overrides)
+        architecture = config.model.architecture(config.schedule.final_resolution, 3, 0)
+        return config, architecture, CostModel(config, architecture, CPU)
+
+    return of
+
+
+def pace_of(config, architecture, images=0):
+    partition = BatchPartition.of(config, (), 1)
+    return measured_pace(config, architecture, config.schedule.build(), partition, device=CPU, images=images)
+
+
+def test_the_cost_of_an_update_is_that_of_starts_and_operations(build):
+    config, architecture, model = build("loss=logistic", "loss.reg_interval=6")
+    operations = 2 * (timing.PASSES + timing.PENALTY / 6) * 8 * architecture.multiply_adds(16)
+    expected = 3 * timing.START_SECONDS["cpu"] + operations / (2e9 * timing.RATE_SHARE["cpu"])
+    assert model.seconds(16, 8) == pytest.approx(expected)
+    pace = model.pace(config.schedule.build(), {})
+    assert pace.seconds_per_image[-1] == pytest.approx(expected / 8)
+    assert not pace.measured
+
+
+def test_resolutions_that_were_not_measured_are_scaled_from_the_highest_that_was(build):
+    config, _, model = build()
+    schedule, costs = config.schedule.build(), {side: model.seconds(side, 8) for side in (4, 8, 16)}
+    pace = model.pace(schedule, {4: 7 * costs[4], 8: 3 * costs[8]})
+    expected = [7 * costs[4], 3 * costs[8], 3 * costs[8], 3 * costs[16], 3 * costs[16]]
+    assert pace.seconds_per_image == pytest.approx([each / 8 for each in expected])
+    assert pace.measured
+    assert pace.seconds(schedule, 16, 40) == pytest.approx((16 * expected[0] + 8 * expected[1]) / 8)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """The phases that are measured, each update taking `seconds` of a clock of its own."""
+    found, now = [], [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def of(seconds):
+        def lone_timer(config, architecture, phases, device):
+            def measure(phase, steps, _):
+                found.append(phase)
+                now[0] += 8 * seconds[phase.resolution]
+                return seconds[phase.resolution]
+
+            return SimpleNamespace(seconds=measure, need=lambda update, steps: 8 * update)
+
+        monkeypatch.setattr(timing, "lone_timer", lone_timer)
+        return found
+
+    return of
+
+
+def test_all_resolutions_are_measured_where_that_takes_a_moment(build, timed):
+    config, architecture, _ = build(ENOUGH)
+    found = timed({4: 0.01, 8: 0.03, 16: 0.02})
+    pace = pace_of(config, architecture)
+    assert [(phase.resolution, phase.fading) for phase in found] == [(4, False), (8, False), (16, False)]
+    assert pace.seconds_per_image == pytest.approx([each / 8 for each in (0.01, 0.03, 0.03, 0.02, 0.02)])
+
+
+def test_what_would_take_more_than_seconds_is_not_measured(build, timed):
+    config, architecture, model = build(ENOUGH)
+    scale = timing.MOST_SECONDS / 8 / model.seconds(16, 8)  # the third alone would fill the time
+    found = timed({4: scale * model.seconds(4, 8), 8: scale * model.seconds(8, 8)})
+    pace = pace_of(config, architecture)
+    assert [phase.resolution for phase in found] == [4, 8]
+    assert pace.seconds_per_image[-1] == pytest.approx(scale * model.seconds(16, 8) / 8)
+
+
+def test_a_short_run_and_a_compiled_one_begin_at_once(build, timed):
+    found = timed({})
+    for overrides in ([], [ENOUGH, "compute.compile=true", "compute.penalty=jvp"]):
+        config, architecture, model = build(*overrides)
+        assert pace_of(config, architecture) == model.pace(config.schedule.build(), {})
+    assert not found
+
+
+def test_a_resumed_run_measures_what_is_left(build, timed):
+    config, architecture, _ = build(ENOUGH)
+    found = timed({8: 0.03, 16: 0.02})
+    assert pace_of(config, architecture, images=90).measured
+    assert [phase.resolution for phase in found] == [8, 16]
+
+
+@pytest.mark.parametrize("overrides", [(), ("elastic=true",), ("loss=logistic",)])
+def test_real_updates_take_time(tiny_config, overrides):
+    config = tiny_config("schedule.final_resolution=8", *overrides)
+    architecture, phase = config.model.architecture(8, 3, 2), config.schedule.build().phases[0]
+    timer = timing.lone_timer(config, architecture, [phase], CPU)
+    assert 0 < timer.seconds(phase, 1, 0.0) < 60
+    assert timer.need(1.0, 2) == (4 if not overrides or overrides[0] == "elastic=true" else 8)
+
+
+def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny_config):
+    config = tiny_config()
+    for labels in (0, 3):
+        architecture, phase = config.model.architecture(16, 3, labels), config.schedule.build().at(100)
+        reals = noise(architecture, CPU)(phase, StepRng(0, 0, CPU))
+        assert reals.images.shape == (8, 3, 16, 16)
+        assert -1 <= reals.images.min() < -0.9 < 0.9 < reals.images.max() <= 1
+        assert labels == 0 or reals.labels.sum(1).tolist() == [1.0] * 8
