@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 DEMO := outputs/demo
 OPTIONS ?=
 UNIT_TESTS := --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
-EVERYTHING := --quiet --editable ".[avatars,datasets,export,metrics,slurm,video,dev]" --constraint constraints.txt
+EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,metrics,slurm,video,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit quick check check-versions gpu
+.PHONY: help setup demo test lint unit quick check check-versions gpu docs
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ check-versions: setup  ## Unit tests with the lowest and the newest versions dec
 	$(BIN)/nox -- $(UNIT_TESTS)
 
 check: lint test  ## Lint, types and all tests: what has to pass before a change lands.
+
+docs: setup  ## Build the documentation as a site, in site/.
+	$(BIN)/mkdocs build --strict --quiet
 
 gpu:  ## Measure on a GPU what only a GPU can show, in ten minutes; with PYTHON=python3 if PyTorch is installed there.
 	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu.parts, pggan.run.train" 2>&1); then \

@@ -1,0 +1,159 @@
+"""What `mkdocs build` adds to docs/: the README as the first page, a reference of every key, links to code."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from pggan import config as schemas
+from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
+KEY = re.compile(r"^(?P<indent> *)(?P<name>\w+):(?P<value>.*)$")
+INTRODUCTION = """# Keys of `pggan {name}`
+
+{duty}
+
+```
+{example}
+```
+
+Keys are given as `key=value`; a key inside another one as `outer.inner=value`. `null` stands for nothing.
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    for file, name in PAGES.items():
+        files.append(File.generated(config, name, content=from_root(file)))
+    for command in COMMANDS.values():
+        files.append(File.generated(config, page_name(command), content=reference(command)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links that leave docs/ to the page that a file has become, or to the repository where it has an address."""
+    folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+
+    def outside(match: re.Match[str]) -> str:
+        text, target = match.groups()
+        path, hash_sign, anchor = target.partition("#")
+        path = posixpath.normpath(posixpath.join(folder, path))
+        if "://" in target or target.startswith("#") or path.startswith("docs/"):
+            return match[0]
+        if path in PAGES:
+            return f"[{text}]({PAGES[path]}{hash_sign}{anchor})"
+        return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path})" if config.repo_url else f"{text} (`{path}`)"
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", outside, markdown)
+
+
+def from_root(file: str) -> str:
+    """The text of a page that lies outside docs/, with links as they are seen from docs/."""
+
+    def moved(match: re.Match[str]) -> str:
+        path = posixpath.join(posixpath.dirname(file), match[1])
+        return f"]({path.removeprefix('docs/') if path.startswith('docs/') else f'../{path}'})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", moved, (ROOT / file).read_text())
+
+
+def page_name(command: Command) -> str:
+    """The file of a command's page."""
+    return f"keys/{command.name.replace(' ', '_')}.md"
+
+
+def reference(command: Command) -> str:
+    """Every key of a command, with type, default and meaning."""
+    schema = getattr(schemas, command.schema)
+    parts = [INTRODUCTION.format(name=command.name, duty=command.duty, example=command.example)]
+    parts.append(table(command.config_file.read_text(), schema))
+    for group, default in command.groups.items():
+        texts = {choice: (CONFIGS / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
+        rows = [f"| `{choice}` | {heading(text)} |" for choice, text in texts.items()]
+        parts.append("\n".join([f"## `{group}=`", "", "| choice | what it is |", "|---|---|", *rows]))
+        shown: set[str] = set()
+        for choice in sorted(texts, key=lambda name: name != default):  # the default first
+            if not texts[choice].startswith("# @package") and not shown >= (names := names_in(texts[choice])):
+                shown |= names
+                kind = get_type_hints(schema).get(group)
+                parts.append(f"### Keys of `{group}={choice}`\n\n{table(texts[choice], kind, f'{group}.')}")
+    return "\n\n".join(parts) + "\n"
+
+
+def names_in(text: str) -> set[str]:
+    """The names of the keys of a YAML text."""
+    return {key for key, _, _ in keys(text)}
+
+
+def heading(text: str) -> str:
+    """What the comment at the beginning of a YAML file says of the whole; empty where it belongs to the first key."""
+    above = re.match(r"((?:#.*\n)+)(?:\n|defaults:|name:)", text)
+    lines = [line.removeprefix("#").strip() for line in above[1].splitlines()] if above else []
+    return cell(" ".join(line for line in lines if not line.startswith("@package")))
+
+
+def table(text: str, schema: Any, outer: str = "") -> str:
+    """A Markdown table of the keys of a YAML text."""
+    rows = [f"| `{outer}{key}` | {kind_of(schema, key)} | {value} | {comment} |" for key, value, comment in keys(text)]
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def keys(text: str) -> Iterator[tuple[str, str, str]]:
+    """Every key of a YAML text with its default and the comment above it; `a.b` for a key b in a.
+
+    A comment holds for all keys below it up to an empty line or another comment.
+    """
+    comment: list[str] = []
+    above: list[tuple[int, str]] = []
+    before = ""
+    for line in text.splitlines():
+        if line.strip().startswith("#"):
+            comment = [*(comment if before.strip().startswith("#") else []), line.strip().removeprefix("#").strip()]
+        elif not line.strip():
+            comment = []
+        elif found := KEY.match(line):
+            depth = len(found["indent"])
+            above = [(other, name) for other, name in above if other < depth] + [(depth, found["name"])]
+            if above[0][1] != "defaults":
+                value = found["value"].strip()
+                shown = f"`{value}`" if value and value != "???" else ""
+                yield ".".join(name for _, name in above), shown, cell(" ".join(comment))
+        before = line
+
+
+def cell(text: str) -> str:
+    """A text for a cell of a table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def kind_of(schema: Any, key: str) -> str:
+    """The type of a key as people write it, found through the dataclasses."""
+    for name in key.split("."):
+        schema = next((part for part in (schema, *get_args(schema)) if is_dataclass(part)), None)
+        if schema is None or name not in {field.name for field in fields(schema)}:
+            return ""
+        schema = get_type_hints(schema)[name]
+    return cell(spelled(schema))
+
+
+def spelled(hint: Any) -> str:
+    """A type in words."""
+    if is_dataclass(hint):
+        return "section"
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join("null" if part is type(None) else spelled(part) for part in get_args(hint))
+    if get_origin(hint) is list:
+        return f"list of {spelled(get_args(hint)[0])}"
+    if members := getattr(hint, "__members__", None):
+        return ", ".join(f"`{name}`" for name in members)
+    names = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
+    return names.get(getattr(hint, "__name__", ""), "")

@@ -1,0 +1,100 @@
+"""The documentation: its commands can be given as written, its links lead somewhere, and it builds as a site."""
+
+import re
+import shlex
+import subprocess
+import sys
+from copy import deepcopy
+from functools import cache, reduce
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from pggan import config
+from pggan.cli.commands import COMMANDS
+from pggan.cli.compose import allow_plain_lists, compose, numbered
+from pggan.core.validation import validated
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
+FENCED = {name: re.findall(r"^```(?:\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
+BLOCKS = [block for blocks in FENCED.values() for block in blocks]
+COMMAND_LINES = sorted(
+    {
+        line.split("  #")[0]
+        for block in BLOCKS
+        for line in block.replace("\\\n", " ").splitlines()
+        if re.match(r"(pggan|python train\.py) ", line) and "…" not in line and " --" not in line
+    }
+)
+
+
+@cache
+def composed(name: str, choices: tuple[str, ...]) -> dict:
+    """The configuration of a command with these choices of its groups."""
+    return compose(name, list(choices))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
+    """As if composed anew for each line, which takes Hydra a second."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(line)
+    words = words[1:] if words[0] == "pggan" else ["train", *words[2:]]
+    name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+    command = COMMANDS[name]
+    given = [command.spelled_out(word) for word in words[len(name.split()) :]]
+    chosen = tuple(word for word in given if word.partition("=")[0] in command.groups)
+    values = deepcopy(composed(name, chosen))
+    parser = OverridesParser.create()
+    for override in (parser.parse_override(word) for word in allow_plain_lists(given, ()) if word not in chosen):
+        *outer, key = override.key_or_group.split(".")
+        place = reduce(dict.__getitem__, outer, values)
+        assert key in place, override.key_or_group
+        place[key] = numbered(override.value())
+    validated(getattr(config, command.schema), values)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(name):
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[name]):
+        path, _, anchor = target.partition("#")
+        if path.startswith("https://"):
+            continue
+        assert (DOCS / path).exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (DOCS / (path or name)).read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}, (
+                target
+            )
+
+
+def test_every_page_and_every_command_is_in_the_table_of_contents():
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in pages(part)]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    references = {f"keys/{name.replace(' ', '_')}.md" for name in COMMANDS}
+    assert sorted(listed) == sorted({"index.md", "outputs.md", *PAGES, *references})
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path):
+    pytest.importorskip("material", reason="needs the extra docs")
+    command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = r"<(?:script|img|iframe)[^>]* src=\"?https?:|<link[^>]* rel=\"?stylesheet[^>]* href=\"?https?:"
+    for page in tmp_path.rglob("*.html"):
+        assert not re.search(loaded, page.read_text()), page
+    for page in (tmp_path / "keys").glob("*.html"):
+        for cells in re.findall(r"<tr>\s*<td><code>(.*?)</tr>", page.read_text(), re.DOTALL):
+            assert re.sub(r"<[^>]*>|\s", "", cells.rpartition("<td>")[2]), f"{page.name} does not explain {cells[:40]}"
+    table = (tmp_path / "keys" / "train.html").read_text()
+    for key in ("schedule.final_resolution", "monitor.tick_images", "loss.gamma", "ema.half_life_images"):
+        assert f"<code>{key}</code>" in table, key
