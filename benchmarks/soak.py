@@ -242,7 +242,7 @@ def remains(run_dir: Path) -> dict[str, Any]:
         "files": sorted(names),
         "ticks": [line["images"] for line in metrics],
         "points": [event.step for event in board.Scalars("G/loss")],
-        "pictures": [event.step for event in board.Images("fakes")],
+        "pictures": [event.step for event in board.Images("images/averaged_fakes")],
         "corrupt": corrupt,
     }
 

@@ -28,9 +28,10 @@ class MonitorConfig:
     grid_images: int
     grid: str
     console: ConsoleMode
+    profile_steps: int
 
     def __post_init__(self) -> None:
-        require_bounds(self, "monitor.", tick_images=">=1", grid_images=">=1")
+        require_bounds(self, "monitor.", tick_images=">=1", grid_images=">=1", profile_steps=">=0")
         parse_grid(self.grid, "monitor.grid")
 
 

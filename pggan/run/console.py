@@ -41,13 +41,13 @@ class TrainingConsole:
         self.seconds_per_image = self.seconds_left = 0.0
         self.numbers: dict[str, float] = {}
         self.metric, self.saved, self.saved_time = "none yet", 0, 0.0
+        self._tick_time = time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         # Not the display of a notebook: a view in it would grow with every frame.
         self._console = Console(stderr=True, highlight=False, force_jupyter=False)
         capable = self._console.is_terminal and not self._console.is_dumb_terminal
         self.is_live = mode is ConsoleMode.auto and capable
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
-        self._tick_time = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.is_live:
@@ -78,7 +78,7 @@ class TrainingConsole:
         self._tick_time = time.monotonic()
         size, rate = f"{self.phase.resolution}x{self.phase.resolution}", 1 / seconds_per_image
         losses = "  ".join(f"{name} {numbers.get(f'{name}/loss', 0):7.2f}" for name in "DG")
-        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses}  {rate:>6.1f} img/s"
+        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} {rate:>6.1f} img/s"
         text += f" {clock(seconds_left):>8} left"
         if not self.is_live:
             self.line(text)

@@ -13,6 +13,7 @@ from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
 from pggan.checkpoints.read import meta_networks
 from pggan.config import CheckpointConfig, MonitorConfig
+from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
@@ -21,11 +22,16 @@ from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape
+from pggan.run.projector import TILE, face_count
 from pggan.run.run_dir import RunContext
 from pggan.sampling.output.images import Pixels, contact_sheet, grid, shrink, to_pil
 
-# What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 25 numbers with their names.
-TICK_BYTES = 3000
+# What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 35 numbers with their names,
+# and three histograms.
+TICK_BYTES = 5000
+TEXT_BYTES = 10_000  # what a run says about itself in TensorBoard and train.log
+NUMBER_BYTES = 8  # of a number as text, with what separates it from the next one
+POINT_BYTES = 20  # the name of a point in the projector, its kind and score
 # Generated images are never as flat as drawings, and compress like those with this much noise, in grey levels: measured
 # on the demo, where the files of 32x32 came out 10 % larger than predicted, those of 16x16 as predicted.
 GRAIN = 4
@@ -57,9 +63,10 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     pictures, picture_bytes = _pictures(schedule, config.monitor, run.pyramid)
     ticks = multiples_between(config.monitor.tick_images, 0, schedule.total) + 1
     saved = sum(checkpoint_bytes(schedule.at(images - 1).resolution) for images in kept)
-    final = generator + saved + picture_bytes + ticks * TICK_BYTES
+    texts = TEXT_BYTES + ticks * TICK_BYTES + _projector(architecture, schedule, run.pyramid)
+    final = generator + saved + picture_bytes + texts
     largest = checkpoint_bytes(architecture.resolution)
-    files = (len(kept) + 1) * (len(PARTS) + 2) + pictures + 10
+    files = (len(kept) + 1) * (len(PARTS) + 2) + pictures + 17
     return DiskNeed(checkpoint=largest, final=final, peak=final + largest + generator, files=files)
 
 
@@ -83,21 +90,35 @@ def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
 
 
 def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
-    """How many grids there will be, and their bytes, as of noisy reals: as files, and large ones in TensorBoard."""
-    count, total = 0, 0
+    """The number of files of grids, and the bytes of all grids, those in TensorBoard too, as of noisy reals."""
+    count, total, before = 1, 0, 0
     side_by_side, largest = layout(schedule.final_resolution)
     for phase in schedule.phases:
         columns, rows = grid_shape(monitor, phase.resolution, schedule.final_resolution)
         grainy = _grainy(pyramid, phase.resolution, columns * rows)
         start, end = min(phase.start, schedule.total), min(phase.end, schedule.total)
         first, last = phase.index == 0, phase is schedule.phases[-1]
-        grids = multiples_between(monitor.grid_images, start, end) + first + 2 * last  # the last one, and the reals
+        fakes = multiples_between(monitor.grid_images, start, end) + first + last
+        # Fakes in TensorBoard, averaged ones also as a file; reals once per level, the final ones twice more.
+        grids = 3 * fakes + (phase.resolution != before) + 2 * last
+        before = phase.resolution
         small = shrink(_grainy(pyramid, phase.resolution, side_by_side**2), max(phase.resolution // largest, 1))
         stored = min(multiples_between(interval_of(schedule), start, end), -(-(end - start) // phase.batch)) + first
-        count += grids + stored
-        total += 2 * grids * _png_bytes(contact_sheet(grainy, columns, schedule.final_resolution))
+        count += fakes + stored
+        total += grids * _png_bytes(contact_sheet(grainy, columns, schedule.final_resolution))
         total += stored * _png_bytes(grid(small, side_by_side))
     return count, total
+
+
+def _projector(architecture: Architecture, schedule: Schedule, pyramid: ImagePyramid) -> int:
+    """The bytes of the points in the projector, and of their pictures."""
+    resolution = schedule.at(max(schedule.total - 1, 0)).resolution
+    fakes = face_count(resolution)
+    both = fakes + min(fakes, pyramid.images)
+    numbers = fakes * architecture.latent_size + both * architecture.width(2)
+    images = shrink(_grainy(pyramid, resolution, both), max(resolution // TILE, 1))
+    each = _png_bytes(grid(images, 8)) / len(images)
+    return round(numbers * NUMBER_BYTES + (fakes + both) * (POINT_BYTES + each))
 
 
 def _grainy(pyramid: ImagePyramid, resolution: int, count: int) -> Pixels:

@@ -13,12 +13,15 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
+from pggan.networks.networks import Generator
 from pggan.run.grid_recorder import GridRecorder
 from pggan.run.laps import Laps
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
+from pggan.run.projector import write_projector
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
+from pggan.run.step_profiler import StepProfiler
 from pggan.sampling.output.stored_grid import FOLDER
 from pggan.training.step import Trainer
 
@@ -50,6 +53,10 @@ class Events:
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None
         self.accumulator, self.laps = MetricAccumulator(), Laps()
+        self.profiler: StepProfiler | None = None
+        if config.monitor.profile_steps > 0 and group.is_main:
+            folder = writer.run_dir / "profile"
+            self.profiler = StepProfiler(config.monitor.profile_steps, folder, group.device.type, reporter.profile)
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
@@ -94,12 +101,22 @@ class Events:
             with self.watchdog.slow():  # a kill during this step would lose more than an interval
                 self._wait_for_writer()
         if phase.index != self.announced:
-            self.announced = phase.index
-            self.reporter.begin_phase(phase, state.images)
-            self.watchdog.expect_slow_step()
+            self._begin_phase(phase)
+        if self.profiler is not None:
+            self.profiler.before_step(phase)
         self.laps.end("overhead")
         self.data_seconds = self.stream.seconds
         return phase
+
+    def _begin_phase(self, phase: Phase) -> None:
+        """Report the phase of the next step, which is another one than that of the last step, or resumed."""
+        state, self.announced = self.state, phase.index
+        self.watchdog.expect_slow_step()
+        is_new = phase.index != state.phase_index
+        self.reporter.begin_phase(phase, state.images, is_new=is_new)
+        before = self.schedule.phases[phase.index - 1].resolution if phase.index else 0
+        if is_new and self.group.is_main and phase.resolution != before:
+            self.previews.show_reals(self.stream.pyramid, phase.resolution, state.images)
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Tick, show fakes and save, each when its interval has passed, and at the end.
@@ -109,6 +126,8 @@ class Events:
         state, images, monitor = self.state, self.state.images, self.config.monitor
         before, last = images - phase.batch, images >= self.schedule.total
         self.laps.end("step", data=self.stream.seconds - self.data_seconds)
+        if self.profiler is not None:
+            self.profiler.after_step(phase, images)
         self.accumulator.add(metrics)
         self.reporter.progress(images, phase)
         self.watchdog.stepped(f"{images:,} images")
@@ -134,8 +153,10 @@ class Events:
     def _show_fakes(self, phase: Phase) -> None:
         if self.group.is_main:
             self.group.wait_for_device()
+            g = self.state.g.network
+            assert isinstance(g, Generator), "new_state makes it"
             with self.watchdog.slow():
-                self.previews.show_fakes(self.state.g_ema, phase, self.state.images)
+                self.previews.show_fakes(g, self.state.g_ema, phase, self.state.images)
 
     def _record_grid(self, phase: Phase, before: int) -> None:
         """Store a grid for a timelapse, if the step from `before` made it due."""
@@ -175,13 +196,17 @@ class Events:
         """Show the first grids, if the run is new; called before the first step."""
         self.watchdog.begin()
         if self.state.images == 0 and self.group.is_main:
-            self.previews.show_reals(pyramid)
+            self.previews.show_final_reals(pyramid)
             self._show_fakes(self.schedule.at(0))
             self._record_grid(self.schedule.at(0), -1)
 
     def finish(self) -> None:
         """Save what is not saved, and wait for it; raises NonFiniteError, on all ranks, when that can't be kept."""
-        if self.saved_at != self.state.images:
+        images = self.state.images
+        if self.saved_at != images:
+            if self.group.is_main and images >= self.schedule.total:
+                with self.watchdog.slow():
+                    write_projector(self.writer.run_dir, self.state, self.stream.pyramid, self.schedule.at(images - 1))
             self._save()
         if self.group.is_main:
             with self.watchdog.slow():

@@ -37,6 +37,7 @@ from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
+from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.training.build import build_trainer, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
@@ -92,6 +93,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
+        reporter.describe(run_pages(run), hyperparameters(run))
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
         data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
@@ -211,7 +213,7 @@ def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict
         "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         **needs,
-        "Watch": f"tensorboard --logdir {run.run_dir}",
+        "Watch": f"pggan monitor run={run.run_dir}",
     }
     for name, text in lines.items():
         reporter.line(f"{name:<14} {text}")

@@ -1,4 +1,4 @@
-"""The pictures that a run makes of itself: a grid of reals, and fakes of the same latents throughout the training."""
+"""The pictures that a run makes of itself: reals of every level, and fakes of the same latents throughout training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,29 +29,39 @@ def grid_shape(config: MonitorConfig, resolution: int, final_resolution: int) ->
 
 
 class Previews:
-    """Grids of one run, each given to `show`: its tag, pixels, the PNG file in `folder` to write, the image count."""
+    """Grids of one run, each given to `show`: its tag, pixels, the PNG file in `folder` if any, the image count."""
 
     def __init__(
-        self, config: MonitorConfig, schedule: Schedule, folder: Path, show: Callable[[str, Pixels, Path, int], None]
+        self,
+        config: MonitorConfig,
+        schedule: Schedule,
+        folder: Path,
+        show: Callable[[str, Pixels, Path | None, int], None],
     ) -> None:
         self.config, self.schedule, self.folder, self.show = config, schedule, folder, show
 
-    def show_reals(self, pyramid: ImagePyramid) -> None:
+    def show_final_reals(self, pyramid: ImagePyramid) -> None:
         """Show reals.png: the first images of the set, at the final resolution."""
-        resolution = self.schedule.final_resolution
-        columns, rows = grid_shape(self.config, resolution, resolution)
-        indices = np.arange(min(columns * rows, pyramid.images))
-        self._show("reals", pyramid.read(resolution, indices), columns, "reals.png", 0)
+        self._show_reals("images/final_reals", pyramid, self.schedule.final_resolution, self.folder / "reals.png", 0)
 
-    def show_fakes(self, g_ema: Generator, phase: Phase, images: int) -> None:
-        """Show fakes-<images>.png: the averaged generator's images of seeds 0, 1, 2 …, the same ones every time."""
+    def show_reals(self, pyramid: ImagePyramid, resolution: int, images: int) -> None:
+        """Show the same reals at the `resolution` in which training goes on after `images`."""
+        # The point of the first image of the level: a run that resumes from `images` shows it again, once.
+        self._show_reals("images/reals", pyramid, resolution, None, images + 1)
+
+    def _show_reals(self, tag: str, pyramid: ImagePyramid, resolution: int, file: Path | None, images: int) -> None:
+        columns, rows = grid_shape(self.config, resolution, self.schedule.final_resolution)
+        reals = pyramid.read(resolution, np.arange(min(columns * rows, pyramid.images)))
+        self.show(tag, contact_sheet(reals, columns, self.schedule.final_resolution), file, images)
+
+    def show_fakes(self, g: Generator, g_ema: Generator, phase: Phase, images: int) -> None:
+        """Show images of seeds 0, 1, 2 …, the same ones every time: of `g`, and of `g_ema` as fakes-<images>.png."""
         columns, rows = grid_shape(self.config, phase.resolution, self.schedule.final_resolution)
         count, labels = columns * rows, g_ema.architecture.labels
         latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
         classes = torch.arange(count) % labels if labels else None
         settings = RenderSettings(phase.resolution, phase.alpha)
-        fakes = draw_in_batches(g_ema, latents, classes, settings, BATCH_SIZE)
-        self._show("fakes", fakes, columns, f"fakes-{images:09d}.png", images)
-
-    def _show(self, tag: str, images: Pixels, columns: int, file: str, count: int) -> None:
-        self.show(tag, contact_sheet(images, columns, self.schedule.final_resolution), self.folder / file, count)
+        file = self.folder / f"fakes-{images:09d}.png"
+        for tag, network, path in (("images/fakes", g, None), ("images/averaged_fakes", g_ema, file)):
+            fakes = draw_in_batches(network, latents, classes, settings, BATCH_SIZE)
+            self.show(tag, contact_sheet(fakes, columns, self.schedule.final_resolution), path, images)

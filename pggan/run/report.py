@@ -75,8 +75,11 @@ class NullReporter:
     def progress(self, images: int, phase: Phase) -> None:
         """Move the progress bars to `images`."""
 
-    def begin_phase(self, phase: Phase, images: int) -> None:
-        """Tell that training is at `images`, in another phase than before."""
+    def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
+        """Tell that training is at `images`, at the beginning of a phase if `is_new`, or in one that is resumed."""
+
+    def profile(self, name: str, markdown: str, images: int) -> None:
+        """Tell what the recorded steps of the phase `name` spent their time on."""
 
     def saved(self, images: int) -> None:
         """Tell that the checkpoint of `images` is on the disk."""
@@ -174,13 +177,18 @@ class Reporter(NullReporter):
     def progress(self, images: int, phase: Phase) -> None:
         self.console.progress(images, phase)
 
-    def begin_phase(self, phase: Phase, images: int) -> None:
+    def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
         self.console.progress(images, phase)
-        began = "" if images - phase.start < phase.batch else f", resumed at {images:,} images"
-        title = f"Phase {phase.index + 1} of {len(self.schedule.phases)}: {phase.name}, batch {phase.batch}{began}"
-        self.line(title)
-        self._board.text("phases", title, images)
-        self._board.scalar("schedule/growth", growth(phase), images)
+        title = f"Phase {phase.index + 1} of {len(self.schedule.phases)}: {phase.name}, batch {phase.batch}"
+        self.line(title if is_new else f"{title}, resumed at {images:,} images")
+        if is_new:
+            # The point of the first image of the phase: a run that resumes from `images` writes it again, once.
+            self._board.text("phases", title, images + 1)
+            self._board.scalar("schedule/growth", growth(phase), images + 1)
+
+    def profile(self, name: str, markdown: str, images: int) -> None:
+        self.line(f"Profile of {name}: in profile/, for https://ui.perfetto.dev")
+        self._board.text(f"profile/{name}", markdown, images)
 
     def saved(self, images: int) -> None:
         self.console.note_checkpoint(images)

@@ -179,8 +179,10 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
     train.run(config)
     assert steps_of(tmp_path) == TICKS
     board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
-    assert [event.step for event in board.Images("fakes")] == [0, *TICKS]
-    assert [event.step for event in board.Images("reals")] == [0]
+    for tag in ("images/fakes", "images/averaged_fakes"):
+        assert [event.step for event in board.Images(tag)] == [0, *TICKS]
+    assert [event.step for event in board.Images("images/final_reals")] == [0]
+    assert [event.step for event in board.Images("images/reals")] == [1, 33, 97]  # the first image of each level
     metrics = [json.loads(line)["images"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert metrics == TICKS
 

@@ -49,7 +49,7 @@ def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
     names = sorted(path.name.split(".tfevents.")[0] for path in run_dir.iterdir())
     files = ["config.yaml", *starts * ["events.out"], "generator.safetensors", "metrics.jsonl"]
-    assert names == ["checkpoints", *files, "samples", "train.log"]
+    assert names == ["checkpoints", *files, "projector_config.pbtxt", "samples", "train.log"]
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     images = [point["images"] for point in metrics]
     assert images == sorted(set(images))

@@ -61,11 +61,11 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
         assert line["D/loss"] == pytest.approx(parts, rel=1e-5)
 
 
-def test_tensorboard_shows_the_scalars_and_both_grids(finished_run):
+def test_tensorboard_shows_the_scalars_and_all_grids(finished_run):
     board = EventAccumulator(str(finished_run)).Reload()
     wanted = {"D/loss", "G/loss", "schedule/alpha", "schedule/resolution", "speed/images_per_second"}
     assert wanted <= set(board.Tags()["scalars"])
-    assert set(board.Tags()["images"]) == {"reals", "fakes"}
+    assert set(board.Tags()["images"]) == {f"images/{of}" for of in ("reals", "final_reals", "fakes", "averaged_fakes")}
     assert [event.step for event in board.Scalars("G/loss")] == [32, 64, 96, 128, 160]
 
 

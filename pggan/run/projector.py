@@ -1,0 +1,105 @@
+"""The faces of a trained run as points, for TensorBoard's Projector: by their latents, and by what D sees in them.
+
+N images, Z latent size, H features.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pggan.core.atomic_io import atomic_write, make_directory
+from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.activation import pixel_norm
+from pggan.networks.networks import Discriminator
+from pggan.optim.state import State
+from pggan.sampling.generate import RenderSettings, draw_in_batches
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import Pixels, grid, save_png, shrink
+
+CONFIG_FILE = "projector_config.pbtxt"  # where TensorBoard looks for it
+FOLDER = Path("samples", "projector")
+MOST_FACES = 256
+MOST_PIXELS = 2**24  # that are generated: 256 faces of 256x256, 16 of 1024x1024
+TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
+BATCH_SIZE = 8  # as of previews
+
+
+def face_count(resolution: int) -> int:
+    """How many fakes become points, and at most as many reals."""
+    return min(MOST_FACES, MOST_PIXELS // resolution**2)
+
+
+def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: Phase) -> None:
+    """Write the points of averaged fakes of seeds 0, 1, 2 …, beside reals, their pictures and TensorBoard's list."""
+    architecture, resolution = state.g_ema.architecture, phase.resolution
+    count = face_count(resolution)
+    latents, labels = seed_latents(list(range(count)), architecture.latent_size), architecture.labels
+    classes = torch.arange(count) % labels if labels else None
+    fakes = draw_in_batches(state.g_ema, latents, classes, RenderSettings(resolution, phase.alpha), BATCH_SIZE)
+    reals = pyramid.read(resolution, np.arange(min(count, pyramid.images)))
+    d = state.d.network
+    assert isinstance(d, Discriminator), "new_state makes it"
+    features, scores = zip(*(judge(d, images, phase) for images in (fakes, reals)), strict=True)
+    names = [f"seed {seed}" for seed in range(len(fakes))], [f"real {number}" for number in range(len(reals))]
+    folder = run_dir / FOLDER
+    make_directory(folder)
+    _write_points(folder / "latents", pixel_norm(latents).numpy(), fakes, [("name", names[0]), ("score", scores[0])])
+    kinds = ["fake"] * len(fakes) + ["real"] * len(reals)
+    about = [("name", names[0] + names[1]), ("kind", kinds), ("score", [*scores[0], *scores[1]])]
+    _write_points(folder / "features_of_D", np.concatenate(features), np.concatenate([fakes, reals]), about)
+    with atomic_write(run_dir / CONFIG_FILE) as temporary:
+        temporary.write_text("".join(_entry(name, resolution) for name in ("latents", "features_of_D")))
+
+
+@torch.no_grad()
+def judge(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray[np.float32], list[str]]:
+    """D's last features [N, H] of `images` [N, R, R, C], and its scores [N] as text."""
+    device, features = network.weights[0].device, []
+    hook = network.head.dense.register_forward_hook(lambda *call: features.append(call[-1].float().cpu()))
+    scores: list[Tensor] = []
+    try:
+        for batch in np.array_split(images, -(-len(images) // BATCH_SIZE)):
+            pixels = torch.from_numpy(batch).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+            padded = F.pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(batch) % BATCH_SIZE), value=0.0)  # to whole groups
+            score, _ = network(padded, phase.resolution, phase.alpha)
+            scores.append(score[: len(batch)].cpu())
+            features[-1] = features[-1][: len(batch)]
+    finally:
+        hook.remove()
+    return torch.cat(features).numpy(), [f"{score:.3f}" for score in torch.cat(scores).tolist()]
+
+
+def _write_points(
+    path: Path, points: NDArray[np.float32], images: Pixels, columns: Sequence[tuple[str, Sequence[str]]]
+) -> None:
+    """Write `points` [N, H], the pictures of `images` [N, R, R, C] as one square, and a table of what they are."""
+    save_png(grid(shrink(images, max(images.shape[1] // TILE, 1)), int(np.ceil(len(images) ** 0.5))), _sprite(path))
+    with atomic_write(path.with_suffix(".tsv")) as temporary:
+        np.savetxt(temporary, points, fmt="%.4g", delimiter="\t")
+    rows = [tuple(name for name, _ in columns), *zip(*(values for _, values in columns), strict=True)]
+    with atomic_write(_table(path)) as temporary:
+        temporary.write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+def _entry(name: str, resolution: int) -> str:
+    """A set of points in TensorBoard's list, with paths relative to it."""
+    path, side = FOLDER / name, min(resolution, TILE)
+    return (
+        f'embeddings {{\n  tensor_name: "{name}"\n  tensor_path: "{path.with_suffix(".tsv")}"\n'
+        f'  metadata_path: "{_table(path)}"\n'
+        f'  sprite {{ image_path: "{_sprite(path)}" single_image_dim: {side} single_image_dim: {side} }}\n}}\n'
+    )
+
+
+def _sprite(path: Path) -> Path:
+    return path.with_suffix(".png")
+
+
+def _table(path: Path) -> Path:
+    return path.with_name(f"{path.name}_about.tsv")
