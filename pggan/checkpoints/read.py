@@ -1,6 +1,7 @@
 """Checkpoints read: every file is verified before it is trusted, and every size is checked before it is believed.
 
 checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, optimizer_d, grad_scaler .safetensors
+                        augmentation .safetensors, where p is adapted; compression .safetensors of gradients=dgc
                         state.json, with the checksum of each file
 """
 
@@ -20,7 +21,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.errors import UserError
 from pggan.networks.networks import Discriminator, Generator, count_parameters
-from pggan.optim.state import State
+from pggan.optim.state import AUGMENTATION, State
 
 
 class CorruptCheckpoint(Exception):
@@ -51,7 +52,8 @@ class Checkpoint:
     def restore(self, state: State) -> None:
         """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
         try:
-            state.load_tensors({part: self.load(part) for part in PARTS})
+            more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
+            state.load_tensors({part: self.load(part) for part in [*PARTS, *more]})
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             remedy = "Remove this directory to resume from the checkpoint before."
             raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error

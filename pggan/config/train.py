@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pggan.augmentation import require_augmentation
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
 from pggan.config.distributed import DistributedConfig, dgc_options
@@ -63,6 +64,7 @@ class TrainerConfig:
 
     model: ModelConfig
     loss: dict[str, Any]
+    augmentation: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
     precision: Precision = Precision.auto
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -75,6 +77,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         require_bounds(self, threads=">=1")
         require_loss(str(self.loss.get("name")))
+        require_augmentation(str(self.augmentation.get("name")))
         dgc_options(self.gradients, elastic=self.elastic)
         size, group = self.compute.micro_batch_size, self.model.stddev_group
         if size is not None and size % group:

@@ -6,16 +6,20 @@ N batch, C channels, R resolution, L labels.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from math import inf
+from math import inf, sqrt
+from statistics import NormalDist
 from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.augmentation.base import Views, unchanged
 from pggan.core.batch import Reals
 from pggan.core.validation import require
 from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
+
+SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
 
 
 class LossTerms(NamedTuple):
@@ -52,45 +56,73 @@ class Loss(ABC):
         """The gradient penalties that D minimises."""
         return ()
 
-    def for_d(self, critic: Critic, reals: Reals, fakes: Tensor, context: PenaltyContext) -> LossTerms:
-        """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient."""
+    def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
+        """Signs [N] of scores [N] that say how surely D tells reals from fakes: 0 in the mean by chance, 1 always.
+
+        Here only differences of scores have a meaning: each real is compared with a fake.
+        """
+        return torch.sign(real_scores - fake_scores)
+
+    def mean_sign(self, of_reals: float) -> float:
+        """The mean of `signs` where scores of reals have the mean sign `of_reals`, from 0 to below 1.
+
+        That is of normal scores with one deviation for reals and fakes, and means as far above 0 as below.
+        """
+        normal = NormalDist()
+        return 2 * normal.cdf(sqrt(2) * normal.inv_cdf((1 + of_reals) / 2)) - 1
+
+    def for_d(
+        self,
+        critic: Critic,
+        reals: Reals,
+        fakes: Tensor,
+        context: PenaltyContext,
+        views: Views = Views(),  # noqa: B008 - a tuple
+    ) -> LossTerms:
+        """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient.
+
+        Penalties at reals and fakes take the gradient at the images themselves, through the augmentation.
+        """
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
+        for at in penalised & set(images):
+            images[at].requires_grad_(not context.jvp)
+        view = {PenaltyAt.reals: views.reals, PenaltyAt.fakes: views.fakes, PenaltyAt.interpolated: unchanged}
+        seen = {at: view[at](image) for at, image in images.items()}
         if PenaltyAt.interpolated in penalised:
             assert context.mix is not None, "drawn when a penalty is taken at interpolated images"
-            images[PenaltyAt.interpolated] = torch.lerp(reals.images, fakes, context.mix).detach()
-        for at in penalised:
-            images[at].requires_grad_(not context.jvp)
+            mixed = torch.lerp(seen[PenaltyAt.reals], seen[PenaltyAt.fakes], context.mix).detach()
+            images[PenaltyAt.interpolated] = seen[PenaltyAt.interpolated] = mixed.requires_grad_(not context.jvp)
         scores: dict[PenaltyAt, Tensor] = {}
         if not context.jvp and penalised & {PenaltyAt.reals, PenaltyAt.fakes}:
             # A gradient at one batch must not pass through the other.
-            scores[PenaltyAt.reals], real_logits = critic(images[PenaltyAt.reals])
-            scores[PenaltyAt.fakes], fake_logits = critic(images[PenaltyAt.fakes])
+            scores[PenaltyAt.reals], real_logits = critic(seen[PenaltyAt.reals])
+            scores[PenaltyAt.fakes], fake_logits = critic(seen[PenaltyAt.fakes])
         else:  # one large batch is faster than two
-            both, logits = critic(torch.cat([images[PenaltyAt.reals], images[PenaltyAt.fakes]]), parts=2)
+            both, logits = critic(torch.cat([seen[PenaltyAt.reals], seen[PenaltyAt.fakes]]), parts=2)
             (scores[PenaltyAt.reals], scores[PenaltyAt.fakes]) = both.chunk(2)
             real_logits, fake_logits = logits.chunk(2)
         terms = self.d_terms(scores[PenaltyAt.reals], scores[PenaltyAt.fakes])
         for penalty in context.due:
             at = penalty.at
             if context.jvp:
-                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context)
+                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context, view[at])
             else:
                 if at not in scores:
-                    scores[at] = critic(images[at])[0]
+                    scores[at] = critic(seen[at])[0]
                 terms[penalty.name] = penalty.by_autograd(images[at], scores[at], context)
         if reals.labels is not None:
             terms["D/labels_reals"] = label_loss(real_logits, reals.labels)
             terms["D/labels_fakes"] = label_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
-    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor) -> LossTerms:
+    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, views: Views = Views()) -> LossTerms:  # noqa: B008 - a tuple
         """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
         real_scores = None
         if self.needs_reals_for_g:
             with torch.no_grad():
-                real_scores, _ = critic(reals.images)
-        fake_scores, fake_logits = critic(fakes)
+                real_scores, _ = critic(views.reals(reals.images))
+        fake_scores, fake_logits = critic(views.fakes(fakes))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
             terms["G/labels_fakes"] = label_loss(fake_logits, reals.fake_labels)

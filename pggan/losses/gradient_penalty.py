@@ -3,6 +3,7 @@
 N batch, C channels, R resolution.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -10,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from pggan.augmentation.base import unchanged
 from pggan.networks.activation import to_float32
 from pggan.networks.convolution import input_gradients_only
 
@@ -83,18 +85,26 @@ class GradientPenalty:
             (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
         return self.of(to_float32(gradient) / scale, context.missing_levels)
 
-    def by_jvp(self, critic: Critic, images: Tensor, context: PenaltyContext) -> tuple[Tensor, Tensor]:
+    def by_jvp(
+        self,
+        critic: Critic,
+        images: Tensor,
+        context: PenaltyContext,
+        view: Callable[[Tensor], Tensor] = unchanged,
+    ) -> tuple[Tensor, Tensor]:
         """The same penalty [N] with the same gradient in the weights, and the scores [N], without a second derivative.
+
+        Args: view: what the critic is shown of the images.
 
         For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative
         along dp/dg: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed, in the sum over the images.
         """
         with torch.no_grad():  # for the weights
-            scores, pullback = torch.func.vjp(lambda x: critic(x)[0], images)  # type: ignore[misc]
+            scores, pullback = torch.func.vjp(lambda x: critic(view(x))[0], images)  # type: ignore[misc]
             scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
             gradient = to_float32(pullback(scale)[0]) / scale[0]
             value, pullback = torch.func.vjp(lambda g: self.of(g, context.missing_levels), gradient)  # type: ignore[misc]
             (tangent,) = pullback(torch.ones_like(value))
         tangent = tangent.to(images.dtype)
-        _, directional = torch.func.jvp(lambda x: critic(x)[0], (images,), (tangent,))  # type: ignore[misc]
+        _, directional = torch.func.jvp(lambda x: critic(view(x))[0], (images,), (tangent,))  # type: ignore[misc]
         return value + (directional - directional.detach()), scores

@@ -24,6 +24,13 @@ class Logistic(Loss):
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"G/loss_fakes": F.softplus(-fake_scores)}
 
+    def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
+        """The signs of the scores of reals: to this loss, 0 is as likely a real as a fake."""
+        return real_scores.sign()
+
+    def mean_sign(self, of_reals: float) -> float:
+        return of_reals
+
     def penalties(self) -> tuple[GradientPenalty, ...]:
         weight, at = self.gamma / 2, PenaltyAt.reals
         return (GradientPenalty(name="D/r1", at=at, weight=weight, reg_interval=self.reg_interval),)

@@ -69,11 +69,11 @@ class DgcReducer(GradientReducer):
             vector = self._vectors[name] = ParameterVector(trainable, optimizer)
         gradients = [in_memory_order(weight.grad).flatten() for weight in vector.weights if weight.grad is not None]
         # All have to know of one that is not finite before any of them takes its gradient in.
-        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss)
-        agreed = torch.stack([loss, unbounded.float()])
+        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss.sum())
+        agreed = torch.cat([loss, unbounded.float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
-        finite = agreed[1] == 0
+        finite = agreed[-1] == 0
         # Of this rank's own images, and as it was before the loss was scaled.
         factor = self._world_size if trainable.scale is None else self._world_size / trainable.scale
         count = max(round(self._share * vector.size), 1)
@@ -86,7 +86,7 @@ class DgcReducer(GradientReducer):
             self.group.wait(work)
             indices, updates = mean_of(messages, count, vector.room)
             optimizer.set_update(vector.positions(indices), updates)
-            return torch.where(finite, agreed[0], torch.nan)
+            return torch.where(finite, agreed[:-1], torch.nan)
 
         return wait
 

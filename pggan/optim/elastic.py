@@ -5,7 +5,7 @@ chunks, whose length is a power of two that divides its start: it is the sum of 
 lies beyond the last chunk is left out.
 Each rank sums what it can, then each one finishes a slice of all numbers, and an all-gather collects the slices.
 
-P numbers in the gradients of the levels in use of one network, and one for the loss.
+P numbers in the gradients of the levels in use of one network, and those that are summed besides.
 """
 
 import torch
@@ -63,7 +63,9 @@ class ElasticReducer(GradientReducer):
         """Put the gradients of one chunk aside."""
         sums = self._sums.setdefault(id(trainable), {})
         done = sum(map(len, sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)  # the last one gets the sum in the end
+        buffer = self._buffers[id(trainable)] = FlatBuffer(
+            trainable, loss.numel()
+        )  # the last one gets the sum in the end
         add_chunk(sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(loss))
         trainable.zero_grad()
 

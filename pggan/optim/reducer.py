@@ -1,6 +1,7 @@
 """Gradient reducers: the gradients of all ranks, summed by one all-reduce of one flat buffer per network.
 
-P numbers in the gradients of the levels in use of one network; one more for the loss, so that all ranks agree on it.
+P numbers in the gradients of the levels in use of one network, and S that are summed besides, so that all ranks agree
+on them: the loss, and the mean sign of D's scores where the augmentation is adapted to it.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.state import Trainable
 
-# Waits for the gradients of all ranks, puts their sum in place of this rank's, returns the loss of the whole batch.
+# Waits for the gradients of all ranks, puts their sum in place of this rank's, and returns the loss of the whole batch
+# and what else is summed [S].
 Handle = Callable[[], Tensor]
 Parts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by part and name
 
@@ -32,7 +34,7 @@ class GradientReducer:
         """Called before the step of `phase` at `images` images."""
 
     def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
-        """Called after each backward pass of a `batch`, with the part of the loss whose gradient it has added."""
+        """Called after each backward pass of a `batch`, with the part of the `loss` [S] whose gradient it has added."""
         before = self._losses.get(id(trainable))
         self._losses[id(trainable)] = loss if before is None else before + loss
 
@@ -54,26 +56,26 @@ class GradientReducer:
 
 
 class FlatBuffer:
-    """The gradients of one network, and its loss, as one tensor."""
+    """The gradients of one network, and what is summed besides, as one tensor."""
 
-    def __init__(self, trainable: Trainable) -> None:
-        self.weights = trainable.weights_in_use
-        self.size = sum(weight.numel() for weight in self.weights) + 1
+    def __init__(self, trainable: Trainable, sums: int = 1) -> None:
+        self.weights, self.sums = trainable.weights_in_use, sums
+        self.size = sum(weight.numel() for weight in self.weights) + sums
         self.numbers = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
 
     def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
-        """Copy the gradients and `loss` into `numbers`, by default the buffer's own; returns them.  [P + 1]"""
+        """Copy the gradients and `loss` into `numbers`, by default the buffer's own; returns them.  [P + S]"""
         numbers = self.numbers if numbers is None else numbers
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         torch._foreach_copy_(self._views(numbers), gradients)
-        numbers[-1] = loss
+        numbers[-self.sums :] = loss
         return numbers
 
     def attach(self, numbers: Tensor) -> Tensor:
-        """Make the weights' gradients views of `numbers` [P + 1]; returns the loss."""
+        """Make the weights' gradients views of `numbers` [P + S]; returns the loss."""
         for weight, view in zip(self.weights, self._views(numbers), strict=True):
             weight.grad = view
-        return numbers[-1]
+        return numbers[-self.sums :]
 
     def _views(self, numbers: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(numbers.storage_offset()))
@@ -94,10 +96,10 @@ class AllReduceFp32(GradientReducer):
         self._buffers: dict[int, FlatBuffer] = {}
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer = self._buffers.get(id(trainable))
+        buffer, loss = self._buffers.get(id(trainable)), self._losses.pop(id(trainable))
         if buffer is None or not trainable.uses(buffer.weights):  # kept until other levels come into use
-            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable)
-        numbers = buffer.fill(self._losses.pop(id(trainable)))
+            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, loss.numel())
+        numbers = buffer.fill(loss)
         sent = numbers.to(self.dtype)
         work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
 

@@ -1,6 +1,6 @@
 """Gradients of the ranks of one machine, summed in memory that all of them see: no socket is as fast.
 
-N ranks, P numbers in the gradients of the levels in use of one network, and one for the loss.
+N ranks, P numbers in the gradients of the levels in use of one network, and S that are summed besides.
 """
 
 import os
@@ -32,18 +32,18 @@ class SharedMemoryReducer(GradientReducer):
         super().__init__()
         self.group = group
         self._buffers: dict[int, FlatBuffer] = {}
-        self._rows: dict[int, Tensor] = {}  # [N, P + 1] and what fills the last line
+        self._rows: dict[int, Tensor] = {}  # [N, P + S] and what fills the last line
         self._read: dict[int, dist.Work | None] = {}  # done when all have collected the last sum
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         key, rank = id(trainable), self.group.rank
         self.group.wait(self._read.get(key))
-        buffer = self._buffers.get(key)
+        buffer, loss = self._buffers.get(key), self._losses.pop(key)
         if buffer is None or not trainable.uses(buffer.weights):
-            buffer = self._buffers[key] = FlatBuffer(trainable)
+            buffer = self._buffers[key] = FlatBuffer(trainable, loss.numel())
             self._rows[key] = shared_rows(self.group, buffer.size)
         rows, total = self._rows[key][:, : buffer.size], buffer.numbers
-        buffer.fill(self._losses.pop(key), rows[rank])
+        buffer.fill(loss, rows[rank])
         barrier = partial(dist.barrier, group=self.group.torch_group, async_op=True)
         all_written = barrier()
 

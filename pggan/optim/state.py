@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.networks import Discriminator, Generator, ProgressiveNetwork, initialize
@@ -19,6 +20,8 @@ from pggan.optim.sparse_optimizer import SparseOptimizer
 FIRST_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
 LARGEST_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
 SCALE_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
+
+AUGMENTATION = "augmentation"  # the part of a checkpoint that a run with adapted augmentation has besides
 
 
 @dataclass
@@ -92,6 +95,7 @@ class State:
     g_ema: Generator
     images: int = 0  # real images shown
     phase_index: int = -1  # of the last update; -1 before the first
+    adaptive_p: AdaptiveP | None = None  # of the augmentation, where it is adapted
 
     def reset_optimizers(self) -> None:
         """Forget Adam's moments, as the official code does whenever a phase begins."""
@@ -100,7 +104,7 @@ class State:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Every tensor of the state, by part and name."""
-        return {
+        parts = {
             "generator": dict(self.g.network.state_dict()),
             "discriminator": dict(self.d.network.state_dict()),
             "generator_ema": dict(self.g_ema.state_dict()),
@@ -108,17 +112,23 @@ class State:
             "optimizer_d": dict(_moments(self.d)),
             "grad_scaler": dict(_grad_scalers(self)),
         }
+        return parts if self.adaptive_p is None else {**parts, AUGMENTATION: self.adaptive_p.tensors()}
 
     def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ."""
+        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ.
+
+        A run may go on with another augmentation, or in another precision: parts of these that are missing start anew.
+        """
         self.g.network.load_state_dict(parts["generator"])
         self.d.network.load_state_dict(parts["discriminator"])
         self.g_ema.load_state_dict(parts["generator_ema"])
         _load_moments(self.g, parts["optimizer_g"])
         _load_moments(self.d, parts["optimizer_d"])
         for name, tensor in _grad_scalers(self):
-            if name in parts["grad_scaler"]:  # a run may be resumed in another precision
+            if name in parts["grad_scaler"]:
                 tensor.copy_(parts["grad_scaler"][name])
+        if self.adaptive_p is not None:
+            self.adaptive_p.load_tensors(parts.get(AUGMENTATION, {}))
 
 
 def new_state(

@@ -38,7 +38,7 @@ from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
-from pggan.training.build import build_trainer, sends_sparse_updates
+from pggan.training.build import build_trainer, choose_augmentation, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
 from pggan.training.timing import measured_pace
@@ -121,6 +121,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         build_loss(config.loss)
+        choose_augmentation(config, group.device)
         compute_options(config.precision, config.compute, group.device)
         captures_graphs(config.compute, group.device)
         if group.is_main:

@@ -4,12 +4,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from pggan.augmentation import build_augmentation
+from pggan.augmentation.ada import Ada
+from pggan.augmentation.adaptive_p import AdaptiveP
+from pggan.augmentation.base import Augmentation
 from pggan.config import TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
+from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
+from pggan.losses.base import Loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.elastic import ElasticReducer
@@ -40,11 +46,13 @@ def build_trainer(
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
     device, loss = group.device, build_loss(config.loss)
+    augmentation = choose_augmentation(config, device)
     options = compute_options(config.precision, config.compute, device)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
     sparse, half = sends_sparse_updates(config, group), options.dtype is torch.float16
     capture = captures_graphs(config.compute, device) and not sparse
     state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
+    state.adaptive_p = adaptive_p(augmentation, loss, device)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
@@ -58,6 +66,7 @@ def build_trainer(
             device=device,
             free=group.all_reduce_min(None if free is None else free - image_bytes),
             partition=partition,
+            augmentation=augmentation,
             flat_tensors=reducer.flat_tensors,
             captured=capture,
             every_phase=every_phase,
@@ -71,6 +80,7 @@ def build_trainer(
         state,
         loss,
         options,
+        augmentation=augmentation,
         compiled_passes=compiled_passes() if options.compiled else None,
         reducer=reducer,
         indices=indices.get,
@@ -84,6 +94,26 @@ def build_trainer(
         log=log,
     )
     return trainer, memory
+
+
+def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
+    """What `augmentation=` asks for; raises UserError for what is not valid, or can't be had on `device`."""
+    augmentation = build_augmentation(config.augmentation)
+    exact = config.compute.deterministic and device.type == "cuda"
+    if exact and isinstance(augmentation, Ada) and augmentation.resamples:
+        raise UserError(
+            "On CUDA, compute.deterministic=true does not work with augmentation=ada, whose pixels move.",
+            "Take augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false.",
+        )
+    return augmentation
+
+
+def adaptive_p(augmentation: Augmentation | None, loss: Loss, device: torch.device) -> AdaptiveP | None:
+    """The part of the state that the augmentation adapts; None if it does not."""
+    if not isinstance(augmentation, Ada) or augmentation.p is not None:
+        return None
+    ada, target = augmentation, loss.mean_sign(augmentation.target)
+    return AdaptiveP(device, target=target, interval=ada.interval, speed_images=ada.speed_images)
 
 
 def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:

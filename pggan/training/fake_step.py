@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pggan.augmentation.base import Augmentation
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
@@ -81,10 +82,16 @@ class FakeStep:
     """A trainer without memory, to count steps on."""
 
     def __init__(
-        self, architecture: Architecture, optimizer: OptimizerConfig, device: torch.device, *, half: bool
+        self,
+        architecture: Architecture,
+        optimizer: OptimizerConfig,
+        device: torch.device,
+        *,
+        half: bool,
+        augmentation: Augmentation | None = None,
     ) -> None:
         """Args: device: "meta" for any CUDA device; half: as of `new_state`."""
-        self.device = device
+        self.device, self.augmentation = device, augmentation
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
             self.state = new_state(architecture, optimizer, 0, device, half=half)
@@ -173,6 +180,7 @@ class FakeStep:
         loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
         as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
         trainer = Trainer(self.state, loss, options, reset_at_phase=False, tensor_settings=as_on_gpu, **others)
+        trainer.augmentation = self.augmentation
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pggan.augmentation.base import Augmentation
 from pggan.core.batch import Reals
 from pggan.core.intervals import is_nth_update
 from pggan.core.rng import StepRng
@@ -26,6 +27,7 @@ class StepSpec:
     missing_levels: int
     fading: bool
     batch: int  # images of all ranks
+    augmentation: Augmentation | None = None
 
 
 class StepInputs(NamedTuple):
@@ -43,12 +45,17 @@ class StepInputs(NamedTuple):
     learning_rate_d: float | Tensor
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
+    augment: Tensor | None = None  # [N, VIEWS, …], random numbers of the augmentation
 
     def select(self, indices: Tensor) -> "StepInputs":
         """The images and random numbers at `indices` [M] of this part."""
-        mix = None if self.mix is None else self.mix[indices]
-        latents_d, latents_g = self.latents_d[indices], self.latents_g[indices]
-        return self._replace(reals=self.reals.select(indices), latents_d=latents_d, latents_g=latents_g, mix=mix)
+        return self.select_drawn(indices)._replace(reals=self.reals.select(indices))
+
+    def select_drawn(self, indices: Tensor) -> "StepInputs":
+        """The random numbers at `indices` [M], and the same images."""
+        names = ("latents_d", "latents_g", "mix", "augment")
+        drawn = {name: numbers[indices] for name in names if (numbers := getattr(self, name)) is not None}
+        return self._replace(**drawn)
 
 
 def draw_inputs(
@@ -61,6 +68,7 @@ def draw_inputs(
     latent_size: int,
     options: ComputeOptions,
     indices: Tensor | None = None,
+    augmentation: Augmentation | None = None,
 ) -> StepInputs:
     """The inputs of the step at `rng.images` images.
 
@@ -72,13 +80,13 @@ def draw_inputs(
     interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
     mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
-    if indices is not None:
-        latents_d, latents_g, mix = latents_d[indices], latents_g[indices], None if mix is None else mix[indices]
+    augment = None if augmentation is None else augmentation.draw(rng, count)
     as_tensor = phase.fading and options.compiled  # else every alpha would be compiled anew
     alpha = torch.full((), phase.alpha, device=latents_d.device) if as_tensor else phase.alpha
-    spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count)
+    spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count, augmentation)
     rates = phase.learning_rate_d, phase.learning_rate_g
-    return StepInputs(spec, reals, latents_d, latents_g, mix, alpha, *rates, ema_decay)
+    inputs = StepInputs(spec, reals, latents_d, latents_g, mix, alpha, *rates, ema_decay, augment)
+    return inputs if indices is None else inputs.select_drawn(indices)
 
 
 def settings_as_tensors(inputs: StepInputs) -> StepInputs:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from pggan.augmentation.base import Augmentation
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
 from pggan.core.errors import UserError
@@ -48,6 +49,7 @@ def fit_memory(
     device: torch.device,
     free: int | None,
     partition: BatchPartition,
+    augmentation: Augmentation | None = None,
     flat_tensors: int = 0,
     captured: bool = False,
     every_phase: bool = False,
@@ -65,7 +67,8 @@ def fit_memory(
     bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
     if bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB", {})
-    fake = FakeStep(architecture, optimizer, device, half=options.dtype is torch.float16)
+    half = options.dtype is torch.float16
+    fake = FakeStep(architecture, optimizer, device, half=half, augmentation=augmentation)
     room = inf if free is None else free - flat_tensors * fake.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pggan.augmentation.base import D_PASS, G_PASS, Views
 from pggan.core.batch import Reals
-from pggan.losses.base import LossTerms
+from pggan.losses.base import SIGN, LossTerms
 from pggan.losses.gradient_penalty import PenaltyContext
 from pggan.optim.state import State
 from pggan.training.inputs import StepSpec
@@ -23,18 +24,38 @@ def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | N
     return fakes
 
 
+def views_of(state: State, spec: StepSpec, augment: Tensor | None, part: slice) -> Views:
+    """What D is shown in the pass whose numbers are that `part` of `augment` [N, VIEWS, …]."""
+    if spec.augmentation is None or augment is None:
+        return Views()
+    return spec.augmentation.views(augment[:, part], None if state.adaptive_p is None else state.adaptive_p.p)
+
+
 def d_forward(
-    state: State, spec: StepSpec, reals: Reals, fakes: Tensor, alpha: float | Tensor, *, mix: Tensor | None
+    state: State,
+    spec: StepSpec,
+    reals: Reals,
+    fakes: Tensor,
+    alpha: float | Tensor,
+    *,
+    mix: Tensor | None,
+    augment: Tensor | None = None,
 ) -> LossTerms:
     """D's terms for `reals` and `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=spec.resolution, alpha=alpha)
     context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
-    return spec.loss.for_d(critic, reals, fakes, context)
+    terms = spec.loss.for_d(critic, reals, fakes, context, views_of(state, spec, augment, D_PASS))
+    if state.adaptive_p is not None:
+        terms.metrics[SIGN] = spec.loss.signs(terms.metrics["scores/reals"], terms.metrics["scores/fakes"])
+    return terms
 
 
-def g_forward(state: State, spec: StepSpec, reals: Reals, fakes: Tensor, alpha: float | Tensor) -> LossTerms:
+def g_forward(
+    state: State, spec: StepSpec, reals: Reals, fakes: Tensor, alpha: float | Tensor, *, augment: Tensor | None = None
+) -> LossTerms:
     """G's terms for fresh `fakes` [N, C, R, R]."""
-    return spec.loss.for_g(partial(state.d.network, resolution=spec.resolution, alpha=alpha), reals, fakes)
+    critic = partial(state.d.network, resolution=spec.resolution, alpha=alpha)
+    return spec.loss.for_g(critic, reals, fakes, views_of(state, spec, augment, G_PASS))
 
 
 class Passes(NamedTuple):

@@ -11,10 +11,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pggan.augmentation.base import Augmentation
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss, LossTerms
+from pggan.losses.base import SIGN, Loss, LossTerms
 from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.ema import update_ema
@@ -35,6 +36,7 @@ class Trainer:
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
+    augmentation: Augmentation | None = None
     passes: Passes = Passes()  # noqa: RUF009 - a tuple
     compiled_passes: Passes | None = None  # where the options say so
     reducer: GradientReducer = field(default_factory=GradientReducer)
@@ -69,8 +71,8 @@ class Trainer:
                 self.state.reset_optimizers()
             self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
-        latent_size, indices = self.state.g_ema.architecture.latent_size, self.indices(phase.batch)
-        draw = partial(draw_inputs, phase, reals, self.loss, rng, ema_decay, latent_size=latent_size, indices=indices)
+        draw = partial(draw_inputs, phase, reals, self.loss, rng, ema_decay, indices=self.indices(phase.batch))
+        draw = partial(draw, latent_size=self.state.g_ema.architecture.latent_size, augmentation=self.augmentation)
         kind = phase.resolution, phase.batch
         size = self.micro_batch_sizes.get(kind, self.options.micro_batch_size)
         inputs = draw(options=replace(self.options, micro_batch_size=size))
@@ -156,7 +158,7 @@ def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: Gradie
         with torch.no_grad(), use_options(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_d, part.reals.labels, alpha)  # [N, C, R, R]
         with use_options(d.network, spec.options):
-            d_terms = passes.d(state, spec, part.reals, fakes, alpha, mix=part.mix)  # {name: [N]}
+            d_terms = passes.d(state, spec, part.reals, fakes, alpha, mix=part.mix, augment=part.augment)  # {name: [N]}
             terms.append(backward(d, d_terms, spec.batch, reducer))
     wait_for_d = reducer.start_all_reduce(d, spec.batch)
 
@@ -164,12 +166,14 @@ def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: Gradie
         with use_options(g.network, spec.options):
             fakes = passes.fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)  # [N, C, R, R]
             if number == 0:  # the fakes needed no D: now it moves
-                metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, "D"), []
+                sums = wait_for_d()
+                metrics = update(d, terms, sums[0], inputs.learning_rate_d, "D") | adapt(state, sums[1:], spec.batch)
+                terms = []
             with use_options(d.network, spec.options, frozen=True):
-                g_terms = passes.g(state, spec, part.reals, fakes, alpha)  # {name: [N]}
+                g_terms = passes.g(state, spec, part.reals, fakes, alpha, augment=part.augment)  # {name: [N]}
                 terms.append(backward(g, g_terms, spec.batch, reducer))
     wait_for_g = reducer.start_all_reduce(g, spec.batch)
-    metrics |= update(g, terms, wait_for_g(), inputs.learning_rate_g, "G")
+    metrics |= update(g, terms, wait_for_g()[0], inputs.learning_rate_g, "G")
 
     update_ema(state.g_ema, g.network, inputs.ema_decay)
     return metrics
@@ -180,7 +184,10 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
     (total if trainable.scale is None else total * trainable.scale).backward()  # type: ignore[no-untyped-call]
-    reducer.accumulate(trainable, total.detach(), batch)
+    sums = total.detach()[None]
+    if SIGN in terms.metrics:
+        sums = torch.cat([sums, terms.metrics[SIGN].mean(0, keepdim=True) * share])
+    reducer.accumulate(trainable, sums, batch)
     return LossTerms({tag: term.detach() for tag, term in terms.loss.items()}, terms.metrics)
 
 
@@ -200,3 +207,8 @@ def update(
     if len(terms) > 1:
         per_image = {tag: torch.cat([(part.loss | part.metrics)[tag] for part in terms]) for tag in per_image}
     return {**{f"{name}/{tag}": value for tag, value in about.items()}, **per_image}
+
+
+def adapt(state: State, signs: Tensor, batch: int) -> dict[str, Tensor]:
+    """Adapt p of the augmentation to D's mean sign over the `batch`, where it is adapted; returns what to report."""
+    return {} if state.adaptive_p is None else {"augment/p": state.adaptive_p.follow(signs[0], batch)}

@@ -187,7 +187,7 @@ def test_without_a_compiler_training_goes_on_eagerly_and_says_so_once(monkeypatc
 
 
 def test_a_pass_that_fails_after_d_has_moved_is_taken_back(monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise RuntimeError("ptxas fatal: unknown target")
 
     monkeypatch.setattr("tests.training.short_run.compiled_passes", lambda: Passes(g=fails))

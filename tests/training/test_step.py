@@ -85,13 +85,13 @@ class Watched(WganGp):
     before_d: object = None
     before_g: object = None
 
-    def for_d(self, critic, reals, fakes, context):
+    def for_d(self, critic, reals, fakes, context, views):
         self.before_d(reals, fakes)
-        return super().for_d(critic, reals, fakes, context)
+        return super().for_d(critic, reals, fakes, context, views)
 
-    def for_g(self, critic, reals, fakes):
+    def for_g(self, critic, reals, fakes, views):
         self.before_g(reals, fakes)
-        return super().for_g(critic, reals, fakes)
+        return super().for_g(critic, reals, fakes, views)
 
 
 def watching(before_d=lambda *_: None, before_g=lambda *_: None):

@@ -1,0 +1,34 @@
+"""What D sees of small data sets: each augmentation is one file here and one YAML file in `configs/augmentation/`."""
+
+from typing import TYPE_CHECKING, Any
+
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import validated
+
+if TYPE_CHECKING:  # an augmentation imports torch, which composing a configuration must not do
+    from pggan.augmentation.base import Augmentation
+
+AUGMENTATIONS = ("none", "ada", "diffaugment")
+
+
+def require_augmentation(name: str) -> None:
+    """Raise UserError unless `name` is in AUGMENTATIONS."""
+    if name not in AUGMENTATIONS:
+        raise UserError(f"There is no augmentation '{name}'.", nearest(name, AUGMENTATIONS))
+
+
+def build_augmentation(options: dict[str, Any]) -> "Augmentation | None":
+    """The augmentation `options["name"]` with the other options as its fields, or None for none.
+
+    Raises UserError for what is not valid there.
+    """
+    name, others = str(options.get("name")), {key: value for key, value in options.items() if key != "name"}
+    require_augmentation(name)
+    if name == "none":
+        if others:
+            raise UserError(f"augmentation=none has no key '{next(iter(others))}'.", "Add augmentation=ada.")
+        return None
+    from pggan.augmentation.ada import Ada
+    from pggan.augmentation.diffaugment import DiffAugment
+
+    return validated(Ada if name == "ada" else DiffAugment, others, prefix="augmentation.")

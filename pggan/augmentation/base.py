@@ -1,0 +1,47 @@
+"""What every augmentation is made of: random numbers that are drawn for a whole step, and a function of images.
+
+N batch, C channels, R resolution.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pggan.core.rng import StepRng
+
+VIEWS = 4  # of one step: reals and fakes in D's pass, then in G's
+D_PASS, G_PASS = slice(0, 2), slice(2, 4)
+
+
+def unchanged(images: Tensor) -> Tensor:
+    """The images as they are."""
+    return images
+
+
+class Views(NamedTuple):
+    """What D is shown of the reals and of the fakes [N, C, R, R] of one pass."""
+
+    reals: Callable[[Tensor], Tensor] = unchanged
+    fakes: Callable[[Tensor], Tensor] = unchanged
+
+
+class Augmentation(ABC):
+    """Random transformations of every image that D is shown, real or fake; subclasses are hashable.
+
+    Each is a differentiable function of the images, affine in them, so that gradient penalties can be taken through it.
+    """
+
+    @abstractmethod
+    def draw(self, rng: StepRng, batch: int) -> Tensor:
+        """The random numbers [N, VIEWS, …] of one step, for a whole batch."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
+        """The transformed `images` [N, C, R, R], by `numbers` [N, …]; `p` of the state, where it is adapted."""
+
+    def views(self, numbers: Tensor, p: Tensor | None) -> Views:
+        """The views of one pass, from its `numbers` [N, 2, …]."""
+        return Views(*(partial(self.apply, numbers=part, p=p) for part in numbers.unbind(1)))

@@ -1,0 +1,202 @@
+"""ADA: what each transformation does, by its definition, and how often."""
+
+import math
+
+import pytest
+import torch
+
+from pggan.augmentation.ada import ANGLES, BLIT, COLORS, GEOMETRY, PARAMETERS, PLACES, Ada
+from pggan.core.errors import UserError
+from pggan.core.rng import StepRng
+
+CPU = torch.device("cpu")
+# Coordinates up to 1 are rounded by 2^-24 about ten times, which moves a sample by 8 * 2^-24 of 16 pixels each time;
+# bicubic samples of values up to 1 change by less than 10 per pixel.
+MOVED = 10 * 10 * 8 * 2**-24
+
+
+def ada(p=None, **options):
+    settings = {"target": 0.6, "interval": 4, "speed_images": 1000, "blit": True, "geometry": True, "colors": True}
+    return Ada(p=p, **settings | options)
+
+
+def images_of(channels=3, side=16, count=2, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, channels, side, side, generator=generator, dtype=dtype) * 2 - 1
+
+
+def transformed(images, **values):
+    """The images with these parameters, and no others."""
+    numbers = torch.zeros(len(images), 2, len(PARAMETERS), dtype=torch.float64)
+    for name, value in values.items():
+        numbers[:, 1, PLACES[name]] = value
+    return ada(0.5).apply(images, numbers, None)
+
+
+def close(found, expected, tolerance=MOVED):
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+
+
+# ---- what each does ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+def test_images_stay_as_they_are_where_p_is_0(channels):
+    images = images_of(channels)
+    numbers = ada().draw(StepRng(0, 0, CPU), 2)[:, 0]
+    close(ada().apply(images, numbers, torch.tensor(0.0)), images)
+
+
+@pytest.mark.parametrize("side", [4, 16])
+def test_flips_and_quarter_turns_move_pixels_to_pixels(side):
+    images = images_of(side=side)
+    close(transformed(images, flip=1), images.flip(3))
+    found = [transformed(images, turn=turn) for turn in range(4)]
+    turns = [images.rot90(turn, (2, 3)) for turn in range(4)]
+    assert any(torch.allclose(found[1], turn, atol=MOVED) for turn in (turns[1], turns[3]))
+    close(found[2], turns[2])
+    close(transformed(found[1], turn=1), found[2])
+    close(transformed(found[1], turn=3), images)
+    # Both at once are one of the eight symmetries of a square, none of them twice.
+    both = [transformed(images, turn=turn, flip=flip) for turn in range(4) for flip in (0, 1)]
+    assert min((a - b).abs().max() for i, a in enumerate(both) for b in both[:i]) > 0.1
+
+
+def test_shifts_are_whole_pixels_and_mirror_the_image_at_its_border():
+    images = images_of()
+    found = transformed(images, shift_x=1 / 8 - 0.01, shift_y=-1 / 8)  # of 16 pixels: 1.84 and -2
+    rows = torch.cat([images[:, :, :2].flip(2), images[:, :, :-2]], 2)
+    close(found, torch.cat([rows[..., 2:], rows[..., -2:].flip(3)], 3))
+    close(transformed(images, shift_x=0.4 / 16), images)
+
+
+@pytest.mark.parametrize(
+    ("values", "matrix"),
+    [
+        ({"move_x": 0.07}, lambda x, y: (x + 2 * 0.07, y)),
+        ({"move_y": -0.03}, lambda x, y: (x, y - 2 * 0.03)),
+        ({"scale": -0.5}, lambda x, y: (x * 2**-0.5, y * 2**-0.5)),
+        ({"stretch": -0.3}, lambda x, y: (x * 2**-0.3, y * 2**0.3)),
+        (
+            {"angle_before": 0.2},
+            lambda x, y: (math.cos(0.2) * x - math.sin(0.2) * y, math.sin(0.2) * x + math.cos(0.2) * y),
+        ),
+        (  # in their order: the last is undone first
+            {"angle_before": math.pi / 2, "stretch": -0.4, "scale": -0.5, "move_y": 0.04},
+            lambda x, y: (-(2**-0.1) * (y + 2 * 0.04), 2**-0.9 * x),
+        ),
+    ],
+)
+def test_a_plane_is_sampled_where_the_transformation_says(values, matrix):
+    """Bicubic samples lie on the plane, away from the border, to within a twentieth of a pixel.
+
+    With PyTorch's a = -3/4, a sample at t between two pixels is off by (2a + 1) t (1 - t) (2t - 1) times the slope
+    per pixel in each direction, which is at most sqrt(3) / 36 of it.
+    """
+    along = (2 * torch.arange(32, dtype=torch.float64) + 1) / 32 - 1
+    y, x = torch.meshgrid(along, along, indexing="ij")
+    images = (0.5 * x - 0.2 * y + 0.1).expand(1, 1, 32, 32)
+    u, v = matrix(x, y)
+    inside = (u.abs() < 0.85) & (v.abs() < 0.85)
+    assert inside.float().mean() > 0.4
+    found = transformed(images, **values)[0, 0]
+    close(found[inside], (0.5 * u - 0.2 * v + 0.1)[inside], 1.001 * (0.5 + 0.2) / 16 * math.sqrt(3) / 36)
+
+
+def test_brightness_contrast_and_inversion_are_those_of_the_formulas():
+    gray, colors = images_of(1), images_of(3)
+    close(transformed(gray, brightness=0.3), gray + 0.3)
+    close(transformed(colors, contrast=0.7, brightness=0.3), 2**0.7 * (colors + 0.3))
+    close(transformed(gray, invert=1), -gray)
+    luma = colors.mean(1, keepdim=True)
+    close(transformed(colors, invert=1), colors - 2 * luma)
+
+
+def test_hue_turns_colours_around_the_grey_axis():
+    """A third of a turn exchanges the primaries, and half a turn leaves only the grey value."""
+    images = images_of()
+    third = transformed(images, hue=2 * math.pi / 3)
+    assert any(torch.allclose(third, images.roll(shift, 1), atol=MOVED) for shift in (1, 2))
+    close(transformed(images, hue=math.pi), 2 * images.mean(1, keepdim=True) - images)
+    angle = transformed(images, hue=0.7)
+    close(angle.mean(1), images.mean(1))
+    close(angle.square().sum(1), images.square().sum(1))
+
+
+def test_saturation_moves_colours_away_from_grey():
+    images = images_of()
+    gray = images.mean(1, keepdim=True)
+    close(transformed(images, saturation=1.5), gray + 2**1.5 * (images - gray))
+    close(transformed(gray, saturation=1.5), gray)
+
+
+def test_opacity_keeps_its_values_and_channels_of_unknown_meaning_all_of_theirs():
+    values = {"brightness": 0.5, "contrast": 1, "hue": 1, "saturation": 1}
+    for channels, kept in ((2, slice(1, 2)), (4, slice(3, 4)), (5, slice(0, 5))):
+        images = images_of(channels)
+        found = transformed(images, **values)
+        close(found[:, kept], images[:, kept])
+        colors = slice(0, kept.start)
+        close(found[:, colors], transformed(images[:, colors], **values))
+
+
+# ---- how often ---------------------------------------------------------------------------------------------
+
+
+def test_every_transformation_takes_effect_with_probability_p_and_one_of_two_rotations():
+    least, _ = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    deviation = 0.5 / math.sqrt(len(least))
+    for p in (0.2, 0.7):
+        for name, place in PLACES.items():
+            wanted = 1 - math.sqrt(1 - p) if name in ANGLES else p
+            assert (least[:, place] < p).float().mean().item() == pytest.approx(wanted, abs=5 * deviation), name
+        one, other = (least[:, PLACES[name]] < p for name in ANGLES)
+        assert (one | other).float().mean().item() == pytest.approx(p, abs=5 * deviation)
+        one, other = (least[:, PLACES[name]] < p for name in ("shift_x", "shift_y"))
+        assert torch.equal(one, other)  # one transformation
+
+
+def test_parameters_have_the_distributions_of_the_paper():
+    _, values = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    count = len(values)
+    for name, bound in {"shift_x": 1 / 8, "shift_y": 1 / 8, "angle_before": math.pi, "hue": math.pi}.items():
+        column = values[:, PLACES[name]]
+        assert bound * 0.99 < column.max() < bound * 1.0001
+        assert column.mean().item() == pytest.approx(0, abs=5 * bound / math.sqrt(3 * count))
+    deviations = {"scale": 0.2, "stretch": 0.2, "move_x": 0.125, "brightness": 0.2, "contrast": 0.5, "saturation": 1}
+    for name, deviation in deviations.items():
+        column = values[:, PLACES[name]]
+        assert column.std().item() == pytest.approx(deviation, rel=5 / math.sqrt(2 * count))
+    for name, choices in {"flip": 2, "turn": 4, "invert": 2}.items():
+        shares = torch.bincount(values[:, PLACES[name]].long()) / count
+        assert shares.tolist() == pytest.approx([1 / choices] * choices, abs=2.5 / math.sqrt(count))
+
+
+def test_the_four_views_of_a_step_and_its_images_are_transformed_independently():
+    _, values = ada().draw(StepRng(0, 0, CPU), 50).flatten(0, 1).unbind(1)
+    normal = values[:, [PLACES[name] for name in ("scale", "stretch", "contrast", "saturation")]]
+    assert len(normal.flatten().unique()) == normal.numel()
+
+
+@pytest.mark.parametrize("chosen", ["blit", "geometry", "colors"])
+def test_only_chosen_groups_take_effect(chosen):
+    groups = {"blit": BLIT, "geometry": GEOMETRY, "colors": COLORS}
+    one = ada(**{name: name == chosen for name in groups})
+    least = one.draw(StepRng(0, 0, CPU), 50).flatten(0, 1)[:, 0]
+    assert one.resamples == (chosen != "colors")
+    for name in PARAMETERS:
+        assert bool((least[:, PLACES[name]] < 0.85).any()) == (name in groups[chosen])
+
+
+def test_a_fixed_p_needs_no_state():
+    images, numbers = images_of(), ada().draw(StepRng(0, 0, CPU), 2)[:, 0]
+    assert torch.equal(ada(0.6).apply(images, numbers, None), ada().apply(images, numbers, torch.tensor(0.6)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"p": 0.9}, {"p": -0.1}, {"target": 1.0}, {"interval": 0}, {"blit": False, "geometry": False, "colors": False}],
+)
+def test_values_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UserError, match=r"augmentation\."):
+        ada(**wrong)
