@@ -1,0 +1,97 @@
+"""One row with one seed: trained, measured and drawn by the commands that people use."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality.rows import ORL, Row
+from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import EXIT_INTERRUPTED
+
+COUNT = 512  # images on each side of a metric; ORL has 400
+GRID = "8x8"
+
+
+def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
+    """The figures of `row` with `seed`, which are also written to `results`, with a grid of its images.
+
+    A run that was stopped is resumed.  Args: work: directory of runs and data.
+    Raises CalledProcessError when a command fails.
+    """
+    run, name = work / f"{row.name}-{seed}", f"{row.name}-{seed}"
+    seconds = train(row, seed, work, run)
+    figures = evaluate(row, run)
+    pggan("sample", f"run={run}", "seeds=0-63", f"grid={GRID}", f"out={results / name}.png")
+    inspected = json.loads(pggan("inspect", f"run={run}", "json=true"))
+    found = {
+        "row": row.name,
+        "question": row.question,
+        "data": row.data,
+        "keys": list(row.keys),
+        "seed": seed,
+        "images": inspected["images"],
+        "resolution": inspected["resolution"],
+        "seconds": seconds,
+        "figures": figures,
+    }
+    with atomic_write(results / f"{name}.json") as temporary:
+        temporary.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def train(row: Row, seed: int, work: Path, run: Path) -> float:
+    """Train, for at most the row's minutes; returns the seconds of training, those of earlier starts included."""
+    before = trained_seconds(run)
+    limit = None if row.minutes is None else row.minutes * 60 - before
+    if limit is None or limit > 0:
+        keys = [*row.keys, f"seed={seed}", f"run_dir={run}", f"data.cache={work}"]
+        if row.data == ORL:
+            keys.append(f"data.path={work / 'orl64'}")
+        stop_after([sys.executable, "-m", "pggan", "train", *keys], limit)
+    return trained_seconds(run)
+
+
+def stop_after(command: list[str], seconds: float | None) -> None:
+    """Run `command`, interrupted after `seconds`; raises CalledProcessError when it fails."""
+    process = subprocess.Popen(command)  # noqa: S603 - our own command
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        code = process.wait()
+    except KeyboardInterrupt:  # the terminal has told the run, too, which saves everything
+        process.wait()
+        raise
+    if code not in (0, EXIT_INTERRUPTED):
+        raise subprocess.CalledProcessError(code, command)
+
+
+def trained_seconds(run: Path) -> float:
+    """Seconds from the first to the last tick of a run, over all of its starts, as its metrics say."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    ticks = [json.loads(line) for line in lines]
+    return max((tick["hours"] * 3600 for tick in ticks if "hours" in tick), default=0.0)
+
+
+def evaluate(row: Row, run: Path) -> dict[str, float]:
+    """The numbers of the row's metrics, by their full names."""
+    shown = pggan("evaluate", f"run={run}", f"metrics=[{','.join(row.metrics)}]", f"count={COUNT}", "json=true")
+    return {str(name): float(value) for name, value in json.loads(shown)["evaluations"][-1]["metrics"].items()}
+
+
+def pggan(*arguments: str) -> str:
+    """What a command prints; raises CalledProcessError when it fails."""
+    command = [sys.executable, "-m", "pggan", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - our own
+
+
+def prepare_orl(work: Path) -> None:
+    """Fetch and prepare the ORL photographs in `work`, once."""
+    if not (work / "orl64").is_dir():
+        fetch = Path(__file__).parents[2] / "data" / "fetch_orl.py"
+        subprocess.run([sys.executable, str(fetch), "--dest", str(work / "orl")], check=True)  # noqa: S603 - our own
+        pggan("prepare", f"source={work / 'orl'}", f"dest={work / 'orl64'}", "max_resolution=64")

@@ -1,0 +1,50 @@
+"""The rows of the table: what is trained, on which images, for how long."""
+
+from typing import NamedTuple
+
+AVATARS, FEW_AVATARS, ORL = "avatars", "500 avatars", "ORL"
+SMALL = ("kid", "precision_recall", "neighbours")  # metrics that show copies of training images, too
+USUAL = ("kid", "swd", "ms_ssim")
+
+
+class Row(NamedTuple):
+    """One recipe on one data set, to the end of its schedule or until its time is over."""
+
+    name: str
+    question: str  # rows with the same one are compared
+    data: str
+    keys: tuple[str, ...]
+    metrics: tuple[str, ...] = USUAL
+    minutes: float | None = None  # training is interrupted then; None: to the end of the schedule
+
+
+def open_ended(resolution: int) -> str:
+    """A schedule whose last phase does not end before the time does."""
+    return f"schedule.stable_images={{{resolution}: 10000000}}"
+
+
+AVATARS_32 = ("experiment=avatars_32",)
+AVATARS_64 = ("experiment=avatars_64", open_ended(64))
+ORL_64 = ("experiment=orl_64",)
+FEW = ("experiment=avatars_32", "data.count=500", "data.mirror=false")
+
+ROWS = (
+    Row("avatars-32", "cartoon faces at 32x32", AVATARS, AVATARS_32),
+    Row("avatars-32-30-minutes", "cartoon faces at 32x32", AVATARS, (*AVATARS_32, open_ended(32)), minutes=30),
+    Row("avatars-32-relativistic", "the loss, at equal images", AVATARS, (*AVATARS_32, "loss=relativistic")),
+    Row("avatars-32-wgan-gp", "the loss, at equal images", AVATARS, (*AVATARS_32, "loss=wgan_gp")),
+    Row("avatars-64", "growing or not, at equal time", AVATARS, AVATARS_64, minutes=60),
+    Row(
+        "avatars-64-not-growing",
+        "growing or not, at equal time",
+        AVATARS,
+        (*AVATARS_64, "schedule.first_resolution=64"),
+        minutes=60,
+    ),
+    Row("orl-64", "augmentation, at equal images", ORL, ORL_64, SMALL),
+    Row("orl-64-ada", "augmentation, at equal images", ORL, (*ORL_64, "augmentation=ada"), SMALL),
+    Row("orl-64-diffaugment", "augmentation, at equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL),
+    Row("few-avatars-32", "augmentation, at equal images", FEW_AVATARS, FEW, SMALL),
+    Row("few-avatars-32-ada", "augmentation, at equal images", FEW_AVATARS, (*FEW, "augmentation=ada"), SMALL),
+    Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
+)

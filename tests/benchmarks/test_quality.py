@@ -1,0 +1,65 @@
+"""The table of recipes: rows that exist, measured by the commands that people use, and shown as medians."""
+
+import io
+import json
+import shlex
+from contextlib import redirect_stdout
+
+import pytest
+
+from benchmarks.quality import measure, table
+from benchmarks.quality.rows import ROWS, Row
+from pggan.cli.compose import compose
+from pggan.cli.main import main
+from pggan.config import TrainConfig
+from pggan.core.validation import validated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_is_a_run_that_can_be_trained(row):
+    validated(TrainConfig, compose("train", list(row.keys)))
+
+
+@pytest.mark.slow
+def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrides):
+    def in_this_process(*arguments):
+        shown = io.StringIO()
+        with redirect_stdout(shown):
+            assert main(arguments) == 0, shlex.join(arguments)
+        return shown.getvalue()
+
+    monkeypatch.setattr(measure, "pggan", in_this_process)
+    monkeypatch.setattr(measure, "stop_after", lambda command, seconds: in_this_process(*command[3:]))
+    monkeypatch.setattr(measure, "COUNT", 32)
+    row = Row("tiny", "does it work", "toy", tuple(map(str, tiny_overrides)), ("swd",))
+    found = measure.measure(row, 3, tmp_path, tmp_path)
+    assert json.loads((tmp_path / "tiny-3.json").read_text()) == found
+    assert (tmp_path / "tiny-3.png").stat().st_size > 1000
+    assert (found["images"], found["resolution"], found["seed"]) == (160, 16, 3)
+    assert any(name.startswith("swd") for name in found["figures"])
+
+
+@pytest.mark.slow
+def test_a_run_is_interrupted_when_its_time_is_over(tmp_path):
+    done = tmp_path / "done"
+    program = f"""
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: (pathlib.Path({str(done)!r}).touch(), sys.exit(75)))
+time.sleep(60)
+"""
+    measure.stop_after([measure.sys.executable, "-c", program], 3)
+    assert done.exists()
+
+
+def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(tmp_path):
+    names = [row.name for row in ROWS if row.question == "the loss, at equal images"]
+    for name, values in zip(names, ([3.0, 1.0, 2.0], [5.0]), strict=True):
+        for seed, value in enumerate(values):
+            found = {"row": name, "question": "", "data": "avatars", "keys": [], "seed": seed, "images": 58512}
+            found |= {"resolution": 32, "seconds": 300.0, "figures": {"kid@x-512": value, f"only-{name}": 0.0}}
+            (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(found))
+    shown = table.tables(tmp_path)
+    assert f"| {names[0]} | avatars | 58,512 | 5.0 | 2 (3, 1, 2) | 0, 1, 2 |" in shown
+    assert f"| {names[1]} | avatars | 58,512 | 5.0 | 5 | 0 |" in shown
+    assert "only-" not in shown
