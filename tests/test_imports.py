@@ -29,6 +29,7 @@ ROOMS = [
     "sampling/output",
     "sampling/latents",
     "sampling",
+    "sampling/explore",
     "interop/export",
     "interop/foreign",
     "interop",

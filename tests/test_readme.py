@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ SMALLER = {  # what makes a command a matter of a second, in this process
     "prepare": ["num_workers=1"],
     "interpolate": ["frames=4", "device=cpu"],
     "sample": ["device=cpu"],
+    "explore": ["device=cpu"],
     "timelapse": ["seconds=1"],
     "directions": ["device=cpu"],
     "project": ["steps=2", "starts=1", "candidates=4", "device=cpu"],
@@ -86,6 +88,7 @@ def test_the_commands_run_in_their_order(tmp_path, make_pyramid, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda _: None)
     commands = [line for line in LINES if not re.match(NOT_RUN, line)]
     verbs = {run_line(line) for line in commands}
     assert verbs == {*COMMANDS} - {"import"}  # nobody's weights are in the repository: see tests/foreign

@@ -95,6 +95,12 @@ COMMANDS = {
             "pggan directions run=outputs/faces method=activations",
         ),
         Command(
+            "explore",
+            "Open a page on which faces answer: seeds, sliders, neighbours, films, downloads.",
+            "pggan.sampling.explore.command",
+            "pggan explore run=outputs/faces open=true",
+        ),
+        Command(
             "timelapse",
             "Make a film of a whole training: the same images from the first resolution to the last.",
             "pggan.sampling.timelapse",

@@ -7,7 +7,7 @@ from typing import Any
 from pggan.config.notation import require_checkpoint
 from pggan.core.errors import UserError
 
-ExportFormat = StrEnum("ExportFormat", "onnx torch huggingface")
+ExportFormat = StrEnum("ExportFormat", "onnx torch huggingface web")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class ExportConfig:
     evaluation: str | None
     push: str | None
     private: bool
+    directions: str | None
+    runtime: str | None
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
@@ -32,6 +34,9 @@ class ExportConfig:
         given = [name for name in of_the_folder if getattr(self, name) is not None]
         if given and self.format is not ExportFormat.huggingface:
             raise UserError(f"{given[0]}= belongs to a model card.", "Add format=huggingface, or leave it out.")
+        of_the_page = [name for name in ("directions", "runtime") if getattr(self, name) is not None]
+        if of_the_page and self.format is not ExportFormat.web:
+            raise UserError(f"{of_the_page[0]}= belongs to a page.", "Add format=web, or leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)

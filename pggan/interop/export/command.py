@@ -6,11 +6,15 @@ from pathlib import Path
 from pggan.checkpoints.generator_file import LoadedGenerator, describe_generator
 from pggan.checkpoints.header import HEADER_KEY
 from pggan.config.export import ExportConfig, ExportFormat
+from pggan.core.atomic_io import directory_bytes
 from pggan.interop.export.comparison import BATCHES
 from pggan.interop.export.hugging_face import push_to_hub, require_empty, write_folder
 from pggan.interop.export.model_card import CardFacts, read_evaluation
 from pggan.interop.export.onnx_file import require_onnx, write_onnx
 from pggan.interop.export.torch_program import write_torch_program
+from pggan.interop.export.web import write_web
+from pggan.interop.export.web_runtime import read_runtime
+from pggan.sampling.explore.page import page_directions, page_name
 from pggan.sampling.output.images import check_output
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -19,14 +23,14 @@ FILES = {ExportFormat.onnx: (".onnx", write_onnx), ExportFormat.torch: (".pt2", 
 
 def run(config: ExportConfig) -> int:
     """Export as `config` says; returns the exit code."""
-    if config.format is ExportFormat.onnx:
+    if config.format in (ExportFormat.onnx, ExportFormat.web):
         require_onnx()
     facts = CardFacts(
         config.license,
         config.data_statement,
         None if config.evaluation is None else read_evaluation(Path(config.evaluation)),
     )
-    if config.format is ExportFormat.huggingface:
+    if config.format in (ExportFormat.huggingface, ExportFormat.web):
         require_empty(Path(config.out), "out")
     generator = at_stage(load(config.run, "cpu", config.checkpoint), config.resolution, config.alpha)
     if config.format is ExportFormat.huggingface:
@@ -36,6 +40,8 @@ def run(config: ExportConfig) -> int:
         if config.push is not None:
             print(push_to_hub(Path(config.out), config.push, private=config.private))
         return 0
+    if config.format is ExportFormat.web:
+        return export_page(generator, config)
     ending, write = FILES[config.format]
     out = check_output(config.out, (ending,))
     loaded = generator.loaded
@@ -43,6 +49,17 @@ def run(config: ExportConfig) -> int:
     difference = write(loaded.network, out, loaded.resolution, loaded.alpha, properties)
     size = f"{loaded.resolution}x{loaded.resolution}, alpha {loaded.alpha:g}"
     print(f"{out}: {size}; at most {difference:.1e} from PyTorch in batches of {' and '.join(map(str, BATCHES))}")
+    return 0
+
+
+def export_page(generator: TrainedGenerator, config: ExportConfig) -> int:
+    """Export a page that draws in the browser; returns the exit code."""
+    runtime, out = read_runtime(config.runtime), Path(config.out)
+    directions = page_directions(generator, config.directions)
+    difference = write_web(generator, out, page_name(config.run), directions, runtime)
+    size = directory_bytes(out) / 2**20
+    print(f"{out}: {size:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
+    print(f"To look at it here: python -m http.server --bind 127.0.0.1 --directory {out}")
     return 0
 
 

@@ -19,7 +19,7 @@ def require_onnx() -> None:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "format=onnx needs onnx and onnxruntime.", 'Install them: pip install "pggan[export]".'
+            "This format needs onnx and onnxruntime.", 'Install them: pip install "pggan[export]".'
         ) from error
 
 

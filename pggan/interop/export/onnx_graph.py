@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 OPSET = 17  # of 2022: each runtime of today has it, those of browsers too
 IR_VERSION = 8  # the file format that belongs to this opset
+Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
 
 
-class _Graph:
+class Graph:
     """Nodes and weights that are collected one after the other; values go by their names."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
+        self.weight("epsilon", np.array(EPSILON, np.float32))
 
     def weight(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
         """A constant."""
@@ -73,42 +75,45 @@ class _Graph:
         kernel = self.weight(f"{name}.weight", layer.weight.detach() * (layer.scale * share))
         return self.apply("Conv", name, x, kernel, self.weight(f"{name}.bias", layer.bias.detach() * share))
 
+    def model(self, inputs: Shapes, outputs: Shapes, properties: dict[str, str]) -> "ModelProto":
+        """All of it as a model with these inputs and outputs, whose metadata are `properties`."""
+        from onnx import TensorProto, helper
+
+        first, last = (
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in some.items()]
+            for some in (inputs, outputs)
+        )
+        model = helper.make_model(
+            helper.make_graph(self.nodes, "generator", first, last, self.weights),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="pggan",
+            producer_version=__version__,
+        )
+        helper.set_model_props(model, properties)
+        return model
+
 
 def build_onnx(network: Generator, resolution: int, alpha: float, properties: dict[str, str]) -> "ModelProto":
     """The generator at a resolution and alpha: latents [N, Z], and labels [N, L] where there are any, to images.
 
     Images [N, C, R, R] are in about [-1, 1].  `properties` become the metadata of the model.
     """
-    from onnx import TensorProto, helper
-
-    a, graph = network.architecture, _Graph()
-    graph.weight("epsilon", np.array(EPSILON, np.float32))
-    images = _images(graph, _stem(graph, network), network, resolution, alpha)
+    graph = Graph()
+    images = _images(graph, add_stem(graph, network), network, resolution, alpha)
     graph.apply("Identity", "images", images)
-    inputs = {"latents": a.latent_size, "labels": a.labels}
-    shape: list[str | int | None] = ["N", a.channels, resolution, resolution]
-    model = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            "generator",
-            [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size])
-                for name, size in inputs.items()
-                if size
-            ],
-            [helper.make_tensor_value_info("images", TensorProto.FLOAT, shape)],
-            graph.weights,
-        ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="pggan",
-        producer_version=__version__,
-    )
-    helper.set_model_props(model, properties)
-    return model
+    outputs: Shapes = {"images": ["N", network.architecture.channels, resolution, resolution]}
+    return graph.model(latent_inputs(network), outputs, properties)
 
 
-def _stem(graph: _Graph, network: Generator) -> str:
+def latent_inputs(network: Generator) -> Shapes:
+    """Names and shapes of the inputs: latents, and labels where there are any."""
+    a = network.architecture
+    inputs: Shapes = {"latents": ["N", a.latent_size]}
+    return inputs | {"labels": ["N", a.labels]} if a.labels else inputs
+
+
+def add_stem(graph: Graph, network: Generator) -> str:
     """Latents and labels to 4x4 features."""
     stem, width = network.stem, network.stem.width
     x = "latents"
@@ -127,15 +132,19 @@ def _stem(graph: _Graph, network: Generator) -> str:
     return graph.convolution("stem.conv", x, stem.conv)
 
 
-def _images(graph: _Graph, features: str, network: Generator, resolution: int, alpha: float) -> str:
+def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
+    """Features of the level below to those of `level`."""
+    block = network.blocks[str(level)]
+    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up)  # type: ignore[arg-type]
+    return graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
+
+
+def _images(graph: Graph, features: str, network: Generator, resolution: int, alpha: float) -> str:
     """4x4 features to images, as `Generator.grow` does."""
     x = previous = features
     for level in network.architecture.resolutions[1:]:
         if level <= resolution:
-            block = network.blocks[str(level)]
-            previous = x
-            x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up)  # type: ignore[arg-type]
-            x = graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
+            previous, x = x, add_block(graph, x, network, level)
     fades = resolution > SMALLEST_RESOLUTION and alpha < 1
     new = graph.to_rgb("to_rgb.new", x, network.to_rgb[str(resolution)], alpha if fades else 1.0)  # type: ignore[arg-type]
     if not fades:

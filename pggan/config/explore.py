@@ -1,0 +1,24 @@
+"""Keys of `pggan explore`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pggan.config.notation import require_checkpoint
+from pggan.core.validation import require_bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreConfig:
+    """A page in the browser."""
+
+    run: str
+    checkpoint: Any
+    directions: str | None
+    host: str
+    port: int | None
+    open: bool
+    device: str
+
+    def __post_init__(self) -> None:
+        require_checkpoint(self.checkpoint)
+        require_bounds(self, port=">=1 <=65535")

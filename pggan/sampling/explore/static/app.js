@@ -1,0 +1,368 @@
+// The page: what is looked at, and what each control does to it.
+
+import { zoomOf } from "./film.js";
+import { move } from "./latents.js";
+import { Lattice } from "./lattice.js";
+import { Painter } from "./painter.js";
+import { download, draw, enlarge, toFile } from "./picture.js";
+import { readVectors, writeLatents } from "./safetensors.js";
+import { Timeline } from "./timeline.js";
+
+const MOST_SEED = 100_000; // of random faces: numbers that people can write down
+const DRAG = 1.5; // radians from one border of the face to the other
+const REST = 150; // milliseconds without a change after which the small images are drawn
+const FARTHEST = 6; // strength of a direction, in standard deviations of latents
+
+const $ = (id) => document.getElementById(id);
+
+const model = await (await fetch("model.json")).json();
+const { Renderer } = await import(`./${model.renderer}.js`);
+const renderer = new Renderer(model);
+const painter = new Painter(renderer, (error) => complain(error.message));
+const size = model.latent_size;
+
+const seen = { latent: null, name: "", image: null }; // before the directions, and the image of all
+const history = [];
+let directions = await readDirections();
+let resting = 0;
+
+const lattice = new Lattice($("lattice"), size, walk);
+const timeline = new Timeline({
+  element: $("keyframes"),
+  closed: () => $("closed").checked,
+  seconds: () => bounded($("seconds")),
+  show: (latent, name, rest) => {
+    $("playhead").value = timeline.position;
+    (rest ? look : pass)(latent, name);
+  },
+  changed: updateFilm,
+});
+
+// What went wrong, and what to do.
+
+function complain(text) {
+  $("message").hidden = false;
+  $("message").firstChild.textContent = text;
+}
+
+// Run what a control does; an error is shown.
+const guarded = (act) => async (event) => {
+  try {
+    await act(event);
+  } catch (error) {
+    complain(error.message);
+  }
+};
+
+const on = (id, kind, act) => $(id).addEventListener(kind, guarded(act));
+
+function bounded(input) {
+  const value = Number(input.value);
+  if (input.value === "" || value < Number(input.min) || value > Number(input.max)) {
+    throw new Error(`${input.parentElement.textContent.trim()}: take a number from ${input.min} to ${input.max}.`);
+  }
+  return value;
+}
+
+// What is looked at.
+
+async function readDirections() {
+  const values = new Float32Array(await (await fetch("directions.bin")).arrayBuffer());
+  return Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
+}
+
+const strengths = () => [...$("directions").querySelectorAll("input")].map((input) => Number(input.value));
+
+function current() {
+  const given = strengths();
+  return given.some((strength) => strength !== 0) ? move(seen.latent, directions, given) : seen.latent;
+}
+
+const currentName = () => (strengths().some((strength) => strength !== 0) ? `${seen.name}, moved` : seen.name);
+
+// A stage of the growth as the slider counts: 2.4 is level 2 with 40 % of level 3 blended in.
+function stageAt(position) {
+  const level = Math.ceil(position);
+  return { resolution: model.resolutions[level], alpha: level === position ? 1 : Number((position - level + 1).toFixed(4)) };
+}
+
+function positionOf(resolution, alpha) {
+  return Math.max(model.resolutions.indexOf(resolution) - 1 + alpha, 0);
+}
+
+function settings(position = Number($("growth").value)) {
+  const about = { ...stageAt(position), truncation: Number($("truncation").value) };
+  return model.labels ? { ...about, label: Number($("class").value) } : about;
+}
+
+// Look at a face; the one before is a step back.
+function look(latent, name) {
+  remember();
+  timeline.stop();
+  pass(latent, name);
+}
+
+function remember() {
+  if (seen.latent !== null) history.push({ latent: current(), name: currentName() });
+  $("back").disabled = history.length === 0;
+}
+
+// Look at a face on the way to others.
+function pass(latent, name) {
+  Object.assign(seen, { latent, name });
+  for (const input of $("directions").querySelectorAll("input")) input.value = 0;
+  refresh();
+}
+
+function refresh() {
+  showNumbers();
+  painter.face(current(), settings(), (image, milliseconds) => {
+    seen.image = image;
+    draw($("face"), image);
+    $("speed").textContent = `drawn in ${milliseconds.toFixed(0)} ms`;
+  });
+  clearTimeout(resting);
+  resting = setTimeout(refreshTiles, REST);
+}
+
+function refreshTiles() {
+  const tiles = timeline.playing ? {} : lattice.tiles(current(), Number($("distance").value), draw);
+  for (const { id, latent, canvas } of timeline.keyframes) {
+    tiles[`keyframe ${id}`] = { latent, done: (image) => draw(canvas, image) };
+  }
+  painter.tiles(settings(), tiles);
+}
+
+function showNumbers() {
+  document.body.classList.toggle("smooth", $("smooth").checked);
+  const { resolution, alpha } = settings();
+  $("title").textContent = currentName();
+  $("growth").nextSibling.textContent = alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`;
+  for (const input of document.querySelectorAll("#truncation, #distance, #directions input")) {
+    input.nextSibling.textContent = Number(input.value).toFixed(2);
+  }
+  const sides = [...new Set([resolution, resolution * zoomOf(resolution)])];
+  if ($("size").childElementCount !== sides.length || Number($("size").firstChild.value) !== resolution) {
+    $("size").replaceChildren(...sides.map((side) => new Option(`${side}x${side}`, side)));
+  }
+}
+
+// Seeds, neighbours and files.
+
+async function showSeed(seed) {
+  $("seed").value = seed;
+  look(await renderer.latentOfSeed(seed), `seed ${seed}`);
+}
+
+const anySeed = () => Math.floor(Math.random() * MOST_SEED);
+
+function walk(column, row) {
+  if (column === 0 && row === 0) return;
+  const distance = Number($("distance").value);
+  look(lattice.at(current(), column * distance, row * distance), `near ${seen.name.replace(/^near /, "")}`);
+}
+
+async function openFile(file) {
+  let found;
+  try {
+    found = readVectors(await file.arrayBuffer(), size);
+  } catch (error) {
+    throw new Error(`${file.name} can't be used. ${error.message} Take a file of \`pggan project\`, \`pggan directions\` or this page.`);
+  }
+  if (found.kind === "directions") {
+    directions = found.vectors.map((vector) => vector.map((value) => value / Math.hypot(...vector)));
+    buildDirections();
+    refresh();
+    return;
+  }
+  look(found.vectors[0], `${file.name}, 0`);
+  if (found.vectors.length > 1) found.vectors.forEach((latent, number) => timeline.add(latent, `${file.name}, ${number}`));
+}
+
+const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${ending}`;
+
+async function savePicture(kind) {
+  const factor = Math.max(Math.round(Number($("size").value) / seen.image.side), 1);
+  download(await toFile(enlarge(seen.image, factor, $("smooth").checked), kind), fileName(kind));
+}
+
+// The film.
+
+function updateFilm() {
+  $("hint").hidden = timeline.ready;
+  $("play").textContent = timeline.playing ? "Pause" : "Play";
+  for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
+  clearTimeout(resting);
+  resting = setTimeout(refreshTiles, REST);
+}
+
+async function exportFilm() {
+  timeline.stop();
+  const [fps, kind] = [bounded($("fps")), $("kind").value];
+  const frames = timeline.frames(fps);
+  const cancelling = new AbortController();
+  $("cancel").onclick = () => cancelling.abort(new Error("The film was cancelled."));
+  $("progress").max = frames.length;
+  $("progress").value = 0;
+  $("export").hidden = true;
+  $("progress").hidden = $("cancel").hidden = false;
+  try {
+    const onProgress = (done) => ($("progress").value = done);
+    const how = { kind, fps, smooth: $("smooth").checked, onProgress, signal: cancelling.signal };
+    const film = await renderer.film(frames, settings(), how);
+    download(film, `film${kind}`);
+  } finally {
+    $("export").hidden = false;
+    $("progress").hidden = $("cancel").hidden = true;
+  }
+}
+
+// The controls.
+
+function buildDirections() {
+  $("directions").replaceChildren(
+    ...directions.map((_, number) => {
+      const label = document.createElement("label");
+      label.className = "slider";
+      const input = Object.assign(document.createElement("input"), { type: "range", min: -FARTHEST, max: FARTHEST, step: 0.05 });
+      input.value = 0;
+      label.append(`Direction ${number + 1}`, input, document.createElement("output"));
+      return label;
+    }),
+  );
+}
+
+function dragFace(down) {
+  const start = { latent: current(), name: seen.name };
+  let moved = false;
+  const drag = (event) => {
+    if (!moved) remember();
+    moved = true;
+    timeline.stop();
+    const angle = (pixels) => (pixels / $("face").clientWidth) * DRAG;
+    pass(lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY)), `near ${start.name.replace(/^near /, "")}`);
+  };
+  $("face").setPointerCapture(down.pointerId);
+  $("face").onpointermove = guarded(drag);
+  $("face").onpointerup = $("face").onpointercancel = () => ($("face").onpointermove = null);
+}
+
+const KEYS = {
+  ArrowLeft: () => walk(-1, 0),
+  ArrowRight: () => walk(1, 0),
+  ArrowUp: () => walk(0, -1),
+  ArrowDown: () => walk(0, 1),
+  r: () => $("random").click(),
+  b: () => $("back").click(),
+  k: () => $("keep").click(),
+  " ": () => $("play").click(),
+};
+
+function bindFace() {
+  on("seeds", "submit", (event) => {
+    event.preventDefault();
+    return showSeed(Number($("seed").value));
+  });
+  on("random", "click", () => showSeed(anySeed()));
+  on("back", "click", () => {
+    const { latent, name } = history.pop();
+    timeline.stop();
+    pass(latent, name);
+    $("back").disabled = history.length === 0;
+  });
+  on("keep", "click", () => timeline.add(current(), currentName()));
+  on("png", "click", () => savePicture(".png"));
+  on("webp", "click", () => savePicture(".webp"));
+  on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
+  on("open", "change", async ({ target }) => {
+    const [file] = target.files;
+    target.value = ""; // the same file can be opened again
+    await openFile(file);
+  });
+  on("face", "pointerdown", dragFace);
+}
+
+function bindLook() {
+  for (const id of ["growth", "truncation", "class", "distance"]) on(id, "input", refresh);
+  on("directions", "input", () => {
+    timeline.stop();
+    refresh();
+  });
+  on("smooth", "change", showNumbers);
+  on("reset", "click", () => pass(seen.latent, seen.name));
+  on("turn", "click", () => {
+    lattice.turn(size);
+    refreshTiles();
+  });
+}
+
+function bindFilm() {
+  on("keep-random", "click", async () => {
+    const seed = anySeed();
+    timeline.add(await renderer.latentOfSeed(seed), `seed ${seed}`);
+  });
+  on("clear", "click", () => timeline.clear());
+  on("play", "click", () => {
+    if (timeline.playing) return timeline.stop();
+    remember();
+    return timeline.play();
+  });
+  on("playhead", "input", ({ target }) => {
+    timeline.stop();
+    timeline.seek(Number(target.value));
+  });
+  on("closed", "change", () => timeline.reshape());
+  on("export", "click", exportFilm);
+}
+
+function bindPage() {
+  $("message").lastChild.onclick = () => ($("message").hidden = true);
+  document.addEventListener(
+    "keydown",
+    guarded((event) => {
+      const typing = event.target.matches("input, select, button") && !(event.target === $("face"));
+      if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+      event.preventDefault();
+      KEYS[event.key]();
+    }),
+  );
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener(
+    "drop",
+    guarded(async (event) => {
+      event.preventDefault();
+      if (event.dataTransfer.files.length) await openFile(event.dataTransfer.files[0]);
+    }),
+  );
+}
+
+function describe() {
+  document.title = `${model.name} · pggan`;
+  $("name").textContent = model.name;
+  const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
+  $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
+  $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
+  $("classes").hidden = model.labels === 0;
+  $("class").replaceChildren(...Array.from({ length: model.labels }, (_, label) => new Option(label, label)));
+  $("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
+}
+
+// The first face grows as the generator did; in a browser, while its levels arrive.
+async function grow() {
+  const seed = 0;
+  const latent = await renderer.latentOfSeed(seed);
+  const last = Number($("growth").max);
+  for (let position = 0; position < last; position++) {
+    const [image] = await renderer.images([latent], settings(position));
+    draw($("face"), image);
+  }
+  look(latent, `seed ${seed}`);
+}
+
+describe();
+buildDirections();
+bindFace();
+bindLook();
+bindFilm();
+bindPage();
+await guarded(grow)();

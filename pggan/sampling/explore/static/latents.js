@@ -1,0 +1,107 @@
+// Latents and paths of them: the same mathematics as pggan/sampling/latents/, in double precision.
+// A latent is a Float32Array of Z numbers.
+
+const SAMPLES_PER_LEG = 64; // points between two keyframes from which the length of a path is measured
+
+const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+export const length = (v) => Math.sqrt(dot(Float64Array.from(v), v));
+const times = (v, factor) => Float64Array.from(v, (value) => value * factor);
+const unit = (v) => times(v, 1 / length(v));
+// a + weight * b
+const add = (a, weight, b) => Float64Array.from(a, (value, i) => value + weight * b[i]);
+
+// The latent moved along directions (unit vectors), from the length that latents typically have.
+export function move(latent, directions, strengths) {
+  let moved = times(unit(latent), Math.sqrt(latent.length));
+  directions.forEach((direction, k) => (moved = add(moved, strengths[k], direction)));
+  return Float32Array.from(moved);
+}
+
+export function lerp(a, b, weight) {
+  return Float64Array.from(a, (value, i) => value + weight * (b[i] - value));
+}
+
+// On the great circle from a to b; lengths change evenly (Shoemake 1985).
+export function slerp(a, b, weight) {
+  const [lengthA, lengthB] = [length(a), length(b)];
+  const angle = Math.acos(Math.min(Math.max(dot(Float64Array.from(a), b) / (lengthA * lengthB), -1), 1));
+  const sine = Math.sin(angle);
+  if (sine < 1e-6) return lerp(a, b, weight); // the same or the opposite direction: no unique great circle
+  const ofA = Math.sin((1 - weight) * angle) / sine / lengthA;
+  const ofB = Math.sin(weight * angle) / sine / lengthB;
+  const size = lengthA + weight * (lengthB - lengthA);
+  return Float64Array.from(a, (value, i) => (ofA * value + ofB * b[i]) * size);
+}
+
+// An open path through the keys: a function of positions from 0 to 1 to latents.
+export function through(keys) {
+  const legs = keys.length - 1;
+  return (position) => {
+    const leg = Math.min(Math.floor(position * legs), legs - 1);
+    return Float32Array.from(slerp(keys[leg], keys[leg + 1], position * legs - leg));
+  };
+}
+
+// A closed path through the keys without corners (periodic Catmull-Rom splines of directions and lengths), which turns
+// by equal angles in equal times.
+export function loop(keys) {
+  const count = keys.length;
+  const points = keys.map((key) => Float64Array.from([...unit(key), length(key)]));
+  const tangents = points.map((_, k) => times(add(points[(k + 1) % count], -1, points[(k - 1 + count) % count]), 0.5));
+  const spline = (position) => {
+    const leg = Math.floor(position * count) % count;
+    const [next, w] = [(leg + 1) % count, position * count - Math.floor(position * count)];
+    let found = times(points[leg], (1 + 2 * w) * (1 - w) ** 2);
+    found = add(found, w * (1 - w) ** 2, tangents[leg]);
+    found = add(found, w ** 2 * (3 - 2 * w), points[next]);
+    found = add(found, -(w ** 2) * (1 - w), tangents[next]);
+    return times(unit(found.subarray(0, -1)), found[found.length - 1]);
+  };
+  const samples = SAMPLES_PER_LEG * count;
+  const travelled = new Float64Array(samples + 1);
+  let before = unit(spline(0));
+  for (let i = 1; i <= samples; i++) {
+    const here = unit(spline(i / samples));
+    // exact for small angles, where the arc cosine is not
+    travelled[i] = travelled[i - 1] + 2 * Math.asin(Math.min(length(add(here, -1, before)) / 2, 1));
+    before = here;
+  }
+  const total = travelled[samples];
+  return (position) => {
+    if (total === 0) return Float32Array.from(spline(position));
+    const wanted = (position % 1) * total;
+    let after = travelled.findIndex((distance, i) => i > 0 && distance >= wanted);
+    after = after < 0 ? samples : after;
+    const share = (wanted - travelled[after - 1]) / Math.max(travelled[after] - travelled[after - 1], 1e-30);
+    return Float32Array.from(spline((after - 1 + Math.min(Math.max(share, 0), 1)) / samples));
+  };
+}
+
+// The positions of the frames of a film: an open path shows both ends, a closed one leaves out what repeats the first.
+export function framePositions(frames, closed) {
+  return Array.from({ length: frames }, (_, frame) => frame / (closed ? frames : Math.max(frames - 1, 1)));
+}
+
+export function randomLatent(size) {
+  return Float32Array.from({ length: size }, () => {
+    const radius = Math.sqrt(-2 * Math.log(1 - Math.random())); // Box and Muller 1958
+    return radius * Math.cos(2 * Math.PI * Math.random());
+  });
+}
+
+// Two directions across a latent: of length 1, at right angles to it and to each other, as near as possible to those
+// given, so that they stay what they are while someone walks.
+export function axesAcross(latent, [first, second]) {
+  const center = unit(latent);
+  const across = (v, others) => unit(others.reduce((rest, other) => add(rest, -dot(rest, other), other), times(v, 1)));
+  const x = across(first, [center]);
+  return [x, across(second, [center, x])];
+}
+
+// The latent at an angle (in radians, of both axes) from another one, at its distance from the origin.
+export function neighbour(latent, [x, y], angleX, angleY) {
+  const angle = Math.hypot(angleX, angleY);
+  if (angle === 0) return latent;
+  const aside = add(times(x, angleX / angle), angleY / angle, y);
+  return Float32Array.from(times(add(times(unit(latent), Math.cos(angle)), Math.sin(angle), aside), length(latent)));
+}

@@ -1,0 +1,69 @@
+// The generator in a browser: one ONNX graph per level, each fetched when it is first needed, and their blend.
+
+import * as ort from "./ort.wasm.bundle.min.mjs";
+
+// Threads need headers that few web spaces send.
+Object.assign(ort.env.wasm, { numThreads: 1, wasmPaths: { wasm: new URL("ort-wasm-simd-threaded.wasm", import.meta.url).href } });
+
+const sessions = new Map();
+let model = null;
+let last = Promise.resolve();
+
+self.onmessage = ({ data }) => {
+  if (data.model) model = data.model;
+  else last = last.then(() => answer(data)); // one after the other: a session runs once at a time
+};
+
+async function answer({ number, latents, look }) {
+  try {
+    const images = [];
+    for (const latent of latents) images.push(await draw(latent, look));
+    self.postMessage({ number, images });
+  } catch (error) {
+    self.postMessage({ number, error: `The image can't be drawn: ${error.message}` });
+  }
+}
+
+function level(resolution) {
+  if (!sessions.has(resolution)) {
+    const file = new URL(`level-${resolution}.onnx`, import.meta.url).href;
+    sessions.set(resolution, ort.InferenceSession.create(file, { executionProviders: ["wasm"] }));
+  }
+  return sessions.get(resolution);
+}
+
+// An image {pixels, side} of a latent at a resolution, alpha, truncation and class.
+async function draw(latent, { resolution, alpha, truncation, label }) {
+  let feeds = { latents: tensor(latent), truncation: new ort.Tensor("float32", [truncation], [1]) };
+  if (model.labels) feeds.labels = tensor(Float32Array.from({ length: model.labels }, (_, i) => Number(i === label)));
+  let [old, images] = [null, null];
+  for (const current of model.resolutions.filter((one) => one <= resolution)) {
+    const session = await level(current);
+    const wanted = current === resolution ? ["images"] : ["features", "images"];
+    const found = await session.run(feeds, wanted);
+    [old, images, feeds] = [images, found.images.data, { below: found.features }];
+  }
+  return { pixels: toBytes(images, alpha < 1 ? old : null, alpha, resolution), side: resolution };
+}
+
+const tensor = (values) => new ort.Tensor("float32", values, [1, values.length]);
+
+// Values of about -1 to 1, channel after channel, as bytes, pixel after pixel; those of the level before, whose sides are
+// half as long, are blended in.  A Uint8ClampedArray rounds as PyTorch does, half to even.
+function toBytes(images, old, alpha, side) {
+  const area = side * side;
+  const channels = images.length / area;
+  const bytes = new Uint8ClampedArray(images.length);
+  for (let c = 0; c < channels; c++) {
+    for (let pixel = 0; pixel < area; pixel++) {
+      let value = images[c * area + pixel];
+      if (old !== null) {
+        const row = Math.floor(Math.floor(pixel / side) / 2);
+        const before = old[(c * area) / 4 + (row * side) / 2 + Math.floor((pixel % side) / 2)];
+        value = before + alpha * (value - before);
+      }
+      bytes[pixel * channels + c] = value * 127.5 + 127.5;
+    }
+  }
+  return new Uint8Array(bytes.buffer);
+}

@@ -1,0 +1,124 @@
+// The keyframes of a film, its playhead, and the path between them.
+
+import { framePositions, loop, through } from "./latents.js";
+
+const MOST_KEYFRAMES = 64;
+
+export class Timeline {
+  keyframes = []; // {id, latent, name, canvas}
+  position = 0; // from 0 to 1
+  #made = 0;
+  #path = null;
+  #playing = null;
+
+  // `show` is called with a latent and a name, while the film moves or when a keyframe is clicked; `changed` when there
+  // are other keyframes.
+  constructor({ element, closed, seconds, show, changed }) {
+    Object.assign(this, { element, closed, seconds, show, changed });
+  }
+
+  add(latent, name) {
+    if (this.keyframes.length === MOST_KEYFRAMES) throw new Error(`A film has at most ${MOST_KEYFRAMES} faces.`);
+    this.keyframes.push({ id: this.#made++, latent, name, canvas: document.createElement("canvas") });
+    this.#update();
+  }
+
+  clear() {
+    this.keyframes = [];
+    this.#update();
+  }
+
+  // Forget the path: its kind, or its keyframes, are others.
+  #update() {
+    this.#path = null;
+    if (!this.ready) this.stop();
+    this.element.replaceChildren(...this.keyframes.map((keyframe, place) => this.#item(keyframe, place)));
+    this.changed();
+  }
+
+  #item(keyframe, place) {
+    const item = document.createElement("li");
+    const show = button("show", `Show ${keyframe.name}`, () => {
+      this.stop();
+      this.show(keyframe.latent, keyframe.name, true);
+    });
+    show.append(keyframe.canvas);
+    const bar = document.createElement("div");
+    bar.className = "bar";
+    const swap = (other) => () => {
+      [this.keyframes[place], this.keyframes[other]] = [this.keyframes[other], this.keyframes[place]];
+      this.#update();
+    };
+    const earlier = button("earlier", "Earlier", swap(place - 1), "‹");
+    const later = button("later", "Later", swap(place + 1), "›");
+    earlier.disabled = place === 0;
+    later.disabled = place === this.keyframes.length - 1;
+    const remove = () => {
+      this.keyframes.splice(place, 1);
+      this.#update();
+    };
+    bar.append(earlier, button("remove", "Remove", remove, "×"), later);
+    item.append(show, bar);
+    return item;
+  }
+
+  get ready() {
+    return this.keyframes.length >= 2;
+  }
+
+  get duration() {
+    return this.seconds() * (this.keyframes.length - (this.closed() ? 0 : 1));
+  }
+
+  get playing() {
+    return this.#playing !== null;
+  }
+
+  reshape() {
+    this.#path = null;
+  }
+
+  at(position) {
+    const latents = () => this.keyframes.map(({ latent }) => latent);
+    this.#path ??= this.closed() ? loop(latents()) : through(latents());
+    return this.#path(position);
+  }
+
+  // The latents of all frames.
+  frames(fps) {
+    const count = Math.max(Math.round(this.duration * fps), 2);
+    return framePositions(count, this.closed()).map((position) => this.at(position));
+  }
+
+  // Show the film at a position.
+  seek(position) {
+    this.position = position;
+    this.show(this.at(position), `film at ${(position * this.duration).toFixed(1)} s`, false);
+  }
+
+  play() {
+    let before = null;
+    const step = (now) => {
+      const next = this.position + (before === null ? 0 : (now - before) / 1000 / this.duration);
+      before = now;
+      this.seek(next % 1);
+      if (this.playing) this.#playing = requestAnimationFrame(step);
+    };
+    this.#playing = requestAnimationFrame(step);
+    this.changed();
+  }
+
+  stop() {
+    if (!this.playing) return;
+    cancelAnimationFrame(this.#playing);
+    this.#playing = null;
+    this.changed();
+  }
+}
+
+function button(kind, title, act, text = "") {
+  const made = document.createElement("button");
+  Object.assign(made, { type: "button", className: kind, title, textContent: text, onclick: act });
+  made.setAttribute("aria-label", title);
+  return made;
+}

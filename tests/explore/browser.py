@@ -1,0 +1,169 @@
+"""A headless Chromium, driven over a pipe by its DevTools protocol: nothing to install beside the browser."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from select import select
+from time import monotonic
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",  # there is none for root in a container; it only opens pages of these tests
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
+WAIT_SECONDS = 60
+
+
+class Page:
+    """One page of a browser."""
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self._commands, self._answers, self._rest, self._count = commands, answers, b"", 0
+        self._session: str | None = None
+        self.log: list[str] = []  # errors of the page
+        self.requests: list[str] = []  # addresses asked for
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters):
+        """The result of a command of the protocol."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        if self._session is not None and not method.startswith(("Target.", "Browser.")):
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._count:
+                assert "error" not in answer, (method, answer["error"])
+                return answer["result"]
+            self._notice(answer)
+
+    def _receive(self):
+        end = monotonic() + WAIT_SECONDS
+        while b"\0" not in self._rest:
+            ready, _, _ = select([self._answers], [], [], max(end - monotonic(), 0))
+            assert ready, "the browser does not answer"
+            self._rest += os.read(self._answers, 1 << 20)
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+    def _notice(self, event) -> None:
+        about = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.exceptionThrown":
+                self.log.append(json.dumps(about["exceptionDetails"])[:500])
+            case "Log.entryAdded" if about["entry"]["level"] == "error":
+                self.log.append(f"{about['entry']['text']} {about['entry'].get('url', '')}")
+            case "Network.requestWillBeSent":
+                self.requests.append(about["request"]["url"])
+
+    def open(self, address: str, width: int = 1280, height: int = 900, scale: float = 1) -> None:
+        """Go to an address, in a window of that size."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        self.call("Page.navigate", url=address)
+
+    def run(self, script: str):
+        """The value of an expression, awaited if it is a promise."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def wait(self, condition: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until an expression holds."""
+        script = f"""new Promise((done) => {{
+          const end = performance.now() + {1000 * seconds};
+          const look = () => {{
+            let holds = false;
+            try {{ holds = Boolean({condition}); }} catch {{}}
+            if (holds || performance.now() > end) done(holds); else setTimeout(look, 20);
+          }};
+          look();
+        }})"""
+        assert self.run(script), f"{condition}: not within {seconds} s; {self.log}"
+
+    def click(self, selector: str) -> None:
+        """Click with the mouse in the middle of an element."""
+        x, y = self.run(f"""(() => {{
+          const element = document.querySelector({json.dumps(selector)});
+          element.scrollIntoView({{block: "center"}});
+          const box = element.getBoundingClientRect();
+          return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        self.mouse((x, y))
+
+    def mouse(self, *points) -> None:
+        """Press the mouse at the first point, move it over the others, and release it."""
+        button = {"button": "left", "buttons": 1, "clickCount": 1}
+        for number, (x, y) in enumerate(points):
+            kind = "mouseMoved" if number else "mousePressed"
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+        x, y = points[-1]
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, **button)
+
+    def key(self, key: str) -> None:
+        """Press a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def set(self, selector: str, value: object, event: str = "input") -> None:
+        """Give a control a value, as someone would."""
+        self.run(f"""(() => {{
+          const element = document.querySelector({json.dumps(selector)});
+          element.value = {json.dumps(value)};
+          element.dispatchEvent(new Event({json.dumps(event)}, {{bubbles: true}}));
+        }})()""")
+
+    def choose_file(self, selector: str, path: Path) -> None:
+        """Give a file to a control."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Write a PNG of the window, or of the whole page."""
+        data = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+        path.write_bytes(base64.b64decode(data))
+
+    def downloads_to(self, folder: Path) -> None:
+        """Keep what the page saves in a folder."""
+        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+
+@contextmanager
+def open_browser(profile: Path):
+    """A page of a new browser, whose profile is in a new folder."""
+    to_browser, commands = os.pipe()
+    answers, from_browser = os.pipe()
+    # The protocol is on the descriptors 3 and 4.
+    script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
+    words = ["sh", "-c", script, "sh", CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    browser = subprocess.Popen(words, pass_fds=[to_browser, from_browser], **quiet)
+    os.close(to_browser)
+    os.close(from_browser)
+    try:
+        page = Page(commands, answers)
+        yield page
+        page.call("Browser.close")
+        browser.wait(WAIT_SECONDS)
+    finally:
+        browser.kill()
+        browser.wait()
+        os.close(commands)
+        os.close(answers)
