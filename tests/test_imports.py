@@ -231,4 +231,4 @@ def test_one_parser_of_pickles_looks_up_names_in_a_list_of_its_own():
     assert {name: found for name, found in users.items() if found} == {"inert_pickle.py": ["pickle.Unpickler"]}
     importers = [path.name for path in FILES if re.search(r"^\s*(import|from) (pickle|dill)\b", SOURCES[path], re.M)]
     assert importers == ["inert_pickle.py"]
-    assert "def find_class(" in SOURCES[PACKAGE / "foreign" / "inert_pickle.py"]
+    assert "def find_class(" in SOURCES[PACKAGE / "interop" / "foreign" / "inert_pickle.py"]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pggan import config
 from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
 from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.core.validation import validated
-from pggan.core.version import __version__, config
+from pggan.core.version import __version__
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(CONFIGS.rglob("*.yaml"))
