@@ -125,6 +125,12 @@ COMMANDS = {
             "pggan import source=network-final.pkl out=faces.safetensors",
         ),
         Command(
+            "monitor",
+            "Open TensorBoard on a run, by default on the newest: curves, images, charts, the configuration.",
+            "pggan.run.monitor",
+            "pggan monitor run=outputs/faces",
+        ),
+        Command(
             "inspect",
             "Show what a run, a checkpoint or a dataset holds.",
             "pggan.run.inspect",

@@ -9,6 +9,7 @@ from pggan.config.commands import (
     InspectConfig,
     InterpolateConfig,
     InterpolationPath,
+    MonitorConfig,
     PlanConfig,
     Scaling,
     TimeAxis,
@@ -23,4 +24,4 @@ from pggan.config.export import ExportConfig, ExportFormat, ImportConfig
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.sampling import DirectionMethod, DirectionsConfig, ProjectConfig, SampleConfig
 from pggan.config.schedule import ScheduleConfig
-from pggan.config.train import PHASES, CheckpointConfig, ConsoleMode, MonitorConfig, TrainConfig, TrainerConfig
+from pggan.config.train import PHASES, CheckpointConfig, ConsoleMode, ReportConfig, TrainConfig, TrainerConfig

@@ -1,4 +1,4 @@
-"""Keys of `pggan plan`, `interpolate`, `timelapse`, `inspect` and `doctor`."""
+"""Keys of `pggan plan`, `interpolate`, `timelapse`, `monitor`, `inspect` and `doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,6 +89,19 @@ class TimelapseConfig:
 
     def __post_init__(self) -> None:
         require_bounds(self, seconds=">0", fps=">=1", zoom=">=1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorConfig:
+    """TensorBoard on a run."""
+
+    run: str | None
+    host: str
+    port: int | None
+    open: bool
+
+    def __post_init__(self) -> None:
+        require_bounds(self, port=">=0")
 
 
 @dataclass(frozen=True, kw_only=True)

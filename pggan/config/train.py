@@ -22,7 +22,7 @@ PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorConfig:
+class ReportConfig:
     """Numbers and preview grids."""
 
     tick_images: int
@@ -98,7 +98,7 @@ class TrainConfig(TrainerConfig):
     data: DataConfig
     schedule: ScheduleConfig
     ema: EmaConfig
-    monitor: MonitorConfig
+    monitor: ReportConfig
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:

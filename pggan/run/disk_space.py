@@ -12,7 +12,7 @@ from torch import nn
 from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
 from pggan.checkpoints.read import meta_networks
-from pggan.config import CheckpointConfig, MonitorConfig
+from pggan.config import CheckpointConfig, ReportConfig
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.disk import require_free_space
@@ -89,7 +89,7 @@ def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
     return [*sorted({total, *last} - set(milestones))[-config.keep :], *milestones]
 
 
-def _pictures(schedule: Schedule, monitor: MonitorConfig, pyramid: ImagePyramid) -> tuple[int, int]:
+def _pictures(schedule: Schedule, monitor: ReportConfig, pyramid: ImagePyramid) -> tuple[int, int]:
     """The number of files of grids, and the bytes of all grids, those in TensorBoard too, as of noisy reals."""
     count, total, before = 1, 0, 0
     side_by_side, largest = layout(schedule.final_resolution)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pggan.config import MonitorConfig
+from pggan.config import ReportConfig
 from pggan.config.notation import parse_grid
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
@@ -19,7 +19,7 @@ BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of mega
 LARGEST_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 
 
-def grid_shape(config: MonitorConfig, resolution: int, final_resolution: int) -> tuple[int, int]:
+def grid_shape(config: ReportConfig, resolution: int, final_resolution: int) -> tuple[int, int]:
     """Columns and rows of the grids at `resolution`: as configured, fewer where that is more than LARGEST_GRID."""
     columns, rows = parse_grid(config.grid, "monitor.grid")
     side = max(resolution, min(final_resolution, SMALLEST_TILE))
@@ -33,7 +33,7 @@ class Previews:
 
     def __init__(
         self,
-        config: MonitorConfig,
+        config: ReportConfig,
         schedule: Schedule,
         folder: Path,
         show: Callable[[str, Pixels, Path | None, int], None],
