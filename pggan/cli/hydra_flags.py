@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pggan.cli.chosen import with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
 from pggan.cli.mistakes import is_of_jobs, refuse_slips
@@ -51,6 +52,7 @@ QUEUED = "hydra/launcher=submitit_"
 def run_with_flags(command: Command, arguments: list[str], run: Callable[[Command, Mapping[str, Any]], int]) -> int:
     """Run a command whose `arguments` contain flags; returns the exit code."""
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
 
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
@@ -67,7 +69,8 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     job_settings, source = _job_settings(command, overrides), Source.of(command, overrides)
 
     def task(composed: "DictConfig") -> None:
-        code = run(command, to_plain(composed))
+        of_job = list(HydraConfig.get().overrides.task)
+        code = run(command, with_choices(command, to_plain(composed), of_job, folder))
         if code:
             sys.exit(code)
 

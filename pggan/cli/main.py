@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
+from pggan.cli.chosen import with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview
+from pggan.cli.recipe_file import with_recipes
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
 
@@ -37,13 +39,13 @@ def run_arguments(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, COMMANDS))
     command = COMMANDS[name]
-    arguments = [command.spelled_out(argument) for argument in arguments[words:]]
+    arguments = with_recipes([command.spelled_out(argument) for argument in arguments[words:]])
     if "--help" in arguments or "-h" in arguments:
         print(help_text(command, arguments), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):
         return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))
-    return run_command(command, compose(command.name, arguments))
+    return run_command(command, with_choices(command, compose(command.name, arguments), arguments, None))
 
 
 @contextmanager

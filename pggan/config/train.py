@@ -91,6 +91,7 @@ class TrainConfig(TrainerConfig):
 
     name: str
     run_dir: str | None
+    hours: float | None
     resume: str
     allow_changes: list[str]
     init_from: str | None
@@ -103,6 +104,7 @@ class TrainConfig(TrainerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_bounds(self, hours=">0")
         if self.init_from is not None and self.resume not in ("auto", "never"):
             problem = "init_from= begins a new run; resume= continues one."
             remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."

@@ -1,5 +1,9 @@
 """What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
 
+import time
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor
 
 from pggan.checkpoints.interval import CheckpointInterval
@@ -22,6 +26,7 @@ from pggan.run.projector import write_projector
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
 from pggan.run.step_profiler import StepProfiler
+from pggan.run.time_limit import TimeLimit
 from pggan.sampling.output.stored_grid import FOLDER
 from pggan.training.step import Trainer
 
@@ -43,11 +48,13 @@ class Events:
         reporter: NullReporter,
         writer: CheckpointWriter,
         stream: RealStream,
+        time_limit: TimeLimit | None,
     ) -> None:
+        """Args: time_limit: on rank 0 of a run that was given hours."""
         config, schedule = run.config, run.schedule
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
-        self.reporter, self.writer, self.stream = reporter, writer, stream
+        self.reporter, self.writer, self.stream, self.time_limit = reporter, writer, stream, time_limit
         self.notes = {"config": run.description, "data": run.pyramid.fingerprint}  # what every checkpoint says besides
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
@@ -136,6 +143,8 @@ class Events:
             scores = self.accumulator.recent("scores/") if self.group.is_main else {}
             means = self.accumulator.reduce(self.group)  # waits for the device, whose steps these are
             self.laps.end("step")
+            if self.config.hours is not None and not last:
+                self._plan_end()
             self.reporter.tick(images, phase, means | self.laps.shares(), scores)
             self.rollback.check(state)
             self.group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
@@ -149,6 +158,15 @@ class Events:
             self.save_wanted = not self.rollback.check(state)
             if not self.save_wanted:
                 self._save()
+
+    def _plan_end(self) -> None:
+        """Plan the last image anew, so that the run ends in time; the same on all ranks."""
+        images, limit = self.state.images, self.time_limit
+        total = self.group.broadcast_object(limit and limit.last_image(images, time.monotonic()))
+        self.schedule = replace(self.schedule, total_images=total)
+        self.reporter.plan_end(self.schedule)
+        if self.recorder is not None:
+            self.recorder.schedule = self.schedule
 
     def _show_fakes(self, phase: Phase) -> None:
         if self.group.is_main:
@@ -168,7 +186,11 @@ class Events:
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
         images = self.saved_at = self.state.images
-        notes, self.is_milestone = {**self.notes, "milestone": self.is_milestone}, False
+        notes: dict[str, Any] = {**self.notes, "milestone": self.is_milestone}
+        self.is_milestone = False
+        if self.time_limit is not None:
+            spent = self.time_limit.spent_seconds(time.monotonic())
+            notes |= {"spent_seconds": spent, "total_images": self.schedule.total}
         self.group.wait_for_device()
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()

@@ -38,6 +38,7 @@ from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
+from pggan.run.time_limit import TimeLimit
 from pggan.training.build import build_trainer, choose_augmentation, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
@@ -82,11 +83,14 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         init_or_restore(run, trainer, group)
         disk = stack.enter_context(writing(run, group))
-        reporter = NullReporter()
+        reporter, time_limit = NullReporter(), None
         if group.is_main:
             images, mode = trainer.state.images, config.monitor.console
             pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images)
             eta = Eta(schedule, pace, images, time.monotonic())
+            if config.hours is not None:
+                header = {} if run.checkpoint is None else run.checkpoint.header
+                time_limit = TimeLimit.of(config.hours, header, eta, time.monotonic())
             reporter = Reporter(run_dir, schedule, eta, device, images, console=mode)
             stack.enter_context(reporter)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
@@ -109,6 +113,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
             reporter=reporter,
             writer=writer,
             stream=stream,
+            time_limit=time_limit,
         )
         interruption.at_once = False
         yield trainer, stream, events
@@ -142,6 +147,9 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group:
     group.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
+    if config.hours is not None:  # the last image was planned anew
+        total = group.broadcast_object(checkpoint and checkpoint.header.get("total_images"))
+        schedule = replace(schedule, total_images=total or schedule.total_images)
     with group.collective_errors():
         if checkpoint is not None:
             remarks += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)

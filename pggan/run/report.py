@@ -96,6 +96,9 @@ class NullReporter:
     def finish(self) -> None:
         """Tell TensorBoard that the schedule has come to its end."""
 
+    def plan_end(self, schedule: Schedule) -> None:
+        """Report from now on against `schedule`, which ends elsewhere than the one before."""
+
     def flush(self) -> None:
         """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before.
 
@@ -237,6 +240,9 @@ class Reporter(NullReporter):
         """Wait until no more than `all_but` pictures are left to be written; raises what went wrong with one."""
         while self._pictures and (len(self._pictures) > all_but or self._pictures[0].done()):
             self._pictures.popleft().result()
+
+    def plan_end(self, schedule: Schedule) -> None:
+        self.schedule = self.eta.schedule = self.console.schedule = schedule
 
     def flush(self) -> None:
         for picture in self._pictures.copy():

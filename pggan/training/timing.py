@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import mean
 from typing import NamedTuple
@@ -112,21 +112,27 @@ class Pace(NamedTuple):
         return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
 
 
+@dataclass(frozen=True)
 class CostModel:
     """What updates of any resolution cost on a device."""
 
-    def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
+    architecture: Architecture
+    start_seconds: float  # of the operations of one level
+    seconds_per_multiply_add: float  # of G's forward pass, with all passes that an update makes
+
+    @classmethod
+    def of(cls, config: TrainerConfig, architecture: Architecture, device: torch.device) -> "CostModel":
+        """The model of `config` on `device`, from the rate of a matrix product there, which is measured."""
         options = compute_options(config.precision, config.compute, device)
         side = 512 if device.type == "cpu" else 4096
         rate = multiplying_rate(device, config.precision, options.dtype or torch.float32, side)
         passes = PASSES + PENALTY / build_loss(config.loss).reg_interval
-        self.architecture, self.start = architecture, START_SECONDS[device.type]
-        self.seconds_per_multiply_add = 2 * passes / (rate * RATE_SHARE[device.type])
+        return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]))
 
     def seconds(self, resolution: int, batch: int) -> float:
         """The time of an update."""
         levels, operations = resolution.bit_length() - 2, batch * self.architecture.multiply_adds(resolution)
-        return levels * self.start + operations * self.seconds_per_multiply_add
+        return levels * self.start_seconds + operations * self.seconds_per_multiply_add
 
     def pace(self, schedule: Schedule, known: Mapping[int, float]) -> Pace:
         """The pace of all phases; from the seconds of an update at `known` resolutions, and of the highest of these."""
@@ -151,7 +157,7 @@ def measured_pace(
     Measured are, from the lowest resolution up, networks of its own, on a CPU only: elsewhere memory, captures and
     compilation would take longer than it takes to see the first of the run's own updates.
     """
-    model, known = CostModel(config, architecture, device), dict[int, float]()
+    model, known = CostModel.of(config, architecture, device), dict[int, float]()
     if device.type != "cpu" or config.compute.compile:
         return model.pace(schedule, known)
     began = time.perf_counter()

@@ -22,7 +22,7 @@ def build(tiny_config, monkeypatch):
     def of(*overrides):
         config = tiny_config(*overrides)
         architecture = config.model.architecture(config.schedule.final_resolution, 3, 0)
-        return config, architecture, CostModel(config, architecture, CPU)
+        return config, architecture, CostModel.of(config, architecture, CPU)
 
     return of
 

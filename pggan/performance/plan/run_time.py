@@ -24,6 +24,7 @@ from pggan.core.schedule import Schedule
 from pggan.core.tables import Log
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
+from pggan.networks.networks import Generator
 from pggan.networks.numerics import ComputeOptions
 from pggan.performance.plan.calibration import (
     ASSUMED,
@@ -126,7 +127,7 @@ def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup)
     values["schedule"] |= {"total_images": 1, "batch": config.model.stddev_group * count, "batch_factor": 1}
     values["distributed"] |= {"nnodes": 1, "rdzv_endpoint": None}
     values["data"]["path"] = str(data)
-    return values | {"run_dir": str(folder), "resume": "never", "init_from": None}
+    return values | {"run_dir": str(folder), "resume": "never", "init_from": None, "hours": None}
 
 
 def measured_overhead(
@@ -137,6 +138,8 @@ def measured_overhead(
     What recurs in a run is done once, with the trainer of `run` after its updates, in the new run directory `folder`.
     """
     group, state, schedule = run.group, run.trainer.state, config.schedule.build()
+    generator = state.g.network
+    assert isinstance(generator, Generator), "new_state makes it"
     group.barrier()
     began = time.perf_counter()
     group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})  # as at every tick
@@ -159,7 +162,7 @@ def measured_overhead(
         side, last = cost.phase.resolution, cost is costs[-1]
         if timing.source == MEASURED:
             began, measured = time.perf_counter(), side
-            previews.show_fakes(state.g_ema, halfway(cost.phase), 0)
+            previews.show_fakes(generator, state.g_ema, halfway(cost.phase), 0)
             each[side] = time.perf_counter() - began
         elif side not in each:
             each[side] = each[measured] * work(side) / work(measured)

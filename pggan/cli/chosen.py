@@ -1,0 +1,147 @@
+"""`hours=`: the values of a command with the keys that are left to the program, chosen once and kept in recipe.yaml."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pggan.cli.commands import Command
+from pggan.cli.compose import HERE, Source, compose
+from pggan.cli.recipe_file import RECIPE_FILE, Difference, merged, overrides_of, read_recipe, write_recipe
+from pggan.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pggan.performance.plan.recipe import Choice
+
+APART = {*HERE, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
+GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
+NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
+
+
+@dataclass(frozen=True)
+class Given:
+    """Which keys are not left to the program: those of the command line, and of the recipe that it names."""
+
+    typed_keys: frozenset[str]
+    differing_keys: frozenset[str]
+
+    @classmethod
+    def of(cls, overrides: Sequence[str], values: dict[str, Any], defaults: dict[str, Any]) -> "Given":
+        """Args: values: as `overrides` compose them; defaults: as nothing does."""
+        from pggan.config.describe import flatten
+
+        names = (key_of(one) for one in overrides)
+        typed = (f"{name}.name" if name in NAMED_GROUPS else name for name in names)
+        before = dict(flatten(defaults))
+        differing = (key for key, value in flatten(values) if key not in before or before[key] != value)
+        return cls(frozenset(typed), frozenset(differing))
+
+    def typed(self, key: str) -> bool:
+        """Whether the command line has `key`, a part of it, or the group that it is in."""
+        return _hold(self.typed_keys, key)
+
+    def given(self, key: str) -> bool:
+        """Whether `key` is typed, or not as by default."""
+        return self.typed(key) or _hold(self.differing_keys, key)
+
+
+def _hold(keys: frozenset[str], key: str) -> bool:
+    return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in keys)
+
+
+def key_of(override: str) -> str:
+    """The key or group of an override."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+class Recipe(NamedTuple):
+    """What was chosen, beside what was given."""
+
+    title: str
+    differences: list[Difference]
+
+
+def with_choices(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> dict[str, Any]:
+    """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
+
+    Args: folder: of configuration files of one's own.
+    A run directory that has a recipe keeps it.  Raises UserError where the hours are too short.
+    """
+    if values.get("hours") is None or Source.of(command, overrides).changes:  # a run resumes as it was configured
+        return values
+    if command.name != "train":
+        recipe = recipe_for(command, values, overrides, folder)
+        return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
+    from pggan.config import TrainConfig
+    from pggan.core.validation import validated
+    from pggan.run.lock import lock_run_dir
+    from pggan.run.run_dir import choose_run_dir
+
+    if values["resume"] not in ("auto", "never"):
+        raise UserError("hours= chooses the recipe of a new run; resume= continues one.", "Leave out one of them.")
+    run_dir = choose_run_dir(validated(TrainConfig, values))
+    file = run_dir / RECIPE_FILE
+    with lock_run_dir(run_dir):
+        if not file.exists():
+            write_recipe(file, *recipe_for(command, values, overrides, folder))
+    return compose(command.name, merged(read_recipe(file), overrides), folder) | {"run_dir": str(run_dir)}
+
+
+def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:
+    """The recipe for the hours in `values`, which is also shown."""
+    from dataclasses import fields
+
+    from rich.console import Console
+
+    from pggan.config import TrainConfig
+    from pggan.core.validation import validated
+    from pggan.performance.plan.hours import find_recipe
+
+    given = Given.of(overrides, values, compose(command.name, []))
+
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
+    keys = [one for one in overrides if key_of(one).split(".")[0] in known]
+
+    def composed(choices: list["Choice"]) -> TrainConfig:
+        found = overrides_of([difference(choice) for choice in choices])
+        return validated(TrainConfig, compose("train", merged(found, keys), folder))
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("Choosing a recipe") as status:
+        choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
+    title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
+    console.print(table_of(choices, about))
+    typed = [of_command_line(one, values) for one in keys if key_of(one) not in APART]
+    return Recipe(title, [*typed, *(difference(choice) for choice in choices)])
+
+
+def table_of(choices: Sequence["Choice"], about: str) -> "Table":
+    """The choices and their reasons, for the console."""
+    from rich.table import Table
+
+    table = Table(box=None, title=f"For {about}:", title_justify="left", title_style="", pad_edge=False)
+    table.show_header = False
+    table.add_column(max_width=34, overflow="fold")
+    table.add_column()
+    for choice in choices:
+        (override,) = overrides_of([difference(choice)])
+        table.add_row(override, choice.reason)
+    return table
+
+
+def difference(choice: "Choice") -> Difference:
+    """A choice as a line of a recipe."""
+    return Difference(*choice, is_group=choice.key in GROUPS)
+
+
+def of_command_line(override: str, values: dict[str, Any]) -> Difference:
+    """An override as a line of a recipe; `values` are composed."""
+    key = key_of(override)
+    if key in GROUPS:
+        return Difference(key, override.partition("=")[2], "given", is_group=True)
+    value: Any = values
+    for name in key.split("."):
+        value = value[name]
+    return Difference(key, value, "given", is_group=False)

@@ -1,0 +1,98 @@
+"""A recipe as a file: the differences to the defaults, each with its reason; `experiment=FILE.yaml` takes it.
+
+Without torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import UserError
+
+RECIPE_FILE = "recipe.yaml"
+WIDTH = 118
+REMEDY = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
+
+
+class Difference(NamedTuple):
+    """A key that is not as by default, or a group of which another file is chosen."""
+
+    key: str
+    value: Any
+    reason: str
+    is_group: bool
+
+
+def write_recipe(path: Path, title: str, differences: Sequence[Difference]) -> None:
+    """Write `differences`, of one or two levels of keys; `title` says what they are, in sentences."""
+    lines = ["# @package _global_", *(f"# {line}" for line in wrap(title, WIDTH))]
+    groups = [each for each in differences if each.is_group]
+    if groups:
+        lines.append("defaults:")
+    lines += [f"  - {_group(each)}  # {each.reason}" for each in groups]
+    sections: dict[str, list[str]] = {}
+    for key, value, reason, is_group in differences:
+        section, _, name = key.rpartition(".")
+        if not is_group:
+            sections.setdefault(section, []).append(f"{name}: {_written(value)}  # {reason}")
+    for section, entries in sections.items():
+        lines += [f"{section}:", *(f"  {entry}" for entry in entries)] if section else entries
+    with atomic_write(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n")
+
+
+def _group(each: Difference) -> str:
+    return str(each.value) if each.key == "experiment" else f"override /{each.key}: {each.value}"
+
+
+def _written(value: Any) -> str:
+    """A value as YAML takes it, and the command line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_written(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
+def overrides_of(differences: Sequence[Difference]) -> list[str]:
+    """The same as overrides of the command line."""
+    return [f"{each.key}={each.value if each.is_group else _written(each.value)}" for each in differences]
+
+
+def read_recipe(path: Path) -> list[str]:
+    """The overrides that a recipe stands for; raises UserError unless it is one."""
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, YAMLError, ValueError) as error:
+        raise UserError(f"{path} can't be read: {error}.", REMEDY) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a recipe.", REMEDY)
+    overrides = []
+    for entry in content.pop("defaults", []):
+        group, value = next(iter(entry.items())) if isinstance(entry, dict) else ("experiment", entry)
+        overrides.append(f"{str(group).removeprefix('override /')}={value}")
+    for section, value in content.items():
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        overrides += [f"{'.'.join(filter(None, map(str, (section, name))))}={_written(each)}" for name, each in entries]
+    return overrides
+
+
+def with_recipes(overrides: Sequence[str]) -> list[str]:
+    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority."""
+    files = [one for one in overrides if one.startswith("experiment=") and one.endswith(".yaml")]
+    found = [override for one in files for override in read_recipe(Path(one.partition("=")[2].strip("'\"")))]
+    given = [one for one in overrides if one not in files]
+    return merged(found, given)
+
+
+def merged(recipe: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Overrides of a recipe that are not given otherwise, and those that are given."""
+    keys = {one.lstrip("+").partition("=")[0] for one in given}
+    return [*(one for one in recipe if one.partition("=")[0] not in keys), *given]

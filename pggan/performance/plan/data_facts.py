@@ -1,0 +1,77 @@
+"""What is known of a set of images before it is prepared: how many they are, how large, and of how many channels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pggan.config import DataConfig
+from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.errors import UserError
+from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.prepare.command import open_sources
+from pggan.data.sources.image_file import BadImage, ImageHeader, read_header, usable_side
+from pggan.data.sources.source import Entry
+from pggan.data.sources.torchvision_sets import NamedSet
+
+MOST_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
+SMALL_SHARE = 0.05  # of the images may be smaller than the final resolution: they are left out
+LARGEST_AVATAR = 256  # pixels: drawings have no more detail to show
+
+
+class DataFacts(NamedTuple):
+    """A set of images."""
+
+    images: int
+    resolution: int  # largest power of two that they serve without being enlarged
+    channels: int
+    labels: int  # classes to train with
+    drawn: bool  # avatars, which are drawn as large as is asked for
+    note: str  # in words
+
+
+def facts_of(config: DataConfig) -> DataFacts:
+    """The images that `config` names; of files that are not prepared, headers of a sample are read.
+
+    Raises UserError where there is no image, or the classes of files that are not prepared are asked for.
+    """
+    if config.path is None:
+        note = f"{config.count:,} avatars, drawn at any size"
+        return DataFacts(config.count, LARGEST_AVATAR, config.channels or 3, 0, drawn=True, note=note)
+    if Path(config.path, INDEX_FILE).is_file():
+        pyramid, labels = ImagePyramid(Path(config.path)), 0
+        if config.labels:
+            labels = len(pyramid.class_names or ())
+        note = f"{pyramid.images:,} images, prepared at {pyramid.resolution}x{pyramid.resolution}"
+        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, labels, drawn=False, note=note)
+    if config.labels:
+        problem = "hours= has to know the classes of data.labels=true before the images are prepared."
+        raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
+    return facts_of_files(config)
+
+
+def facts_of_files(config: DataConfig) -> DataFacts:
+    """The files of a folder, an archive or a known set that are not prepared yet."""
+    assert config.path is not None, "avatars have no files"
+    entries = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True)).entries()
+    headers = headers_of([entry for entry in entries if entry.problem is None])
+    sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
+    sides = [side for side in sides if side >= SMALLEST_RESOLUTION]
+    if not sides:
+        problem = f"There are no images in {config.path}."
+        raise UserError(problem, "Name a folder or archive of PNG, JPEG or WebP images.")
+    side = sides[int(SMALL_SHARE * len(sides))]
+    grey = all(header.channels == 1 for header in headers)
+    note = f"{len(entries):,} images, {100 * (1 - SMALL_SHARE):.0f} % of them at least {side} pixels wide and high"
+    channels = config.channels or (1 if grey else 3)
+    return DataFacts(len(entries), 1 << (side.bit_length() - 1), channels, 0, drawn=False, note=note)
+
+
+def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:
+    """The headers of up to MOST_HEADERS files from the first to the last; of those that can be read."""
+    found = []
+    for entry in entries[:: -(-len(entries) // MOST_HEADERS) or 1]:
+        try:
+            found.append(entry.header or read_header(entry.file))
+        except BadImage:  # preparing the images names it
+            continue
+    return found

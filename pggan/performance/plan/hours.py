@@ -1,0 +1,118 @@
+"""`hours=`: finds the recipe that fits, with updates measured on the device here."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from pggan.config import TrainConfig
+from pggan.core.cpu import threads_per_rank
+from pggan.core.devices import choose_device, count_devices
+from pggan.core.errors import UserError
+from pggan.core.schedule import Table, table_at
+from pggan.core.tables import Log, duration
+from pggan.distributed.process_group import rank_from_environment
+from pggan.performance.plan.data_facts import DataFacts, facts_of
+from pggan.performance.plan.recipe import Choice, Given, Machine, Networks, RecipeChooser
+from pggan.run.time_limit import TRAINING_SHARE
+from pggan.training.compute_options import configure_process
+from pggan.training.timing import CostModel, lone_timer
+
+MOST_SECONDS = 60.0  # of measuring,
+MOST_SHARE = 0.02  # and the share of the hours
+STEPS = 2  # timed of each kind
+ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
+FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and captured
+
+
+@dataclass
+class MeasuredCosts:
+    """What images cost with any networks: as a model says, scaled to the updates that were measured."""
+
+    config: TrainConfig
+    facts: DataFacts
+    device: torch.device
+    ranks: int
+    known: dict[Networks, dict[int, float]] = field(default_factory=dict)  # seconds of an update by resolution
+
+    def __post_init__(self) -> None:
+        architecture = self.config.model.architecture(4, self.facts.channels, self.facts.labels)
+        self.model, self.scale = CostModel.of(self.config, architecture, self.device), 1.0
+
+    def __call__(self, networks: Networks, batch: Table) -> dict[int, float]:
+        """Seconds of an image at every level of `networks`."""
+        known, model = self.known.get(networks, {}), self._model(networks)
+        levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
+        expected = {side: model.seconds(side, self._part(batch, side)) for side in levels}
+        scale = known[max(known)] / expected[max(known)] if known else self.scale
+        return {side: known.get(side, scale * expected[side]) / table_at(batch, side) for side in levels}
+
+    def measure(self, config: TrainConfig, networks: Networks, batch: Table, seconds: float) -> None:
+        """Measure updates of `networks` as `config` makes them, of the highest level first, for at most `seconds`."""
+        schedule, model, began = config.schedule.build(), self._model(networks), time.perf_counter()
+        stable = {phase.resolution: phase for phase in schedule.phases}
+        parts = [replace(phase, batch=self._part(batch, phase.resolution)) for phase in stable.values()]
+        timer = lone_timer(config, model.architecture, parts, self.device)
+        found: dict[int, float] = {}
+        for part in [parts[-1], *parts[:-1]]:
+            update, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
+            first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
+            if time.perf_counter() - began + first + timer.need(update, STEPS) < seconds:
+                found[side] = timer.seconds(part, STEPS, 0.0)
+                highest = max(found)
+                self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
+        self.known[networks] = found
+
+    def _model(self, networks: Networks) -> CostModel:
+        model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
+        facts = self.facts
+        return replace(self.model, architecture=model.architecture(networks.resolution, facts.channels, facts.labels))
+
+    def _part(self, batch: Table, side: int) -> int:
+        return -(-int(table_at(batch, side)) // self.ranks)
+
+
+def find_recipe(
+    config: TrainConfig,
+    hours: float,
+    given: Given,
+    compose: Callable[[list[Choice]], TrainConfig],
+    log: Log,
+) -> tuple[list[Choice], str]:
+    """What is chosen for `hours`, and images, machine and time in words.
+
+    Args: config: without choices; compose: the configuration with choices; log: told what is measured.
+    """
+    refuse_ranks(config)
+    if given.typed("schedule.total_images"):
+        raise UserError("hours= and schedule.total_images= both say when to end.", "Leave out one of them.")
+    facts = facts_of(config.data)
+    kind, ranks = count_devices(config.devices)
+    device = choose_device(kind)
+    threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
+    configure_process(device, config.precision, threads, one_thread=config.elastic)
+    costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
+    chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, TRAINING_SHARE * seconds)
+    for _ in range(ATTEMPTS):
+        networks, batch = chooser.choose()
+        if networks in costs.known:
+            break
+        log(f"Measuring updates up to {networks.resolution}x{networks.resolution}")
+        budget = min(MOST_SECONDS, MOST_SHARE * seconds) / ATTEMPTS
+        costs.measure(compose(chooser.found), networks, batch, budget)
+    chooser.choose()
+    where = f"{ranks} x {kind}" if ranks > 1 else kind
+    if kind == "cpu":
+        where += f" with {torch.get_num_threads()} threads"
+    return chooser.found, f"{facts.note}; {where}; {duration(seconds)}"
+
+
+def refuse_ranks(config: TrainConfig) -> None:
+    """Raise UserError where the recipe can't be chosen once for all ranks."""
+    if rank_from_environment() is not None or config.distributed.nnodes > 1:
+        raise UserError(
+            "hours= measures and chooses before the ranks start, on one machine.",
+            "Let pggan start the ranks of one machine (devices=), or choose there, and give all ranks experiment= with "
+            "the recipe.yaml of that run.",
+        )

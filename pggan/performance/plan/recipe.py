@@ -1,0 +1,291 @@
+"""The recipe that fits images, device and hours: rules, each with its reason.
+
+They are taken from the lab book, for networks of up to 64 feature maps on CPUs (the demo, and the ORL photographs);
+from the official preset for one GPU, from 512x512 on; and between them from StyleGAN2-ADA's automatic configuration
+(Karras et al. 2020: gamma = 0.0002 resolution^2 / batch, learning rates of 0.0025 for 512 feature maps).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from pggan.config import TrainConfig
+from pggan.core.architecture import SMALLEST_RESOLUTION, resolutions_between
+from pggan.core.errors import UserError
+from pggan.core.schedule import Table, table_at
+from pggan.core.tables import duration
+from pggan.performance.plan.data_facts import DataFacts
+
+LARGEST_RESOLUTION = 1024  # of the paper
+
+# Images of the levels on the way.  Up to 32x32 the demo's, up to 64x64 about the ORL run's; above, twice as many from
+# level to level.
+STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
+FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
+GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images above,
+MOST_IMAGES = 600_000  # up to those of the official presets
+# Images at the final resolution that are worth choosing it.  Half of the demo's and of the ORL run's; above, estimates.
+FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
+# Feature maps of the widest levels, and how many times FINAL there has to be time for before they are worth it: in the
+# demo's five minutes, wider networks gained nothing.
+WIDTHS = (64, 128, 256, 512)
+WIDER = 4
+LEAST_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # by final resolution
+BASE = 8  # times the final resolution is fmap_base for 64 feature maps: 16 maps at the end, as in the demo
+LARGEST_BASE = 8192  # the paper's
+
+CPU_BATCH = 16  # the demo's and the ORL run's
+GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the official preset's for one GPU
+RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, StyleGAN2-ADA's, and between them
+DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
+PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
+PUBLISHED_RATE = 0.001
+LEAST_GAMMA = 1.0  # the demo's and the ORL run's
+REG_INTERVAL = 8  # the demo's and the ORL run's
+FEW_IMAGES = 5000  # fewer are augmented
+GROUPS = ("loss", "augmentation")  # keys whose values are files of the configuration
+
+
+class Choice(NamedTuple):
+    """A key that was chosen, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+class Machine(NamedTuple):
+    """What a run trains on."""
+
+    kind: str  # cpu, cuda or mps
+    ranks: int
+
+
+class Networks(NamedTuple):
+    """What decides what an image costs, besides the batch."""
+
+    resolution: int
+    fmap_base: int
+    fmap_max: int
+
+
+class Given(Protocol):
+    """Which keys stay as they are."""
+
+    def typed(self, key: str) -> bool:
+        """Whether the command line has `key`."""
+
+    def given(self, key: str) -> bool:
+        """Whether the command line, or a recipe that it names, has `key`."""
+
+
+# Seconds of an image at every level of networks, with a table of batches.
+Costs = Callable[[Networks, Table], Mapping[int, float]]
+
+
+@dataclass
+class RecipeChooser:
+    """Chooses all keys that are not given.
+
+    Args: config: as composed without choices; seconds: that training may take.
+    """
+
+    config: TrainConfig
+    given: Given
+    facts: DataFacts
+    machine: Machine
+    costs: Costs
+    seconds: float
+    found: list[Choice] = field(default_factory=list)
+
+    def choose(self) -> tuple[Networks, Table]:
+        """Fill `found`, in the order in which keys are chosen; returns what is to be measured for them.
+
+        Raises UserError where the time does not suffice for an update of every phase.
+        """
+        self.found = []
+        networks = self._networks()
+        batch = self._batch(networks.resolution)
+        each = self.costs(networks, batch)
+        self._require_time(networks.resolution, batch, each)
+        images = self._lengths(networks, batch, each)
+        loss = self._loss(networks.resolution, batch)
+        self._rates(networks)
+        self._small_data(loss)
+        self._reports(images)
+        return networks, batch
+
+    def _take(self, key: str, value: Any, reason: str) -> None:
+        if not self.given.given(f"{key}.name" if key in GROUPS else key):
+            self.found.append(Choice(key, value, reason))
+
+    # ---- networks and batch ----
+
+    def _networks(self) -> Networks:
+        first, final = self.config.schedule.first_resolution, self.config.schedule.final_resolution
+        largest = max(min(self.facts.resolution, LARGEST_RESOLUTION), first)
+        fixed = self.given.given("schedule.final_resolution")
+        sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
+        needs = {side: self._least_seconds(self._candidates(side)[0]) for side in sides}
+        side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
+        narrow, *wider = self._candidates(side)
+        networks = [narrow, *(each for each in wider if self._least_seconds(each, WIDER) <= self.seconds)][-1]
+        above = needs.get(2 * side)
+        reason = self.facts.note if above is None else f"{2 * side}x{2 * side} would take at least {duration(above)}"
+        self._take("schedule.final_resolution", side, reason)
+        maps = f"{networks.fmap_max} feature maps, from 4x4 on, to {2 * networks.fmap_base // side} at {side}x{side}"
+        if networks.fmap_max < WIDTHS[-1]:
+            maps += f"; of wider networks, fewer than {WIDER * FINAL[side]:,} images at {side}x{side} fit into the time"
+        self._take("model.fmap_base", networks.fmap_base, maps)
+        self._take("model.fmap_max", networks.fmap_max, "as above")
+        return networks
+
+    def _candidates(self, side: int) -> list[Networks]:
+        """Networks for a final resolution, the narrowest first."""
+        model, least = self.config.model, table_at(LEAST_WIDTH, side)
+        if self.given.given("model.fmap_max") or self.given.given("model.fmap_base"):
+            return [Networks(side, model.fmap_base, model.fmap_max)]
+        widths = [width for width in WIDTHS if width >= least]
+        return [Networks(side, min(BASE * side * width // WIDTHS[0], LARGEST_BASE), width) for width in widths]
+
+    def _least_seconds(self, networks: Networks, times: int = 1) -> float:
+        """The time in which `networks` grow, and see `times` as many images as the final resolution is worth."""
+        side = networks.resolution
+        each = self.costs(networks, self._batch_table(side))
+        return growth_seconds(each) + times * FINAL[side] * each[side]
+
+    def _batch_table(self, resolution: int) -> dict[int, int]:
+        if self.given.given("schedule.batch"):
+            return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
+        table = {SMALLEST_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
+        least = self.config.model.stddev_group * self.machine.ranks
+        return {side: max(batch, least) for side, batch in table.items() if side <= resolution}
+
+    def _batch(self, resolution: int) -> dict[int, int]:
+        table = self._batch_table(resolution)
+        few = "as in the demo: larger batches make fewer updates in the time"
+        many = "the official preset's for one GPU, at least a group of minibatch stddev for every rank"
+        self._take("schedule.batch", table, few if self.machine.kind == "cpu" else many)
+        return table
+
+    # ---- lengths ----
+
+    def _require_time(self, side: int, batch: Table, each: Mapping[int, float]) -> None:
+        """Raise UserError unless there is time for an update of every phase."""
+        phases = {level: 1 if level == min(each) else 2 for level in each}
+        once = sum(phases[level] * each[level] * table_at(batch, level) for level in each)
+        if once > self.seconds:
+            raise UserError(
+                f"hours= is too short for one update of every phase up to {side}x{side}, which take {duration(once)} "
+                "here.",
+                f"Give at least hours={10 * once / 3600:.2g}, or a lower schedule.final_resolution.",
+            )
+
+    def _lengths(self, networks: Networks, batch: Table, each: Mapping[int, float]) -> int:
+        """Choose the images of every phase; returns their sum."""
+        if self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images"):
+            return self._scaled_lengths(each)
+        side, growth = networks.resolution, growth_seconds(each)
+        factor, why = max(GROWTH_SHARE * self.seconds / growth, 1.0), f"growth has {GROWTH_SHARE:.0%} of the time"
+        if self._least_seconds(networks) > self.seconds:
+            factor = min(factor, GROWTH_SHARE * self.seconds / growth)
+            why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
+
+        def of_level(table: Table, level: int) -> int:
+            return two_digits(min(factor * table[level], MOST_IMAGES), least=int(table_at(batch, level)))
+
+        levels = sorted(each)
+        stable = {level: of_level(STABLE, level) for level in levels[:-1]}
+        fade = {level: of_level(FADE, level) for level in levels[1:]}
+        growing = sum(images * each[level] for table in (stable, fade) for level, images in table.items())
+        stable[side] = two_digits((self.seconds - growing) / each[side], least=int(table_at(batch, side)))
+        self._take("schedule.stable_images", stable, f"{why}, {side}x{side} the rest")
+        self._take("schedule.fade_images", fade or 0, "as above")
+        return sum(stable.values()) + sum(fade.values())
+
+    def _scaled_lengths(self, each: Mapping[int, float]) -> int:
+        """Take the lengths of a recipe times the factor with which they fill the time."""
+        config, schedule = self.config.schedule, self.config.schedule.build()
+        shown = schedule.images_between(0, schedule.total)
+        phases = list(zip(schedule.phases, shown, strict=True))
+        factor = self.seconds / sum(images * each[phase.resolution] for phase, images in phases)
+        reason = f"the recipe's times {factor:.3g}, which fill the time"
+        total = 0
+        for key, fading in (("stable_images", False), ("fade_images", True)):
+            table = {
+                phase.resolution: two_digits(factor * images, least=phase.batch)
+                for phase, images in phases
+                if phase.fading is fading
+            }
+            total += sum(table.values())
+            self.found.append(Choice(f"schedule.{key}", table or 0, reason))
+        decay = two_digits(factor * config.lr_decay_images, least=0)
+        self.found.append(Choice("schedule.lr_decay_images", decay, reason))
+        self.found.append(Choice("schedule.total_images", None, "decided on the way, to end in time"))
+        return total
+
+    # ---- training ----
+
+    def _loss(self, side: int, batch: Table) -> str:
+        """Choose the loss; returns its name."""
+        published = side >= PUBLISHED_FROM
+        why = (
+            f"at {side}x{side}, what was published" if published else "the demo's, with lazy R1: two thirds of the time"
+        )
+        name = "wgan_gp" if published else "logistic"
+        self._take("loss", name, why)
+        name = str(self.config.loss["name"]) if self.given.given("loss.name") else name
+        if name == "wgan_gp":
+            return name
+        size = int(table_at(batch, side))
+        rule = 0.0002 * side**2 / size
+        less = "" if rule >= LEAST_GAMMA else "; at least 1, because less was worse in runs of minutes"
+        reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"
+        self._take("loss.gamma", float(f"{max(LEAST_GAMMA, rule):.2g}"), reason)
+        if name == "logistic":
+            self._take("loss.reg_interval", REG_INTERVAL, "as in the demo")
+        return name
+
+    def _rates(self, networks: Networks) -> None:
+        width = max((width for width in WIDTHS if width <= networks.fmap_max), default=WIDTHS[0])
+        rate_g = rate_d = RATES[width]
+        reason = f"for {width} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"
+        if networks.resolution >= PUBLISHED_FROM:
+            rate_g, rate_d, reason = PUBLISHED_RATE, PUBLISHED_RATE, "the official preset's"
+        elif self.facts.drawn and width == WIDTHS[0]:
+            (rate_g, rate_d), reason = DRAWN_RATES, "the demo's"
+        self._take("schedule.learning_rate_g", rate_g, reason)
+        self._take("schedule.learning_rate_d", rate_d, "as above")
+
+    def _small_data(self, loss: str) -> None:
+        if self.facts.drawn:
+            self._take("data.mirror", value=False, reason="as in the demo")
+        elif self.facts.images < FEW_IMAGES and loss != "wgan_gp":
+            reason = f"fewer than {FEW_IMAGES:,} images: a discriminator would learn them by heart"
+            self._take("augmentation", "ada", reason)
+
+    def _reports(self, images: int) -> None:
+        """Choose how a run of `images` averages, and how often it reports and saves."""
+        half_life = two_digits(min(max(images / 20, 3000), 10_000), least=1)
+        self._take("ema.half_life_images", half_life, "a twentieth of the run, but 3,000 to 10,000 images")
+        short = images < 200_000
+        self._take("ema.rampup", 0.2 if short else 0.05, "the demo's" if short else "StyleGAN2-ADA's")
+        for key, parts in (("monitor.tick_images", 60), ("monitor.grid_images", 12), ("checkpoint.every_images", 3)):
+            self._take(key, one_two_five(images / parts), f"about {parts} in the run")
+
+
+def growth_seconds(each: Mapping[int, float]) -> float:
+    """The time of growing to the highest level of `each`, which are the seconds of an image by level."""
+    levels = sorted(each)
+    return sum(STABLE[side] * each[side] for side in levels[:-1]) + sum(FADE[side] * each[side] for side in levels[1:])
+
+
+def two_digits(number: float, *, least: int) -> int:
+    """`number` with two digits that are not 0; at least `least`."""
+    return max(int(float(f"{number:.2g}")), least)
+
+
+def one_two_five(number: float) -> int:
+    """The largest of 100, 200, 500, 1000 … that is not above `number`; at least 100."""
+    power: int = 10 ** (len(str(int(max(number, 100)))) - 1)
+    return power * max(digit for digit in (1, 2, 5) if digit * power <= max(number, 100))

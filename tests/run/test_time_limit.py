@@ -1,0 +1,61 @@
+"""A run that was given hours ends in time, on machines that turn out faster or slower."""
+
+from dataclasses import replace
+
+import pytest
+
+from pggan.core.schedule import Schedule
+from pggan.run.eta import Eta
+from pggan.run.time_limit import TRAINING_SHARE, TimeLimit
+from pggan.training.timing import Pace
+
+TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
+SCHEDULE = Schedule(
+    first_resolution=4, final_resolution=8, stable_images={4: 1000, 8: 8000}, fade_images={8: 1000}, **TABLES
+)
+PACE = Pace((0.01, 0.04, 0.04), measured=True)  # so the schedule takes 370 s
+HOURS = 400 / 3600
+
+
+def train(times, schedule=SCHEDULE, *, header=None, images=0, stop=10**9):
+    """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images."""
+    eta, now = Eta(schedule, PACE, images, 0.0), 0.0
+    limit = TimeLimit.of(HOURS, header or {}, eta, now)
+    while images < eta.schedule.total and images < stop:
+        phase = eta.schedule.at(images)
+        images, now = images + phase.batch, now + phase.batch * times * PACE.seconds_per_image[phase.index]
+        if images % 160 == 0 and images < eta.schedule.total:
+            eta.schedule = replace(eta.schedule, total_images=limit.last_image(images, now))
+    return images, now, limit
+
+
+@pytest.mark.parametrize("times", [0.2, 0.7, 1.0, 1.5, 4.0, 20.0])
+def test_the_end_comes_within_a_tenth_of_the_hours(times):
+    images, seconds, _ = train(times)
+    assert seconds == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
+    assert (images > SCHEDULE.total) == (times <= 1)
+
+
+def test_a_resumed_run_has_the_time_that_is_left():
+    images, seconds, limit = train(1.0, stop=4000)
+    header = {"spent_seconds": limit.spent_seconds(seconds), "total_images": limit.eta.schedule.total}
+    schedule = replace(SCHEDULE, total_images=header["total_images"])
+    _, rest, _ = train(2.0, schedule, header=header, images=images)
+    assert seconds + rest == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
+
+
+def test_a_run_that_has_no_time_left_takes_one_more_step():
+    eta = Eta(SCHEDULE, PACE, 500, 0.0)
+    assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(500, 1.0) == 501
+
+
+def test_the_end_stays_from_where_the_learning_rate_falls():
+    """So a run of as many images, without hours, has the same learning rates, and repeats every bit."""
+    schedule = replace(SCHEDULE, lr_decay_images=3000)
+    images, _, limit = train(0.8, schedule)
+    end = limit.eta.schedule
+    assert images >= end.total > schedule.total
+    assert end.at(end.total - 3001).learning_rate_g == TABLES["learning_rate_g"][4]
+    eta = Eta(schedule, PACE, 7500, 0.0)  # the rate falls from 7000 on
+    assert TimeLimit(HOURS, eta, 0.0, 0.0).last_image(7500, 1.0) == schedule.total
+    assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(6900, 1.0) == 6900 + 1 + 3000
