@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
@@ -24,6 +25,14 @@ FLAGS = [
     "--remote-debugging-pipe",
 ]
 WAIT_SECONDS = 60
+# The protocol is on the descriptors 3 and 4.
+LAUNCHER = """
+import os, sys
+commands, answers, *words = sys.argv[1:]
+os.dup2(int(commands), 3)
+os.dup2(int(answers), 4)
+os.execv(words[0], words)
+"""
 
 
 class Page:
@@ -150,9 +159,9 @@ def open_browser(profile: Path):
     """A page of a new browser, whose profile is in a new folder."""
     to_browser, commands = os.pipe()
     answers, from_browser = os.pipe()
-    # The protocol is on the descriptors 3 and 4.
-    script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-    words = ["sh", "-c", script, "sh", CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    assert min(to_browser, from_browser) > 4
+    words = [sys.executable, "-c", LAUNCHER, str(to_browser), str(from_browser)]
+    words += [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     browser = subprocess.Popen(words, pass_fds=[to_browser, from_browser], **quiet)
     os.close(to_browser)

@@ -23,6 +23,7 @@ const size = model.latent_size;
 
 const seen = { latent: null, name: "", image: null }; // before the directions, and the image of all
 const history = [];
+const recent = []; // when the faces of the last second were drawn
 let directions = await readDirections();
 let resting = 0;
 
@@ -119,7 +120,10 @@ function refresh() {
   painter.face(current(), settings(), (image, milliseconds) => {
     seen.image = image;
     draw($("face"), image);
-    $("speed").textContent = `drawn in ${milliseconds.toFixed(0)} ms`;
+    const now = performance.now();
+    recent.push(now);
+    while (recent[0] < now - 1000) recent.shift();
+    $("speed").textContent = timeline.playing ? `${recent.length} faces/s` : `drawn in ${milliseconds.toFixed(0)} ms`;
   });
   clearTimeout(resting);
   resting = setTimeout(refreshTiles, REST);

@@ -1,0 +1,100 @@
+"""A small generator with three classes, saved while 16x16 faded in, and a browser where there is one."""
+
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+import torch
+
+import pggan
+from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
+from pggan.core.architecture import Architecture, Resampling
+from pggan.networks.networks import Generator, initialize
+from pggan.sampling.explore.drawing import Drawing
+from pggan.sampling.explore.page import describe_page, film_kinds, page_directions, to_file
+from pggan.sampling.explore.server import Server
+from tests.explore.browser import CHROMIUM, open_browser
+
+
+@pytest.fixture(scope="session")
+def generator_file(tmp_path_factory):
+    architecture = Architecture(
+        resolution=32,
+        channels=3,
+        labels=3,
+        latent_size=20,
+        stddev_group=4,
+        resampling=Resampling.fused,
+        fmap_base=128,
+        fmap_decay=1.0,
+        fmap_max=8,
+    )
+    network = Generator(architecture)
+    initialize(network, 0, "generator")
+    random = torch.Generator().manual_seed(1)
+    for name, weight in network.named_parameters():
+        if name.endswith("bias"):
+            weight.data.normal_(generator=random)
+    path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
+    save_generator(LoadedGenerator(network, 16, 0.5, 4000), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def generator(generator_file):
+    return pggan.load(generator_file, "cpu")
+
+
+@pytest.fixture(scope="session")
+def serve():
+    """Start servers, which end with the session; gives each one's address."""
+    running = []
+
+    def start(server):
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="session")
+def make_server(generator):
+    def make(host="127.0.0.1"):
+        model = describe_page(generator, "faces", "server", film_kinds())
+        return Server(host, 0, Drawing(generator), model, to_file(page_directions(generator, None)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def server(make_server, serve):
+    made = make_server()
+    serve(made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def serve_folder(serve):
+    """The address of a folder on a plain server of files, as any web space is."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    return lambda folder: serve(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on the PATH")
+    folder = tmp_path_factory.mktemp("browser")
+    with open_browser(folder / "profile") as page:
+        yield page

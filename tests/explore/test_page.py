@@ -1,0 +1,374 @@
+"""The page in a real browser: its mathematics beside that of Python, every control, and what it refuses."""
+
+import json
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pggan.sampling.latents.directions import move, save_directions
+from pggan.sampling.latents.latents import load_latents, save_latents, seed_latents
+from pggan.sampling.latents.paths import frame_positions, loop, slerp, through
+from pggan.sampling.output.images import enlarge
+
+pytestmark = pytest.mark.slow
+
+ULP = 2.0**-23  # of float32, relative
+
+
+@pytest.fixture(scope="module")
+def address(server):
+    return f"http://127.0.0.1:{server.server_port}/"
+
+
+@pytest.fixture(scope="module")
+def downloads(browser, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downloads")
+    browser.downloads_to(folder)
+    return folder
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page as it is after its first face."""
+    browser.log.clear()
+    browser.requests.clear()
+    browser.open("about:blank")
+    browser.open(address)
+    browser.wait("document.title === 'faces · pggan' && document.querySelector('#title').textContent === 'seed 0'")
+    browser.wait("document.querySelector('#speed').textContent !== ''")
+    yield browser
+    assert browser.log == []
+
+
+def text(page, selector):
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def box(page, selector):
+    """Left, top, right and bottom of an element in the window."""
+    script = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+    return page.run(f"(({{ left, top, right, bottom }}) => [left, top, right, bottom])({script})")
+
+
+def face(page):
+    """The pixels [R, R, 3] of the face."""
+    rows = page.run("""(() => {
+      const canvas = document.querySelector("#face");
+      return [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];
+    })()""")
+    side = int((len(rows) / 4) ** 0.5)
+    return np.array(rows, np.uint8).reshape(side, side, 4)[:, :, :3]
+
+
+def shows(page, expected):
+    """Wait until the face is `expected`; the page draws when it comes to it."""
+    wanted = [*expected.astype(int).flatten().tolist()]
+    page.wait(f"""(() => {{
+      const canvas = document.querySelector("#face");
+      if (canvas.width !== {expected.shape[0]}) return false;
+      const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      return {json.dumps(wanted)}.every((value, i) => data[Math.floor(i / 3) * 4 + (i % 3)] === value);
+    }})()""")
+
+
+def in_page(page, script):
+    """Vectors that a script of the page's modules makes, as float64 [N, Z]."""
+    found = page.run(f"""(async () => {{
+      const latents = await import("./latents.js"), seeds = await import("./seeds.js");
+      return ({script}).map((vector) => [...vector]);
+    }})()""")
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def test_paths_are_those_of_python(page):
+    keys = seed_latents([1, 2, 3, 4], 24)
+    given = f"{json.dumps(keys.tolist())}.map((key) => Float32Array.from(key))"
+    for kind, path, closed in (("through", through(keys, slerp), False), ("loop", loop(keys), True)):
+        script = f"latents.framePositions(50, {json.dumps(closed)}).map(latents.{kind}({given}))"
+        expected = path(frame_positions(50, closed=closed)).double()
+        # Both round once, after float64.  Of a loop, Python measures 256 angles, each between two latents in float32.
+        off = 256 * ULP * float(keys.norm(dim=1).max()) if closed else 1e-12
+        assert torch.allclose(in_page(page, script), expected, rtol=2 * ULP, atol=off)
+
+
+def test_directions_move_as_in_python(page):
+    latent, directions = seed_latents([5], 24), torch.eye(2, 24)
+    given = [f"Float32Array.from({json.dumps(vector.tolist())})" for vector in (latent[0], *directions)]
+    found = in_page(page, f"[latents.move({given[0]}, [{given[1]}, {given[2]}], [2.5, -1])]")
+    expected = move(latent, 2.5 * directions[0] - directions[1], 1.0).double()
+    assert torch.allclose(found, expected, rtol=8 * ULP, atol=8 * ULP)  # Python's: a norm and four roundings in float32
+
+
+def test_neighbours_lie_at_their_angle_and_at_right_angles_to_each_other(page):
+    latent = seed_latents([5], 24)[0].double()
+    given = f"Float32Array.from({json.dumps(latent.tolist())})"
+    script = f"""(() => {{
+      const center = {given};
+      const axes = latents.axesAcross(center, [latents.randomLatent(24), latents.randomLatent(24)]);
+      return [latents.neighbour(center, axes, 0.3, 0), latents.neighbour(center, axes, 0, -0.4),
+              latents.neighbour(center, axes, 0, 0)];
+    }})()"""
+    right, up, same = in_page(page, script)
+    unit = [vector / vector.norm() for vector in (latent, right, up)]
+    assert torch.equal(same, latent)
+    assert float(unit[0] @ unit[1]) == pytest.approx(np.cos(0.3), abs=1e-6)
+    assert float(unit[0] @ unit[2]) == pytest.approx(np.cos(0.4), abs=1e-6)
+    aside = [unit[1] - np.cos(0.3) * unit[0], unit[2] - np.cos(0.4) * unit[0]]
+    assert float(aside[0] @ aside[1]) == pytest.approx(0, abs=1e-6)
+    assert float(right.norm()) == pytest.approx(float(latent.norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 5, 15, 16, 20, 64, 512])
+def test_seeds_are_those_of_python(page, size):
+    seeds = [0, 7, 123456, 2**40, 2**53 - 1]
+    found = in_page(page, f"{json.dumps(seeds)}.map((seed) => seeds.seedLatent(seed, {size}))")
+    # torch takes the cosine of a float32 angle up to 2 pi, times a radius below 6: 6 * 2 pi * 2^-24, and roundings.
+    assert torch.allclose(found, seed_latents(seeds, size).double(), rtol=0, atol=2.0**-17)
+
+
+def test_a_seed_shows_the_face_that_python_draws(page, generator):
+    page.set("#seed", "7")
+    page.click("#seeds button[type=submit]")
+    shows(page, generator.render(generator.latents([7]))[0])
+    assert text(page, "#title") == "seed 7"
+    page.click("#back")
+    page.wait("document.querySelector('#title').textContent === 'seed 0'")
+    shows(page, generator.render(generator.latents([0]))[0])
+    assert page.run("document.querySelector('#back').disabled")
+
+
+def test_growth_truncation_and_class_are_those_of_python(page, generator):
+    latents = generator.latents([0])
+    assert text(page, "#growth + output") == "8→16, 0.50"
+    assert page.run("document.querySelector('#growth').max") == "1.5"  # what was trained, and no more
+    page.set("#growth", 0)
+    shows(page, generator.render(latents, resolution=4)[0])
+    page.set("#growth", 1.25)
+    shows(page, generator.render(latents, resolution=16, alpha=0.25)[0])
+    page.set("#truncation", 0.5)
+    page.set("#class", "2")
+    shows(page, generator.render(latents, resolution=16, alpha=0.25, truncation=0.5, label=2)[0])
+    assert text(page, "#truncation + output") == "0.50"
+
+
+def test_random_drags_keys_and_neighbours_change_the_face(page):
+    faces = [face(page)]
+
+    def changed(act):
+        before = page.run("document.querySelector('#face').toDataURL()")
+        act()
+        page.wait(f"document.querySelector('#face').toDataURL() !== {json.dumps(before)}")
+        faces.append(face(page))
+
+    changed(lambda: page.click("#random"))
+    assert text(page, "#title").startswith("seed ")
+    page.wait("[...document.querySelectorAll('#lattice canvas')].every((canvas) => canvas.width === 16)")
+    changed(lambda: page.click("#lattice button:first-child"))
+    x, y = page.run(
+        "(() => { const b = document.querySelector('#face').getBoundingClientRect(); return [b.x + 99, b.y + 99]; })()"
+    )
+    changed(lambda: page.mouse((x, y), (x + 40, y), (x + 90, y + 60)))
+    page.run("document.activeElement.blur()")
+    for key in ("ArrowLeft", "ArrowDown", "r", "b"):
+        changed(lambda key=key: page.key(key))
+    assert len({picture.tobytes() for picture in faces}) >= 7  # the last two: there and back
+    before = page.run("document.querySelector('#lattice canvas').toDataURL()")
+    page.click("#turn")
+    page.wait(f"document.querySelector('#lattice canvas').toDataURL() !== {json.dumps(before)}")
+    page.set("#distance", 0.05)
+    assert text(page, "#distance + output") == "0.05"
+
+
+def test_directions_are_sliders_and_can_be_reset(page, generator):
+    page.set("#directions label:nth-child(2) input", 3)
+    page.wait("document.querySelector('#title').textContent === 'seed 0, moved'")
+    page.click("#reset")
+    page.wait("document.querySelector('#title').textContent === 'seed 0'")
+    shows(page, generator.render(generator.latents([0]))[0])
+
+
+def test_what_is_saved_is_what_is_seen(page, downloads, generator):
+    for selector in ("#png", "#webp", "#latent"):
+        page.click(selector)
+    wait_for(page, downloads, ["seed-0.png", "seed-0.webp", "seed-0.safetensors"])
+    expected = generator.render(generator.latents([0]))[0]
+    assert np.array_equal(picture(downloads / "seed-0.png"), expected)
+    assert picture(downloads / "seed-0.webp").shape == (16, 16, 3)
+    (downloads / "seed-0.png").unlink()
+    page.set("#size", "512", "change")
+    page.click("#smooth")
+    page.click("#png")
+    wait_for(page, downloads, ["seed-0.png"])
+    assert np.array_equal(picture(downloads / "seed-0.png"), enlarge(expected[None], 32)[0])
+    latents = load_latents(downloads / "seed-0.safetensors", 20)
+    assert torch.equal(latents, generator.latents([0]))
+
+
+def picture(path):
+    """The pixels of a file."""
+    with Image.open(path) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def wait_for(page, folder, names):
+    """Wait until the browser has written files."""
+    for _ in range(200):
+        if all((folder / name).is_file() for name in names):
+            return
+        page.run("new Promise((done) => setTimeout(done, 25))")
+    raise AssertionError(sorted(path.name for path in folder.iterdir()))
+
+
+def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
+    assert page.run("document.querySelector('#play').disabled")
+    page.click("#keep")
+    page.set("#seed", "3")
+    page.click("#seeds button[type=submit]")
+    page.wait("document.querySelector('#title').textContent === 'seed 3'")
+    page.click("#keep")
+    page.click("#keep-random")
+    page.wait("document.querySelectorAll('#keyframes canvas').length === 3")
+    page.wait("[...document.querySelectorAll('#keyframes canvas')].every((canvas) => canvas.width === 16)")
+    page.click("#keyframes li:nth-child(3) .remove")
+    page.click("#keyframes li:nth-child(1) .later")
+    page.set("#playhead", 0)
+    shows(page, generator.render(generator.latents([3]))[0])  # the first keyframe now
+    page.click("#play")
+    page.wait("document.querySelector('#playhead').value > 0.05")
+    assert text(page, "#play") == "Pause"
+    page.click("#play")
+    assert text(page, "#play") == "Play"
+    page.click("#closed")
+    page.set("#seconds", "0.4")
+    page.set("#fps", "10")
+    page.click("#smooth")
+    page.set("#kind", ".apng")
+    page.click("#export")
+    wait_for(page, downloads, ["film.apng"])
+    latents = through(generator.latents([3, 0]), slerp)(frame_positions(4))
+    with Image.open(downloads / "film.apng") as film:
+        assert (film.n_frames, film.info["duration"]) == (4, 100)
+        for number, expected in enumerate(generator.render(latents)):
+            film.seek(number)
+            # the latents of both differ in their last bit, and an image at most in a rounding
+            assert np.abs(np.asarray(film)[::32, ::32].astype(int) - expected).max() <= 1
+    page.click("#keyframes li:nth-child(2) .show")
+    shows(page, generator.render(generator.latents([0]))[0])
+    page.click("#clear")
+    assert page.run("document.querySelector('#export').disabled")
+
+
+def test_a_film_can_be_cancelled(page):
+    for _ in range(2):
+        page.click("#keep-random")
+    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    page.set("#seconds", "20")
+    page.set("#fps", "60")
+    page.click("#export")
+    page.wait("document.querySelector('#progress').value > 0")
+    page.click("#cancel")
+    page.wait("!document.querySelector('#message').hidden && !document.querySelector('#export').hidden")
+    assert "cancelled" in text(page, "#message p")
+    page.log.clear()  # the browser notes the refusal
+
+
+def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
+    save_latents(seed_latents([11, 12], 20), tmp_path / "two.safetensors", ["a", "b"])
+    page.choose_file("#open", tmp_path / "two.safetensors")
+    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    shows(page, generator.render(generator.latents([11]))[0])
+    save_directions(3 * torch.eye(2, 20), tmp_path / "directions.safetensors", {})
+    page.choose_file("#open", tmp_path / "directions.safetensors")
+    page.wait("document.querySelectorAll('#directions input').length === 2")
+    page.set("#directions label:nth-child(1) input", 2)
+    page.wait("document.querySelector('#title').textContent.endsWith(', moved')")
+    found = generator.render(move(generator.latents([11]), torch.eye(1, 20)[0], 2.0))[0]
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    assert np.abs(face(page).astype(int) - found).max() <= 1
+
+
+def test_bad_files_are_refused_with_the_reason(page, tmp_path):
+    def file(name, content):
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    def tensors(about, values=b""):
+        header = json.dumps(about).encode()
+        return len(header).to_bytes(8, "little") + header + values
+
+    latents = {"dtype": "F32", "shape": [1, 20], "data_offsets": [0, 80]}
+    picture = BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    refused = {
+        "a picture": (picture.getvalue(), "no .safetensors"),
+        "nothing": (b"", "no .safetensors"),
+        "a huge header": (b"\xff" * 8 + b"{}", "no .safetensors"),
+        "a pickle": (b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00.", "no .safetensors"),
+        "null": (tensors(None), "no .safetensors"),
+        "other tensors": (tensors({"weights": latents}), "neither latents nor directions"),
+        "of another size": (
+            tensors({"latents": latents | {"shape": [1, 512]}}),
+            "512 numbers; this generator takes 20",
+        ),
+        "too many": (tensors({"latents": latents | {"shape": [10**9, 20]}}), "1 to 64 fit"),
+        "cut": (tensors({"latents": latents}, bytes(79)), "cut short"),
+        "outside": (tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, bytes(80)), "cut short"),
+        "half floats": (tensors({"latents": latents | {"dtype": "F16"}}, bytes(80)), "not rows of float32"),
+        "zeros": (tensors({"latents": latents}, bytes(80)), "is 0"),
+        "infinite": (tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()), "not finite"),
+        "markup": (tensors({"latents": latents | {"dtype": "<img src=x onerror=alert(1)>"}}), "not rows"),
+    }
+    for name, (content, reason) in refused.items():
+        page.run("document.querySelector('#message').hidden = true")
+        page.choose_file("#open", file(f"{name}.safetensors", content))
+        page.wait("!document.querySelector('#message').hidden")
+        shown = text(page, "#message p")
+        assert shown.startswith(f"{name}.safetensors can't be used."), name
+        assert reason in shown, (name, shown)
+    page.click("#message button")
+    assert page.run("document.querySelector('#message').hidden")
+    assert text(page, "#title") == "seed 0"  # nothing else has changed
+
+
+def test_numbers_out_of_bounds_are_told(page):
+    for _ in range(2):
+        page.click("#keep-random")
+    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    page.set("#fps", "0")
+    page.click("#export")
+    page.wait("!document.querySelector('#message').hidden")
+    assert "Frames per second: take a number from 1 to 60." in text(page, "#message p")
+
+
+def test_a_server_that_has_ended_is_told(browser, make_server, serve):
+    server = make_server()
+    browser.open(serve(server))
+    browser.wait("document.querySelector('#title').textContent === 'seed 0'")
+    browser.wait("document.querySelector('#speed').textContent !== ''")
+    server.shutdown()
+    server.server_close()
+    browser.run("window.fetch = () => Promise.reject(new TypeError('refused'))")  # a kept connection would still answer
+    browser.click("#random")
+    browser.wait("!document.querySelector('#message').hidden")
+    assert "still running" in text(browser, "#message p")
+
+
+def test_the_page_fits_a_phone_with_the_face_in_sight(page, address):
+    page.open(address, 360, 740, 2)
+    page.wait("document.querySelector('#title').textContent === 'seed 0'")
+    assert page.run("document.documentElement.scrollWidth") == 360
+    page.run("document.querySelector('#directions label:last-child').scrollIntoView({block: 'end'})")
+    top, bottom = page.run(
+        "(() => { const b = document.querySelector('#face').getBoundingClientRect(); return [b.top, b.bottom]; })()"
+    )
+    assert 0 <= top < bottom < 500
+
+
+def test_nothing_is_asked_of_others(page, address):
+    page.click("#random")
+    page.wait("document.querySelector('#back').disabled === false")
+    assert page.requests
+    assert all(request.startswith((address, "blob:", "about:", "data:")) for request in page.requests), page.requests
