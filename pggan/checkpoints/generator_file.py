@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from pggan.checkpoints.header import (
     GENERATOR_FILE,
     HEADER_KEY,
+    LABEL_NAMES,
     STATE_FILE,
     VERSION,
     architecture_to_plain,
+    check_label_names,
     check_stage,
     require_shapes,
 )
@@ -31,6 +33,7 @@ class LoadedGenerator:
     resolution: int
     alpha: float
     images: int
+    label_names: tuple[str, ...] = ()  # of the classes, where they are known
 
 
 def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
@@ -47,6 +50,7 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         with safe_open(path, "pt") as file:
             about = parse_json((file.metadata() or {})[HEADER_KEY])
         architecture = check_stage(about)
+        label_names = check_label_names(about, architecture)
         with torch.device("meta"):  # the file has to hold as much as is then allocated
             require_shapes(path, Generator(architecture))
         network = Generator(architecture)
@@ -55,13 +59,15 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         remedy = "Give a generator.safetensors that `pggan train` has written."
         raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
     network.requires_grad_(False).to(device)
-    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"])
+    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], label_names)
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
     """What the header of a generator file says."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
-    return {"version": VERSION, **stage, "architecture": architecture_to_plain(generator.network.architecture)}
+    names = {LABEL_NAMES: list(generator.label_names)} if generator.label_names else {}
+    architecture = architecture_to_plain(generator.network.architecture)
+    return {"version": VERSION, **stage, "architecture": architecture, **names}
 
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:

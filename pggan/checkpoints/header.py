@@ -26,6 +26,8 @@ HEADER_KEY = "pggan"
 CHECKSUM = "sha256"  # of everything else in state.json
 PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
+LABEL_NAMES = "label_names"  # of the classes, in a header of a generator that was trained with labels
+LONGEST_NAME = 200  # characters of one
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
@@ -85,6 +87,16 @@ def check_stage(about: dict[str, Any]) -> Architecture:
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
     return architecture
+
+
+def check_label_names(about: dict[str, Any], architecture: Architecture) -> tuple[str, ...]:
+    """The names of the classes in a header, empty where it has none; raises ValueError unless each class has one."""
+    names = about.get(LABEL_NAMES) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= LONGEST_NAME for name in names):
+        raise ValueError(f"'{LABEL_NAMES}' is not a list of names")
+    if names and len(names) != architecture.labels:
+        raise ValueError(f"it names {len(names)} classes of {architecture.labels}")
+    return tuple(names)
 
 
 def _require_count(name: str, value: object) -> int:

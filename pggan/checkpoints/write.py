@@ -89,6 +89,8 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     images, architecture = snapshot.images, header.architecture_to_plain(snapshot.architecture)
     require_finite(snapshot.parts, images)
     about = {"version": header.VERSION, "images": images, **snapshot.stage, "architecture": architecture}
+    if names := snapshot.notes.get(header.LABEL_NAMES):
+        about[header.LABEL_NAMES] = names
     digest = state_sha256(snapshot.parts, images, snapshot.phase_index)
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
         for part, tensors in snapshot.parts.items():

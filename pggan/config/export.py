@@ -7,7 +7,7 @@ from typing import Any
 from pggan.config.notation import require_checkpoint
 from pggan.core.errors import UserError
 
-ExportFormat = StrEnum("ExportFormat", "onnx torch huggingface web")
+ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class ExportConfig:
         require_checkpoint(self.checkpoint)
         of_the_folder = ("license", "data_statement", "evaluation", "push")
         given = [name for name in of_the_folder if getattr(self, name) is not None]
-        if given and self.format is not ExportFormat.huggingface:
-            raise UserError(f"{given[0]}= belongs to a model card.", "Add format=huggingface, or leave it out.")
+        if given and self.format is not ExportFormat.hf:
+            raise UserError(f"{given[0]}= belongs to a model card.", "Add format=hf, or leave it out.")
         of_the_page = [name for name in ("directions", "runtime") if getattr(self, name) is not None]
         if of_the_page and self.format is not ExportFormat.web:
             raise UserError(f"{of_the_page[0]}= belongs to a page.", "Add format=web, or leave it out.")

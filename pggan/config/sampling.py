@@ -19,11 +19,13 @@ class DrawConfig:
     checkpoint: Any = NEWEST
     resolution: int | None
     alpha: float | None
-    label: int | None
+    label: Any
     device: str
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
+        numbered = isinstance(self.label, int) and not isinstance(self.label, bool)
+        require(self.label is None or numbered or isinstance(self.label, str), "label", self.label, "a class")
 
 
 @dataclass(frozen=True, kw_only=True)

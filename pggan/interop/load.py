@@ -20,7 +20,7 @@ def load(run: str | Path, device: str = "auto", checkpoint: str | int = "newest"
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> "TrainedGenerator":
-    """The generator of a folder of `pggan export format=huggingface`, or of a repository USER/NAME of the Hub.
+    """The generator of a folder of `pggan export format=hf`, or of a repository USER/NAME of the Hub.
 
     Args: revision: a branch, tag or commit of the repository; device: as of `load`.
     Raises UserError when there is no such folder or repository, or no valid generator in it.

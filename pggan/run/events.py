@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pggan.checkpoints.header import LABEL_NAMES
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
@@ -55,7 +56,9 @@ class Events:
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
         self.reporter, self.writer, self.stream, self.time_limit = reporter, writer, stream, time_limit
-        self.notes = {"config": run.description, "data": run.pyramid.fingerprint}  # what every checkpoint says besides
+        # What every checkpoint says besides.
+        names = {LABEL_NAMES: run.pyramid.class_names} if config.data.labels else {}
+        self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **names}
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None

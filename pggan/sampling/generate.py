@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import Generator, use_options
 from pggan.sampling.latents.latents import seed_latents
@@ -37,9 +37,12 @@ def render_settings(
     resolution: int | None = None,
     alpha: float | None = None,
     truncation: float = 1.0,
-    label: int | None = None,
+    label: int | str | None = None,
 ) -> RenderSettings:
-    """The settings asked for, or for None those of the newest level trained; raises UserError for impossible ones."""
+    """The settings asked for, or for None those of the newest level trained; raises UserError for impossible ones.
+
+    Args: label: number or name of a class; None for the first one, where there are any.
+    """
     architecture = generator.network.architecture
     if resolution is not None and resolution not in architecture.resolutions:
         levels = ", ".join(map(str, architecture.resolutions))
@@ -48,12 +51,26 @@ def render_settings(
         alpha = generator.alpha if resolution in (None, generator.resolution) else 1.0
     if not 0 <= alpha <= 1:
         raise UserError(f"alpha={alpha} is not a weight.", "Take a number from 0 (old layers) to 1 (new layers).")
-    if label is not None and not 0 <= label < architecture.labels:
-        remedy = f"It has {architecture.labels} classes: take a number below that, or leave out label=."
-        raise UserError(f"This generator has no class for label={label}.", remedy)
-    if label is None and architecture.labels:
-        label = 0
-    return RenderSettings(resolution or generator.resolution, alpha, truncation, label)
+    number = class_number(generator, label)
+    return RenderSettings(resolution or generator.resolution, alpha, truncation, number)
+
+
+def class_number(generator: LoadedGenerator, label: int | str | None) -> int | None:
+    """The number of the class `label`, given by number or name; None for a generator without classes.
+
+    Raises UserError when there is no such class.
+    """
+    count, names = generator.network.architecture.labels, generator.label_names
+    if label is None:
+        return 0 if count else None
+    if str(label) in names:
+        return names.index(str(label))
+    if str(label).isdecimal() and int(label) < count:
+        return int(label)
+    remedy = f"It has {count} classes: take a number below that, or leave out label=."
+    if names and not str(label).isdecimal():
+        remedy = nearest(str(label), names)
+    raise UserError(f"This generator has no class for label={label}.", remedy)
 
 
 def render_each(

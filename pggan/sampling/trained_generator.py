@@ -67,6 +67,11 @@ class TrainedGenerator:
         return self.loaded.images
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the classes; empty where there are none, or they are not known."""
+        return self.loaded.label_names
+
+    @property
     def labels(self) -> int:
         """The number of classes; 0 for a generator that was trained without labels."""
         return self.network.architecture.labels
@@ -87,7 +92,7 @@ class TrainedGenerator:
         resolution: int | None = None,
         alpha: float | None = None,
         truncation: float = 1.0,
-        label: int | None = None,
+        label: int | str | None = None,
     ) -> list[Image.Image]:
         """One picture per seed; arguments as of `render`."""
         settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
@@ -100,12 +105,13 @@ class TrainedGenerator:
         resolution: int | None = None,
         alpha: float | None = None,
         truncation: float = 1.0,
-        label: int | None = None,
+        label: int | str | None = None,
     ) -> Pixels:
         """Images uint8 [N, R, R, C] of `latents` [N, Z].
 
         Args: resolution, alpha: the stage of the growth, None for the newest one trained; truncation: below 1, images
-        are pulled towards the average one; label: the class, None for the first one where there are any.
+        are pulled towards the average one; label: number or name of the class, None for the first
+        one where there are any.
         Raises UserError for what this generator does not have.
         """
         settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
@@ -117,7 +123,7 @@ class TrainedGenerator:
         resolution: int | None = None,
         alpha: float | None = None,
         truncation: float = 1.0,
-        label: int | None = None,
+        label: int | str | None = None,
     ) -> RenderSettings:
         """What `stream` needs to know besides latents, checked; arguments as of `render`."""
         return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
@@ -140,7 +146,7 @@ class TrainedGenerator:
         *,
         resolution: int | None = None,
         alpha: float | None = None,
-        label: int | None = None,
+        label: int | str | None = None,
     ) -> Projection:
         """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
 

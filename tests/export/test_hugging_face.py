@@ -27,7 +27,7 @@ def evaluation(tmp_path_factory):
 def folder(tmp_path_factory, generator_file, evaluation):
     out = tmp_path_factory.mktemp("folder") / "faces"
     facts = ["license=cc-by-4.0", "data_statement='Drawn by a program: nobody is shown.'", f"evaluation={evaluation}"]
-    assert main(["export", f"run={generator_file}", "format=huggingface", f"out={out}", *facts]) == 0
+    assert main(["export", f"run={generator_file}", "format=hf", f"out={out}", *facts]) == 0
     return out
 
 
@@ -70,7 +70,7 @@ def test_the_card_has_what_a_reader_needs(folder):
 
 def test_a_card_without_facts_says_so(generator_file, tmp_path):
     out = tmp_path / "faces"
-    assert main(["export", f"run={generator_file}", "format=huggingface", f"out={out}", "resolution=8"]) == 0
+    assert main(["export", f"run={generator_file}", "format=hf", f"out={out}", "resolution=8"]) == 0
     card = (out / "README.md").read_text()
     assert "Not measured." in card
     assert "**Not stated**" in card
@@ -79,14 +79,14 @@ def test_a_card_without_facts_says_so(generator_file, tmp_path):
 
 def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, capsys):
     (tmp_path / "mine").write_text("mine")
-    assert main(["export", f"run={generator_file}", "format=huggingface", f"out={tmp_path}"]) == 2
+    assert main(["export", f"run={generator_file}", "format=hf", f"out={tmp_path}"]) == 2
     assert "exists" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_that_is_no_evaluation_is_refused(generator_file, tmp_path, capsys):
     (tmp_path / "a.json").write_text('{"evaluations": [{"metrics": {"kid": "low"}}]}')
-    arguments = ["format=huggingface", f"out={tmp_path / 'b'}", f"evaluation={tmp_path / 'a.json'}"]
+    arguments = ["format=hf", f"out={tmp_path / 'b'}", f"evaluation={tmp_path / 'a.json'}"]
     assert main(["export", f"run={generator_file}", *arguments]) == 2
     assert "not an evaluation" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
@@ -122,7 +122,7 @@ def test_what_is_pushed_can_be_loaded_by_its_name(folder, generator_file, tmp_pa
     assert from_pretrained("me/faces", device="cpu").resolution == 16
     with pytest.raises(UserError, match="no generator at me/other"):
         from_pretrained("me/other", revision="main", device="cpu")
-    arguments = ["format=huggingface", f"out={tmp_path / 'out'}", "push=me/open", "private=false"]
+    arguments = ["format=hf", f"out={tmp_path / 'out'}", "push=me/open", "private=false"]
     assert main(["export", f"run={generator_file}", *arguments]) == 0
     assert hub.private is False
     assert (tmp_path / "me" / "open" / "README.md").read_text().splitlines()[6] == "# me/open"

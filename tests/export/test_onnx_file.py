@@ -74,8 +74,9 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.pt2"], ".onnx"),
         (["out=a.onnx", "resolution=64"], "4, 8, 16"),
         (["out=a.onnx", "alpha=2"], "alpha"),
-        (["out=a.onnx", "license=mit"], "format=huggingface"),
-        (["out=a.onnx", "format=caffe"], "huggingface"),
+        (["out=a.onnx", "format=safetensors"], ".safetensors"),
+        (["out=a.onnx", "license=mit"], "format=hf"),
+        (["out=a.onnx", "format=caffe"], "safetensors"),
         (["out=a.onnx", "run=nowhere"], "no generator"),
     ],
 )
@@ -84,6 +85,15 @@ def test_slips_are_refused_with_advice(generator_file, arguments, hint, capsys, 
     assert main(["export", f"run={generator_file}", *arguments]) == 2
     assert hint in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_safetensors_file_is_the_generator_at_that_stage(generator_file, tmp_path):
+    out = tmp_path / "eight.safetensors"
+    assert main(["export", f"run={generator_file}", "format=safetensors", f"out={out}", "resolution=8"]) == 0
+    there, before = pggan.load(out, "cpu"), pggan.load(generator_file, "cpu")
+    assert (there.resolution, there.alpha, there.resolutions) == (8, 1.0, before.resolutions)
+    wanted = before.render(before.latents([7]), resolution=8, alpha=1.0)
+    assert np.array_equal(there.render(there.latents([7])), wanted)
 
 
 def test_without_the_libraries_the_extra_is_named(generator_file, capsys, monkeypatch, tmp_path):

@@ -93,6 +93,7 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
     generator, reals = load(str(run_dir), "cpu"), images.Reals(ImagePyramid(labelled_data), 16)
+    assert list(generator.label_names) == ImagePyramid(labelled_data).class_names
     fakes = images.Fakes(generator, generator.settings(), reals, 5)
     label = int(reals.labels()[3])
     alone_drawn = generator.render(generator.latents([8]), label=label)

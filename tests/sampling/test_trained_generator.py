@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import pggan
+from pggan.checkpoints.generator_file import save_generator
 from pggan.checkpoints.read import checkpoints_of
+from pggan.cli.main import main
 from pggan.core.errors import UserError
+from pggan.data.format.pyramid import ImagePyramid
 
 
 def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generator):
@@ -33,6 +38,29 @@ def test_pictures_are_those_of_the_latents(generator):
     arrays = generator.render(generator.latents([7, 8]), resolution=8, truncation=0.5, label=2)
     assert [picture.size for picture in pictures] == [(8, 8), (8, 8)]
     assert np.array_equal(np.stack([np.asarray(picture) for picture in pictures]), arrays)
+
+
+def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labelled_data, tmp_path):
+    names = ImagePyramid(labelled_data).class_names
+    assert list(generator.label_names) == names
+    latents = generator.latents([7])
+    wanted = generator.render(latents, label=2)
+    for label in ("2", names[2]):
+        assert np.array_equal(generator.render(latents, label=label), wanted)
+    with pytest.raises(UserError, match=f"Did you mean '{names[2]}'"):
+        generator.render(latents, label=names[2] + "x")
+    with pytest.raises(UserError, match="label=3"):
+        generator.render(latents, label=3)
+    out = tmp_path / "one.png"
+    assert main(["sample", f"run={run_dir}", "seeds=7", f"label={names[2]}", f"out={out}", "zoom=1", "device=cpu"]) == 0
+    assert np.array_equal(np.asarray(Image.open(out)), wanted[0])
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", 3], ["a", "b", "c" * 300]])
+def test_a_file_that_names_its_classes_wrongly_is_refused(generator, tmp_path, names):
+    save_generator(replace(generator.loaded, label_names=names), path := tmp_path / "generator.safetensors")
+    with pytest.raises(UserError, match="not a valid generator"):
+        pggan.load(path)
 
 
 def test_what_is_not_there_is_said(run_dir, generator):

@@ -1,9 +1,10 @@
 """`pggan export`: a generator for other programs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from pggan.checkpoints.generator_file import LoadedGenerator, describe_generator
+from pggan.checkpoints.generator_file import describe_generator, save_generator
 from pggan.checkpoints.header import HEADER_KEY
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
@@ -30,10 +31,10 @@ def run(config: ExportConfig) -> int:
         config.data_statement,
         None if config.evaluation is None else read_evaluation(Path(config.evaluation)),
     )
-    if config.format in (ExportFormat.huggingface, ExportFormat.web):
+    if config.format in (ExportFormat.hf, ExportFormat.web):
         require_empty(Path(config.out), "out")
     generator = at_stage(load(config.run, "cpu", config.checkpoint), config.resolution, config.alpha)
-    if config.format is ExportFormat.huggingface:
+    if config.format is ExportFormat.hf:
         name = config.push or Path(config.out).name
         write_folder(generator, Path(config.out), name, facts)
         print(f"{config.out}: weights, configuration, samples and model card")
@@ -42,6 +43,10 @@ def run(config: ExportConfig) -> int:
         return 0
     if config.format is ExportFormat.web:
         return export_page(generator, config)
+    if config.format is ExportFormat.safetensors:
+        save_generator(generator.loaded, out := check_output(config.out, (".safetensors",)))
+        print(f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}")
+        return 0
     ending, write = FILES[config.format]
     out = check_output(config.out, (ending,))
     loaded = generator.loaded
@@ -66,5 +71,5 @@ def export_page(generator: TrainedGenerator, config: ExportConfig) -> int:
 def at_stage(generator: TrainedGenerator, resolution: int | None, alpha: float | None) -> TrainedGenerator:
     """The generator, which draws at another resolution and alpha by default; raises UserError for impossible ones."""
     settings = generator.settings(resolution=resolution, alpha=alpha)
-    stage = LoadedGenerator(generator.network, settings.resolution, float(settings.alpha), generator.images)
+    stage = replace(generator.loaded, resolution=settings.resolution, alpha=float(settings.alpha))
     return TrainedGenerator(stage)

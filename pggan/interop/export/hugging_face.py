@@ -47,7 +47,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
     try:
         path = hub.hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
     except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
-        remedy = "Give a folder that `pggan export format=huggingface` has written, or USER/NAME of one on the Hub."
+        remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of one on the Hub."
         raise UserError(f"There is no generator at {name}: {error}", remedy) from error
     return load(path, device)
 

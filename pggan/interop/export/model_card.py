@@ -43,7 +43,8 @@ def model_card(generator: TrainedGenerator, name: str, facts: CardFacts) -> str:
     a, network = generator.network.architecture, generator.network
     licence = [f"license: {facts.license}"] if facts.license else []
     stage = f"{generator.resolution}x{generator.resolution} pixels, alpha {generator.alpha:g}"
-    classes = f"| classes | {a.labels} |\n" if a.labels else ""
+    names = f": {', '.join(generator.label_names)}" if generator.label_names else ""
+    classes = f"| classes | {a.labels}{names} |\n" if a.labels else ""
     lines = "\n".join(
         [
             "library_name: pggan",
