@@ -1,9 +1,12 @@
 """How often ADA transforms images: the probability p, raised and lowered as D gets surer or less sure of reals."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from pggan.augmentation.ada import MOST_P
+from pggan.augmentation.ada import MOST_P, Ada
+from pggan.augmentation.base import Augmentation
 
 
 class AdaptiveP:
@@ -18,6 +21,16 @@ class AdaptiveP:
         self.target, self.interval, self.speed_images = target, interval, speed_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
+
+    @classmethod
+    def of(
+        cls, augmentation: Augmentation | None, mean_sign: Callable[[float], float], device: torch.device
+    ) -> "AdaptiveP | None":
+        """At 0; None unless `augmentation` adapts p.  `mean_sign`: that of the loss."""
+        if not isinstance(augmentation, Ada) or augmentation.p is not None:
+            return None
+        target, interval = mean_sign(augmentation.target), augmentation.interval
+        return cls(device, target=target, interval=interval, speed_images=augmentation.speed_images)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds: p, and sums since p was last moved."""

@@ -15,7 +15,6 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.losses.base import Loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.elastic import ElasticReducer
@@ -52,7 +51,7 @@ def build_trainer(
     sparse, half = sends_sparse_updates(config, group), options.dtype is torch.float16
     capture = captures_graphs(config.compute, device) and not sparse
     state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
-    state.adaptive_p = adaptive_p(augmentation, loss, device)
+    state.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
@@ -106,14 +105,6 @@ def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmenta
             "Take augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false.",
         )
     return augmentation
-
-
-def adaptive_p(augmentation: Augmentation | None, loss: Loss, device: torch.device) -> AdaptiveP | None:
-    """The part of the state that the augmentation adapts; None if it does not."""
-    if not isinstance(augmentation, Ada) or augmentation.p is not None:
-        return None
-    ada, target = augmentation, loss.mean_sign(augmentation.target)
-    return AdaptiveP(device, target=target, interval=ada.interval, speed_images=ada.speed_images)
 
 
 def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:

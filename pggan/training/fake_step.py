@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.augmentation.base import Augmentation
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
@@ -95,6 +96,7 @@ class FakeStep:
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
             self.state = new_state(architecture, optimizer, 0, device, half=half)
+            self.state.adaptive_p = AdaptiveP.of(augmentation, float, device)  # whatever the target
         if device.type == "meta":
             self._make_moments()
 
