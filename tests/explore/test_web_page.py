@@ -1,0 +1,106 @@
+"""The page of static files in a real browser: the same pixels as PyTorch's, without a server of ours."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.core.errors import UserError
+from pggan.interop.export import web_runtime
+from pggan.interop.export.web import write_web
+from pggan.sampling.explore.page import page_directions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def page(browser, generator, tmp_path_factory, serve_folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web_runtime.shutil, "which", lambda _: None)  # tests fetch nothing
+        try:
+            runtime = web_runtime.read_runtime(None)
+        except UserError as error:
+            pytest.skip(f"the runtime is not in the cache: pggan export format=web puts it there ({error.problem})")
+    folder = tmp_path_factory.mktemp("web") / "page"
+    write_web(generator, folder, "faces", page_directions(generator, None), runtime)
+    browser.log.clear()
+    browser.requests.clear()
+    browser.open("about:blank")
+    browser.open(address := serve_folder(folder))
+    browser.wait("document.querySelector('#title').textContent === 'seed 0'")
+    browser.wait("document.querySelector('#speed').textContent !== ''")
+    browser.address = address
+    return browser
+
+
+def draw(page, seeds, look):
+    """The images [N, R, R, C] of seeds that the page's own renderer draws."""
+    rows = page.run(f"""(async () => {{
+      const model = await (await fetch("model.json")).json();
+      globalThis.renderer ??= new (await import("./browser.js")).Renderer(model);
+      const latents = await Promise.all({json.dumps(seeds)}.map((seed) => renderer.latentOfSeed(seed)));
+      return (await renderer.images(latents, {json.dumps(look)})).map((image) => [...image.pixels]);
+    }})()""")
+    side = look["resolution"]
+    return np.array(rows, np.uint8).reshape(len(seeds), side, side, -1)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {"resolution": 4, "alpha": 1, "truncation": 1, "label": 0},
+        {"resolution": 8, "alpha": 0.3, "truncation": 1, "label": 1},
+        {"resolution": 16, "alpha": 0.5, "truncation": 0.6, "label": 2},
+        {"resolution": 16, "alpha": 1, "truncation": 1.4, "label": 0},
+    ],
+)
+def test_pixels_are_those_of_pytorch(page, generator, look):
+    seeds = [0, 7, 123456]
+    found = draw(page, seeds, look).astype(int)
+    assert np.abs(found - generator.render(generator.latents(seeds), **look)).max() <= 1  # where rounding turns
+
+
+def test_the_controls_work_without_a_server(page, tmp_path):
+    page.downloads_to(tmp_path)
+    page.set("#growth", 0.5)
+    page.wait("document.querySelector('#face').width === 8")
+    page.wait("[...document.querySelectorAll('#lattice canvas')].every((canvas) => canvas.width === 8)")
+    for _ in range(2):
+        page.click("#keep-random")
+    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    page.set("#seconds", "0.3")
+    page.set("#fps", "10")
+    kinds = page.run("[...document.querySelector('#kind').options].map((option) => option.value)")
+    assert ".apng" in kinds
+    for kind in kinds:
+        page.set("#kind", kind)
+        page.click("#export")
+        page.wait("!document.querySelector('#export').hidden")
+    page.click("#latent")
+    for _ in range(200):
+        if len(list(tmp_path.iterdir())) == len(kinds) + 1:
+            break
+        page.run("new Promise((done) => setTimeout(done, 25))")
+    check_films(tmp_path, kinds)
+
+
+def check_films(folder, kinds):
+    """Films of six frames, whatever has written them."""
+    with Image.open(folder / "film.apng") as film:
+        assert (film.n_frames, film.size) == (6, (512, 512))
+        for number in range(6):
+            film.seek(number)
+            film.load()
+    av = pytest.importorskip("av")
+    for kind in set(kinds) - {".apng"}:
+        with av.open(str(folder / f"film{kind}")) as film:
+            assert sum(1 for _ in film.decode(video=0)) >= 5  # a recorder may join the first two
+
+
+def test_nothing_is_asked_of_others_and_nothing_went_wrong(page):
+    assert len(page.requests) > 10
+    assert all(request.startswith((page.address, "blob:", "about:", "data:")) for request in page.requests), (
+        page.requests
+    )
+    assert page.log == []
