@@ -19,6 +19,7 @@ from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, 
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dgc_options
 from pggan.config.evaluate import METRICS, EvaluateConfig
+from pggan.config.evaluation import EvaluationConfig
 from pggan.config.explore import ExploreConfig
 from pggan.config.export import ExportConfig, ExportFormat, ImportConfig
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig

@@ -16,7 +16,7 @@ def require_metrics(key: str, metrics: list[str]) -> None:
     require(bool(metrics), key, metrics, "a list of at least one, for example [swd,kid]")
     for name in metrics:
         if name not in METRICS:
-            raise UserError(f"There is no metric '{name}'.", nearest(name, METRICS))
+            raise UserError(f"{key} has '{name}', which is no metric.", nearest(name, METRICS))
 
 
 @dataclass(frozen=True, kw_only=True)

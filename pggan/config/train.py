@@ -8,6 +8,7 @@ from pggan.augmentation import require_augmentation
 from pggan.config.compute import ComputeConfig, Precision
 from pggan.config.data import DataConfig
 from pggan.config.distributed import DistributedConfig, dgc_options
+from pggan.config.evaluation import EvaluationConfig
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
 from pggan.config.notation import parse_grid
 from pggan.config.schedule import ScheduleConfig
@@ -100,6 +101,7 @@ class TrainConfig(TrainerConfig):
     schedule: ScheduleConfig
     ema: EmaConfig
     monitor: ReportConfig
+    evaluation: EvaluationConfig
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:

@@ -127,6 +127,11 @@ class Metric(ABC):
         """Why there is no such number at `resolution`; empty where there is one."""
         return ""
 
+    @classmethod
+    def temporary_bytes(cls, count: int, resolution: int, channels: int) -> int:
+        """The disk space that the metric of `count` images takes while it is calculated."""
+        return 0
+
     @abstractmethod
     def collectors(self) -> list[Collector]:
         """What wants to see the fakes; the same one may serve several metrics."""

@@ -3,12 +3,15 @@
 Training calls `evaluate` with the averaged generator as it is, `pggan evaluate` with that of a checkpoint.
 """
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pggan.config import METRICS
+from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
@@ -37,6 +40,7 @@ CLASSES: tuple[type[Metric], ...] = (
     NearestNeighbours,
     Duplicates,
 )
+MORE_SPACE = "Take fewer images (count), or name a larger place: TMPDIR=DIRECTORY."
 KINDS = {kind.key: kind for kind in CLASSES}
 assert tuple(KINDS) == METRICS, "the schema and the classes name the same metrics"
 
@@ -89,7 +93,7 @@ def evaluate(
     Args: settings: what the generator draws; reals are those of the same resolution, not faded; extractor: of the
     metrics that look at features, None without any; count: images on each side, None for those of each paper;
     first_seed: fakes are those of this seed and the following ones; progress: called on every rank.
-    Raises UserError, before anything is drawn, for too few images and for channels that differ.
+    Raises UserError, before anything is drawn, for too few images, for channels that differ, and for a full disk.
     """
     channels = generator.network.architecture.channels
     if channels != pyramid.channels:
@@ -98,18 +102,20 @@ def evaluate(
     division, reals = Division.at(settings.resolution, group), Reals(pyramid, settings.resolution)
     task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, division, extractor, progress)
     remarks: list[str] = []
-    chosen: list[Metric] = []
+    counts: dict[type[Metric], int] = {}
     for name in metrics:
         kind = KINDS[name]
         if why := kind.undefined(settings.resolution):
             remarks.append(f"{name} is left out: at {settings.resolution}x{settings.resolution}, {why}.")
             continue
-        images = images_of(kind, count, pyramid)
+        counts[kind] = images = images_of(kind, count, pyramid)
         if images < (count or kind.paper_images):
             asked = f"{count:,} were asked for" if count else f"its paper takes {kind.paper_images:,}"
             remarks.append(f"{name} compares {images:,} images, all that the data has; {asked}.")
-        chosen.append(kind(task, images))
-    return measure(task, chosen, remarks)
+    needed = sum(kind.temporary_bytes(images, settings.resolution, channels) for kind, images in counts.items())
+    with group.collective_errors():
+        require_free_space(Path(tempfile.gettempdir()), needed, MORE_SPACE)
+    return measure(task, [kind(task, images) for kind, images in counts.items()], remarks)
 
 
 def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evaluation:

@@ -17,7 +17,6 @@ N images, P patches per image, C channels, S side of a level, D directions.
 
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.core.disk import require_free_space
 from pggan.core.rng import generator_for
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
@@ -38,6 +36,7 @@ LOWEST_LEVEL = 16
 SMALLEST_LEVEL = 8  # of images that are smaller than that
 DIRECTIONS = 4 * 128
 AT_ONCE = 32  # directions whose projections are held in memory: 134 MB per set of 8192 images
+SETS = 3  # whose patches are on the disk at once: those of the fakes, and two of reals for the floor
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 PARAMETERS = {"patches": PATCHES, "patch_side": SIDE, "directions": DIRECTIONS, "times": 1000, "version": 1}
 
@@ -111,12 +110,9 @@ class PatchCollector(Collector):
         self.own = division.own(count)
         self.levels = levels_of(resolution)
         shape = (max(sum(map(len, self.own)), 1), PATCHES, channels, SIDE, SIDE)
-        folder = Path(tempfile.gettempdir())
-        remedy = "Take a smaller count=, or name a larger place: TMPDIR=DIRECTORY."
-        require_free_space(folder, 4 * int(np.prod(shape)) * len(self.levels), remedy)
         self.tables = {}
         for side in self.levels:
-            with tempfile.TemporaryFile(dir=folder) as file:
+            with tempfile.TemporaryFile() as file:
                 self.tables[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
         self.blocks = 0
@@ -197,6 +193,10 @@ class SlicedWasserstein(Metric):
     @classmethod
     def undefined(cls, resolution: int) -> str:
         return "" if resolution >= SMALLEST_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
+
+    @classmethod
+    def temporary_bytes(cls, count: int, resolution: int, channels: int) -> int:
+        return SETS * count * PATCHES * channels * SIDE**2 * 4 * len(levels_of(resolution))
 
     def collectors(self) -> list[Collector]:
         return [self.patches]

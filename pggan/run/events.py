@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pggan.checkpoints.header import LABEL_NAMES
+from pggan.checkpoints.header import LABEL_NAMES, MILESTONE
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
+from pggan.config.notation import BEST
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
 from pggan.core.schedule import Phase
@@ -19,7 +20,10 @@ from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.networks.networks import Generator
+from pggan.run.alarms import Alarms
+from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.grid_recorder import GridRecorder
+from pggan.run.health import Health
 from pggan.run.laps import Laps
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
@@ -50,12 +54,14 @@ class Events:
         writer: CheckpointWriter,
         stream: RealStream,
         time_limit: TimeLimit | None,
+        evaluator: TrainingEvaluator,
     ) -> None:
         """Args: time_limit: on rank 0 of a run that was given hours."""
         config, schedule = run.config, run.schedule
         self.config, self.schedule, self.trainer, self.state = config, schedule, trainer, trainer.state
         self.group, self.interruption, self.watchdog = group, interruption, watchdog
-        self.reporter, self.writer, self.stream, self.time_limit = reporter, writer, stream, time_limit
+        self.reporter, self.writer, self.stream = reporter, writer, stream
+        self.time_limit, self.evaluator = time_limit, evaluator
         # What every checkpoint says besides.
         names = {LABEL_NAMES: run.pyramid.class_names} if config.data.labels else {}
         self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **names}
@@ -67,6 +73,7 @@ class Events:
         if config.monitor.profile_steps > 0 and group.is_main:
             folder = writer.run_dir / "profile"
             self.profiler = StepProfiler(config.monitor.profile_steps, folder, group.device.type, reporter.profile)
+        self.health, self.alarms = Health(run, self.state.images), Alarms(config.loss["name"])
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
@@ -82,6 +89,7 @@ class Events:
         if self.recorder is not None:
             self.recorder.restart(images)
         self.interval.restart(images)
+        self.evaluator.restart(images)
         self.trainer.release_graphs()
         self.saved_at = images or -1
         self.announced = -1  # the phase that was reported last
@@ -141,26 +149,43 @@ class Events:
         self.accumulator.add(metrics)
         self.reporter.progress(images, phase)
         self.watchdog.stepped(f"{images:,} images")
-        if last or is_due(monitor.tick_images, before, images):
-            self.laps.end("overhead")
-            scores = self.accumulator.recent("scores/") if self.group.is_main else {}
-            means = self.accumulator.reduce(self.group)  # waits for the device, whose steps these are
-            self.laps.end("step")
-            if self.config.hours is not None and not last:
-                self._plan_end()
-            self.reporter.tick(images, phase, means | self.laps.shares(), scores)
-            self.rollback.check(state)
-            self.group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
+        if last or is_due(monitor.tick_images, before, images) or self.evaluator.is_due(before, images):
+            self._tick(phase)
         if last or is_due(monitor.grid_images, before, images):
             self._show_fakes(phase)
         self._record_grid(phase, before)
         self.is_milestone |= any(lies_between(count, before, images) for count in self.milestones)
         saving = self.interval.is_due(before, images) or self.save_asked or self.is_milestone
+        saving |= self.evaluator.mark is not None
         # While updates are being skipped, a checkpoint would be no place to roll back to: it waits for one that is not.
         if (saving or self.save_wanted) and not last:
             self.save_wanted = not self.rollback.check(state)
             if not self.save_wanted:
                 self._save()
+
+    def _tick(self, phase: Phase) -> None:
+        """Report the numbers since the last tick, with an evaluation where one is due, and look for alarms in them."""
+        state, group = self.state, self.group
+        self.laps.end("overhead")
+        scores = self.accumulator.recent("scores/") if group.is_main else {}
+        numbers = self.accumulator.reduce(group)  # waits for the device, whose steps these are
+        self.laps.end("step")
+        if self.config.hours is not None and state.images < self.schedule.total:
+            self._plan_end()
+        alarms: list[str] = []
+        with self.watchdog.slow():
+            if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
+                numbers |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
+            if group.is_main:
+                numbers |= self.health.at_tick(state, phase, scores)
+                raised, alarms = self.alarms.at_tick(phase.resolution, numbers)
+                numbers |= raised
+        self.laps.end("overhead")
+        self.reporter.tick(state.images, phase, numbers | self.laps.shares(), scores)
+        for alarm in alarms:
+            self.reporter.warn(f"Alarm: {alarm}")
+        self.rollback.check(state)
+        group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _plan_end(self) -> None:
         """Plan the last image anew, so that the run ends in time; the same on all ranks."""
@@ -189,8 +214,8 @@ class Events:
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
         images = self.saved_at = self.state.images
-        notes: dict[str, Any] = {**self.notes, "milestone": self.is_milestone}
-        self.is_milestone = False
+        notes: dict[str, Any] = {**self.notes, MILESTONE: self.is_milestone, BEST: self.evaluator.mark}
+        self.is_milestone, self.evaluator.mark = False, None
         if self.time_limit is not None:
             spent = self.time_limit.spent_seconds(time.monotonic())
             notes |= {"spent_seconds": spent, "total_images": self.schedule.total}

@@ -33,6 +33,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.disk_space import disk_need, require_disk
 from pggan.run.eta import Eta
+from pggan.run.evaluation import TrainingEvaluator, open_extractor
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.report import NullReporter, Reporter
@@ -74,6 +75,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
                 stack.enter_context(lock_run_dir(run_dir))
         run = find(config, description, run_dir, group)
         pyramid, schedule = run.pyramid, run.schedule
+        extractor = open_extractor(config.evaluation, run, group)
         budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
         reports = group.is_main and run.checkpoint is None  # the memory of every phase, once
         image_bytes = budget if device.type == "cuda" else 0
@@ -114,6 +116,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
             writer=writer,
             stream=stream,
             time_limit=time_limit,
+            evaluator=TrainingEvaluator(run, group, extractor, reporter),
         )
         interruption.at_once = False
         yield trainer, stream, events

@@ -3,7 +3,6 @@
 Nothing here waits for the device between ticks.
 """
 
-import math
 import re
 import time
 from collections import deque
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from statistics import median
 from typing import Self
 
 import numpy as np
@@ -24,37 +22,14 @@ from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
 from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
-from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 from pggan.run.metrics_file import MetricsFile
 from pggan.run.run_dir import append_log
 from pggan.sampling.output.images import Pixels
 
-SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
-SPIKE_TICKS = 10  # whose median it is
 LARGEST_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
 TERMS_OF_G = ("G/critic", "G/loss_fakes", "G/pairs")
 
 Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
-
-
-class GradientSpikeDetector:
-    """Detects gradients that are far larger than they have been lately."""
-
-    def __init__(self) -> None:
-        self._recent: dict[str, deque[float]] = {}
-
-    def detect(self, means: dict[str, float]) -> list[str]:
-        """One message per spike among the numbers of one tick."""
-        messages = []
-        for name, peak in means.items():
-            if name.endswith(PEAKED + PEAK):
-                recent = self._recent.setdefault(name, deque(maxlen=SPIKE_TICKS))
-                usual = median(recent) if recent else math.inf
-                if peak > SPIKE_FACTOR * usual:
-                    messages.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
-                if math.isfinite(peak):
-                    recent.append(peak)
-        return messages
 
 
 class NullReporter:
@@ -121,7 +96,6 @@ class Reporter(NullReporter):
     ) -> None:
         """Args: eta: the time left, which every tick is told to; images: shown already."""
         self.run_dir, self.schedule, self.eta, self.device = run_dir, schedule, eta, device
-        self.spikes = GradientSpikeDetector()
         self.console = TrainingConsole(console, schedule, images)
         # One thread, so that pictures are written in their order.
         self._encoder = ThreadPoolExecutor(1, "pictures")
@@ -203,7 +177,6 @@ class Reporter(NullReporter):
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
         left = self.eta.seconds_left(images)
-        alarms = self.spikes.detect(means)
         numbers = without_copies(means) | {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),
@@ -215,7 +188,6 @@ class Reporter(NullReporter):
             "speed/memory_bytes": peak_memory(self.device),
             "speed/eta_seconds": left,
             "speed/hours": self._metrics.hours,
-            "health/alarms": len(alarms),
         }
         for name, value in numbers.items():
             self._board.scalar(name, value, images)
@@ -226,11 +198,6 @@ class Reporter(NullReporter):
         self._metrics.append({"images": images, "phase": phase.name, **record})
         self.console.progress(images, phase)
         append_log(self.run_dir, self.console.tick(seconds_per_image, left, numbers))
-        for alarm in alarms:
-            self.warn(f"Alarm: {alarm}.")
-        for name in ("G", "D"):
-            if skipped := means.get(f"{name}{COUNTED}"):
-                self.warn(f"Skipped {skipped:.0f} updates of {name}: their gradients were not finite.")
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         self._raise_of_pictures(all_but=LARGEST_QUEUE - 1)

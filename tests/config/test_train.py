@@ -80,6 +80,11 @@ MISTAKES = {
     "monitor.grid=8": "8x4",
     "monitor.tick_images=0": "at least 1",
     "monitor.grid_images=0": "at least 1",
+    "evaluation.metrics=[sdw]": "swd",
+    "evaluation.count=1": "at least 2",
+    "evaluation.interval_images=0": "at least 1",
+    "evaluation.max_share=1": "below 1",
+    "evaluation.best=kid": "auto, null or swd",
     "checkpoint.every_images=0": "at least 1",
     "checkpoint.every_minutes=0": "above 0, or null",
     "checkpoint.keep=0": "at least 1",
@@ -140,6 +145,21 @@ def test_micro_batches_hold_whole_groups():
     for size, advice in {6: "Take 4", 3: "Take 4", 11: "Take 8"}.items():
         with pytest.raises(UserError, match=advice):
             TrainerConfig(model=model, loss={"name": "wgan_gp"}, compute=ComputeConfig(micro_batch_size=size))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "best", "number"),
+    [
+        ("[ms_ssim,kid,swd]", "auto", "kid"),
+        ("[ms_ssim,kid,swd]", "swd", "swd/mean"),
+        ("[swd]", "null", None),
+        ("[ms_ssim]", "auto", None),
+        ("[]", "auto", None),
+    ],
+)
+def test_the_best_checkpoint_is_decided_by_a_metric_that_has_an_order(metrics, best, number):
+    config = train_config(f"evaluation.metrics={metrics}", f"evaluation.best={best}")
+    assert config.evaluation.deciding_number == number
 
 
 def test_milestones_are_listed_or_the_ends_of_all_phases():

@@ -86,6 +86,13 @@ def test_another_number_of_channels_is_refused(finished_run, make_pyramid, tmp_p
         evaluated(finished_run, grey.path, ["swd"], alone)
 
 
+def test_a_full_disk_is_noticed_before_anything_is_drawn(finished_run, toy_data, alone, monkeypatch):
+    monkeypatch.setattr("pggan.core.disk.free_bytes", lambda path: 10**6)
+    monkeypatch.setattr(images.Fakes, "read", lambda *_: pytest.fail("images were drawn"))
+    with pytest.raises(UserError, match="MB short"):
+        evaluated(finished_run, toy_data, ["swd"], alone, 16)
+
+
 @pytest.mark.slow
 def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_path, tiny_config, alone):
     from pggan.run import train

@@ -97,10 +97,6 @@ def test_places_of_patches_do_not_depend_on_the_images_shown_before(alone, task_
     assert torch.equal(*patches)
 
 
-def test_patches_need_their_place_on_the_disk(alone, task_of, make_pyramid, tmp_path, monkeypatch):
-    from pggan.core.errors import UserError
-
-    monkeypatch.setattr("pggan.core.disk.free_bytes", lambda path: 10**6)
-    task = task_of(None, make_pyramid(tmp_path / "data", images=16, resolution=16))
-    with pytest.raises(UserError, match="MB short"):
-        SlicedWasserstein(task, 16)
+def test_the_place_for_patches_is_that_of_three_sets():
+    """Images of 32x32 have two levels; a patch is 7x7 numbers of 4 bytes in 3 channels."""
+    assert SlicedWasserstein.temporary_bytes(16, 32, 3) == 3 * 16 * 128 * 3 * 7 * 7 * 4 * 2

@@ -19,42 +19,9 @@ from pggan.checkpoints import write as saving
 from pggan.run import train
 from pggan.run.console import clock
 from pggan.run.eta import Eta
-from pggan.run.report import LARGEST_QUEUE, GradientSpikeDetector, Reporter
+from pggan.run.report import LARGEST_QUEUE, Reporter
 from pggan.sampling.output.images import save_png
 from pggan.training.timing import Pace
-
-
-def tick_of(detector: GradientSpikeDetector, peak: float) -> list[str]:
-    return detector.detect({"D/gradient_norm_max": peak, "D/loss": 1e9})
-
-
-def test_a_gradient_is_compared_with_what_came_before_it_and_not_with_itself():
-    """After a single tick already: a median that took in the spike would be half of it."""
-    detector = GradientSpikeDetector()
-    assert tick_of(detector, 2.0) == []
-    (alarm,) = tick_of(detector, 2000.0)
-    assert alarm == "D/gradient_norm_max is 2e+03, 1,000 times what it was lately"
-
-
-def test_a_hundred_times_the_median_is_no_alarm_and_more_is():
-    detector = GradientSpikeDetector()
-    for peak in (1.0, 1.0, 9.0):
-        assert tick_of(detector, peak) == []
-    assert tick_of(detector, 100.0) == []
-    assert len(tick_of(detector, 550.0)) == 1  # the median of 1, 1, 9, 100 is 5
-
-
-def test_gradients_that_are_not_finite_alarm_and_are_not_taken_as_usual():
-    detector = GradientSpikeDetector()
-    assert tick_of(detector, 1.0) == []
-    assert len(tick_of(detector, math.inf)) == 1
-    assert len(tick_of(detector, 101.0)) == 1
-
-
-def test_the_first_tick_and_steady_gradients_are_silent():
-    detector = GradientSpikeDetector()
-    assert tick_of(detector, 1e12) == []
-    assert [tick_of(detector, 1e12) for _ in range(20)] == [[]] * 20
 
 
 def even_pace(schedule, images=0):

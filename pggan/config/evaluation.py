@@ -1,0 +1,38 @@
+"""Keys of the evaluations during training."""
+
+from dataclasses import dataclass
+
+from pggan.config.evaluate import require_metrics
+from pggan.core.validation import require, require_bounds
+
+AUTO = "auto"  # as evaluation.best: the first of the metrics that has an order
+# Metrics by which generators are put in order, and their numbers of which the lowest is the best.
+ORDERED = {"swd": "swd/mean", "kid": "kid", "fid": "fid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Metrics of the averaged generator during training."""
+
+    metrics: list[str]
+    extractor: str
+    weights: str | None
+    count: int
+    interval_images: int | None
+    max_share: float
+    best: str | None
+
+    def __post_init__(self) -> None:
+        require_bounds(self, "evaluation.", count=">=2", interval_images=">=1", max_share=">0 <1")
+        if self.metrics:
+            require_metrics("evaluation.metrics", self.metrics)
+        ordered = [name for name in self.metrics if name in ORDERED]
+        wanted = f"{AUTO}, null" + "".join(f" or {name}" for name in ordered)
+        require(self.best in (None, AUTO, *ordered), "evaluation.best", self.best, wanted)
+
+    @property
+    def deciding_number(self) -> str | None:
+        """The number that decides which checkpoint is the best; None where none does."""
+        ordered = [name for name in self.metrics if name in ORDERED]
+        name = next(iter(ordered), None) if self.best == AUTO else self.best
+        return None if name is None else ORDERED[name]

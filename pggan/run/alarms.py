@@ -1,0 +1,168 @@
+"""Alarms: what the numbers of a run say is going wrong, and what to do about it.
+
+Each one is raised once, when it has held for some ticks in a row, and again when it had been gone for CLEAR_TICKS.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pggan.augmentation.ada import MOST_P
+from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
+
+Numbers = Mapping[str, float]
+
+CLEAR_TICKS = 5
+SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
+SPIKE_TICKS = 10  # whose median it is
+# Logistic losses: with scores that lie this far apart, D is wrong about one image in 1800 (sigmoid(15 / 2) = 0.99945).
+# In a run of avatars at 32x32 that goes well, the gap stays below 2.
+MOST_GAP = 15.0
+# Wasserstein losses, whose scores have no scale: times the recent median of the gap.
+GAP_FACTOR, GAP_TICKS, LEAST_GAP_TICKS = 20, 20, 5
+# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3).  At 0.9, D is wrong about one real in 20.
+MOST_SIGN, SIGN_TICKS = 0.9, 10
+# Distance from a fake to the nearest other fake, as a share of that among reals.  In a run of avatars that goes well it
+# is 0.3 to 0.9; fakes that all are one of a few images come to 0.
+LEAST_DIVERSITY, DIVERSITY_GRIDS = 0.15, 2
+P_MARGIN = 0.99  # share of its limit at which p counts as being there
+REALS_SIGN, DIVERSITY, P = "health/reals_sign", "health/diversity", "augment/p"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One alarm: how many ticks in a row it has to hold before it is raised, and what to do then."""
+
+    ticks: int
+    remedy: str
+
+
+RULES = {
+    "gradients": Rule(
+        1, "A single one is harmless. If they come often, lower schedule.learning_rate_g and schedule.learning_rate_d"
+    ),
+    "not_finite": Rule(
+        1,
+        "This is normal in fp16 while the loss scale is found. Otherwise lower the learning rates, or raise the weight "
+        "of the gradient penalty (loss.*)",
+    ),
+    "score_gap": Rule(
+        3,
+        "G learns little from such a D. Lower schedule.learning_rate_d, or raise the weight of the gradient penalty "
+        "(loss.*)",
+    ),
+    "overfitting": Rule(
+        3,
+        "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada, or stop here and "
+        "take checkpoint=best",
+    ),
+    "diversity": Rule(
+        1,
+        "G draws few different images. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES run_dir=NEW), "
+        "with lower learning rates or a larger weight of the gradient penalty",
+    ),
+    "augmentation": Rule(
+        5,
+        "Augmentation alone no longer keeps D from overfitting. Give more images, take smaller networks "
+        "(model.fmap_max), or stop here and take checkpoint=best",
+    ),
+}
+
+
+class Alarms:
+    """The alarms of one run; told the numbers of every tick, in their order."""
+
+    def __init__(self, loss: str) -> None:
+        """Args: loss: its name."""
+        self.loss = loss
+        self._restart(0)
+        self._peaks: dict[str, deque[float]] = {}
+        self._held = dict.fromkeys(RULES, 0)  # ticks in a row
+        self._gone = dict.fromkeys(RULES, CLEAR_TICKS)
+
+    def _restart(self, resolution: int) -> None:
+        """Forget the numbers of another resolution: scores and images have another scale there."""
+        self._resolution = resolution
+        self._gaps: deque[float] = deque(maxlen=GAP_TICKS)
+        self._signs: deque[float] = deque(maxlen=SIGN_TICKS)
+        self._diversities: deque[float] = deque(maxlen=DIVERSITY_GRIDS)
+
+    def at_tick(self, resolution: int, numbers: Numbers) -> tuple[dict[str, float], list[str]]:
+        """Scalars by tag, 1 for each alarm that holds, and a text for each that is raised now.
+
+        Args: numbers: of the tick, by tag; an alarm whose number is missing is not raised.
+        """
+        if resolution != self._resolution:
+            self._restart(resolution)
+        found = {
+            "gradients": self._spikes(numbers),
+            "not_finite": _skipped(numbers),
+            "score_gap": self._score_gap(numbers),
+            "overfitting": self._overfitting(numbers),
+            "diversity": self._collapse(numbers),
+            "augmentation": self._augmentation(numbers),
+        }
+        scalars: dict[str, float] = {}
+        texts = []
+        for name, what in found.items():
+            rule = RULES[name]
+            self._held[name] = self._held[name] + 1 if what else 0
+            holds = self._held[name] >= rule.ticks
+            if holds and self._gone[name] >= CLEAR_TICKS:
+                texts.append(f"{what}. {rule.remedy}.")
+            self._gone[name] = 0 if holds else self._gone[name] + 1
+            scalars[f"alarms/{name}"] = float(holds)
+        return {**scalars, "health/alarms": sum(scalars.values())}, texts
+
+    def _spikes(self, numbers: Numbers) -> str:
+        found = []
+        for name, peak in numbers.items():
+            if name.endswith(PEAKED + PEAK):
+                recent = self._peaks.setdefault(name, deque(maxlen=SPIKE_TICKS))
+                usual = median(recent) if recent else math.inf
+                if peak > SPIKE_FACTOR * usual:
+                    found.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
+                if math.isfinite(peak):
+                    recent.append(peak)
+        return ", ".join(found)
+
+    def _score_gap(self, numbers: Numbers) -> str:
+        gap = numbers.get("scores/reals", math.nan) - numbers.get("scores/fakes", math.nan)
+        if not math.isfinite(gap):
+            return ""
+        if self.loss != "wgan_gp":
+            return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MOST_GAP else ""
+        usual = median(map(abs, self._gaps)) if len(self._gaps) >= LEAST_GAP_TICKS else math.inf
+        if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself
+            return f"D's scores of reals and fakes lie {gap:.3g} apart, {abs(gap) / usual:,.0f} times what was usual"
+        self._gaps.append(gap)
+        return ""
+
+    def _overfitting(self, numbers: Numbers) -> str:
+        sign = numbers.get(REALS_SIGN)
+        if sign is None:
+            return ""
+        self._signs.append(sign)
+        mean = fmean(self._signs)
+        if len(self._signs) < SIGN_TICKS or not mean > MOST_SIGN:
+            return ""
+        return f"D takes {(1 + mean) / 2:.0%} of the reals for real"
+
+    def _collapse(self, numbers: Numbers) -> str:
+        if DIVERSITY in numbers:
+            self._diversities.append(numbers[DIVERSITY])
+        if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < LEAST_DIVERSITY:
+            return ""
+        return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
+
+    def _augmentation(self, numbers: Numbers) -> str:
+        p = numbers.get(P, 0.0)
+        return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MOST_P else ""
+
+
+def _skipped(numbers: Numbers) -> str:
+    counts = {name: numbers.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
+    found = [f"{count:.0f} updates of {name}" for name, count in counts.items() if count]
+    return f"Skipped {' and '.join(found)}: their gradients were not finite" if found else ""

@@ -1,0 +1,195 @@
+"""Evaluations during training: when one is due, what it finds, and whether its checkpoint is the best so far.
+
+An evaluation draws no random number of training and changes nothing of its state.  Points in time come from the clock
+of rank 0, so those of two runs may differ; the numbers at a point do not.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pggan.checkpoints.generator_file import LoadedGenerator
+from pggan.checkpoints.header import mark_of
+from pggan.checkpoints.read import best_of, checkpoints_of
+from pggan.config import EvaluationConfig
+from pggan.config.notation import BEST
+from pggan.core.errors import UserError
+from pggan.core.intervals import is_due
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup, RemoteUserError
+from pggan.metrics.evaluate import KINDS, evaluate, images_of, needs_extractor
+from pggan.metrics.extractor import Extractor
+from pggan.metrics.extractors import load_extractor
+from pggan.networks.networks import Generator
+from pggan.run.report import NullReporter
+from pggan.run.run_dir import RunContext
+from pggan.sampling.trained_generator import TrainedGenerator
+
+FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
+MOST_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
+BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
+WITH_FLOOR = 2  # the first evaluation at a resolution also compares reals with reals, which takes as long again
+
+
+class EvaluationBudget:
+    """Whether an evaluation fits into its share of the training time, with room for one more at the end."""
+
+    def __init__(self, config: EvaluationConfig, now: float) -> None:
+        """Args: now: seconds, by the clock of all later calls."""
+        self.share, self.count, self.began = config.max_share, config.count, now
+        self.spent = 0.0
+        self._took: dict[int, float] = {}  # seconds of the last one, by resolution
+
+    def allows(self, resolution: int, seconds_per_image: float, now: float, *, last: bool) -> bool:
+        """Whether there is time for an evaluation.
+
+        Args: seconds_per_image: of training, which stands for that of an evaluation where none was measured; last:
+        this is the end of the run.
+        """
+        expected = self._took.get(resolution, WITH_FLOOR * self.count * seconds_per_image)
+        return self.spent + (1 if last else 2) * expected <= self.share * (now - self.began)
+
+    def note(self, resolution: int, seconds: float) -> None:
+        """Count an evaluation that was done."""
+        self._took[resolution] = seconds
+        self.spent += seconds
+
+
+@dataclass(frozen=True)
+class Score:
+    """The number by which a checkpoint may be the best, and at which resolution it was found."""
+
+    metric: str
+    value: float
+    resolution: int
+
+    def is_better_than(self, other: "Score | None") -> bool:
+        """Whether this is the better one: of a higher resolution, or the lower number; other metrics do not compare."""
+        if other is None or self.resolution != other.resolution:
+            return other is None or self.resolution > other.resolution
+        return self.metric != other.metric or self.value < other.value
+
+
+def score_in(mark: Any) -> Score | None:
+    """The score that a checkpoint is marked with; None for anything else."""
+    try:
+        return Score(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+class TrainingEvaluator:
+    """The evaluations of one run, on one of its ranks; all ranks call it at the same steps."""
+
+    def __init__(
+        self, run: RunContext, group: ProcessGroup, extractor: Extractor | None, reporter: NullReporter
+    ) -> None:
+        """Args: extractor: of the metrics that look at features."""
+        self.config, self.pyramid = run.config.evaluation, run.pyramid
+        self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
+        self.budget = EvaluationBudget(self.config, time.monotonic())
+        self._said: set[str] = set()  # remarks, once each
+
+    def restart(self, images: int) -> None:
+        """Begin or continue at `images`: what was found beyond it does not count.  All ranks call it first."""
+        self._evaluated_at = self._ticked_at = images
+        self._ticked = time.monotonic()
+        mark = None
+        if self.group.is_main:
+            left = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= images]
+            best = best_of(left)
+            mark = None if best is None else mark_of(best, BEST)
+        self._best = score_in(self.group.broadcast_object(mark))
+        self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
+
+    def is_due(self, before: int, images: int) -> bool:
+        """Whether the step from `before` to `images` is followed by a tick with an evaluation, as the interval says."""
+        every = self.config.interval_images
+        return every is not None and bool(self.config.metrics) and is_due(every, before, images)
+
+    def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
+        """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
+        metrics = [name for name in self.config.metrics if not KINDS[name].undefined(phase.resolution)]
+        if not metrics or not self._is_time(phase, images, total):
+            return {}
+        began = time.monotonic()
+        generator = TrainedGenerator(LoadedGenerator(g_ema, phase.resolution, phase.alpha, images))
+        self.group.wait_for_device()
+        try:
+            found = evaluate(
+                generator,
+                generator.settings(),
+                self.pyramid,
+                metrics,
+                extractor=self.extractor,
+                count=self.config.count,
+                first_seed=FIRST_SEED,
+                group=self.group,
+            )
+        except UserError as error:  # of a full disk, say: nothing to end a training for
+            self._remark(f"No evaluation at {images:,} images: {error}")
+            return {}
+        except RemoteUserError:
+            return {}
+        finally:
+            self._evaluated_at = images
+            self.budget.note(phase.resolution, time.monotonic() - began)
+        for remark in found.remarks:
+            self._remark(remark)
+        self._judge(found.values, phase.resolution)
+        return {f"metrics/{name}": value for name, value in found.values.items()}
+
+    def _is_time(self, phase: Phase, images: int, total: int) -> bool:
+        """Whether this tick has an evaluation, the same on all ranks."""
+        now, last = time.monotonic(), images >= total
+        seconds_per_image = (now - self._ticked) / max(images - self._ticked_at, 1)
+        before, self._ticked, self._ticked_at = self._ticked_at, now, images
+        if self.config.interval_images is not None:
+            return last or self.is_due(before, images)
+        if not last and images - self._evaluated_at < total / MOST_POINTS:
+            return False
+        return bool(
+            self.group.broadcast_object(self.budget.allows(phase.resolution, seconds_per_image, now, last=last))
+        )
+
+    def _judge(self, values: dict[str, float], resolution: int) -> None:
+        """Report the numbers, and mark the checkpoint of this step if it is the best so far."""
+        number = self.config.deciding_number
+        name = next((name for name in values if number is not None and name.startswith(f"{number}@")), None)
+        score = None if name is None else Score(name, values[name], resolution)
+        if score is not None and math.isfinite(score.value) and score.is_better_than(self._best):
+            self._best, self.mark = score, asdict(score)
+        best = "; the best so far" * (self.mark is not None)
+        self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
+
+    def _remark(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.reporter.line(text)
+
+
+def summary(values: dict[str, float]) -> Iterator[str]:
+    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets."""
+    for name, value in values.items():
+        metric, slash, level = name.partition("@")[0].partition("/")
+        if metric.endswith(BESIDE) or level.isdecimal():
+            continue
+        beside = (
+            f" ({ending.removeprefix('_')} {other:.3g})"
+            for ending in BESIDE
+            for key, other in values.items()
+            if key.startswith(f"{metric}{ending}{slash}{level}@")
+        )
+        yield f"{name} {value:.3g}{''.join(beside)}"
+
+
+def open_extractor(config: EvaluationConfig, run: RunContext, group: ProcessGroup) -> Extractor | None:
+    """The extractor that the metrics need; raises UserError, on one rank, where it or images are missing."""
+    with group.collective_errors():
+        for name in config.metrics:
+            images_of(KINDS[name], config.count, run.pyramid)
+        if needs_extractor(config.metrics):
+            return load_extractor(config.extractor, config.weights, group.device)
+    return None

@@ -1,0 +1,69 @@
+"""Numbers of a run's health, besides those of its steps: how varied the fakes are, and how surely D knows the reals."""
+
+import numpy as np
+import torch
+
+from pggan.core.intervals import is_due
+from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.metrics.distances import nearest
+from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.images import Reals, to_device
+from pggan.networks.networks import Generator
+from pggan.optim.state import State
+from pggan.run.alarms import DIVERSITY, REALS_SIGN
+from pggan.run.report import Scores
+from pggan.run.run_dir import RunContext
+from pggan.sampling.generate import RenderSettings, draw_in_batches
+from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.output.images import Pixels
+
+COUNT = 32  # images on each side of a diversity, or as many as there are reals
+BATCH_SIZE = 8  # as of previews
+
+
+class Health:
+    """The health of one run; for rank 0."""
+
+    def __init__(self, run: RunContext, images: int) -> None:
+        """Args: images: shown already."""
+        self.pyramid, self.every, self._ticked_at = run.pyramid, run.config.monitor.grid_images, images
+        self.signs_count = run.config.loss["name"] == "logistic"  # elsewhere, scores of reals have no fixed zero
+
+    def at_tick(self, state: State, phase: Phase, scores: Scores) -> dict[str, float]:
+        """The numbers of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
+        found = {}
+        if self.signs_count and "scores/reals" in scores:
+            found[REALS_SIGN] = float(np.sign(scores["scores/reals"]).mean())
+        before, self._ticked_at = self._ticked_at, state.images
+        if is_due(self.every, before, state.images):
+            g = state.g.network
+            assert isinstance(g, Generator), "new_state makes it"
+            diversity = relative_diversity(g, phase, self.pyramid)
+            found |= {} if diversity is None else {DIVERSITY: diversity}
+        return found
+
+
+def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> float | None:
+    """The mean distance from a fake to the nearest other fake, divided by that of reals; about 1 of a perfect G.
+
+    Distances are those of pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
+    these few differ as much as reals do.  None where the reals are too few, or all the same.
+    """
+    count, labels = min(COUNT, pyramid.images), g.architecture.labels
+    spread = mean_nearest(Reals(pyramid, phase.resolution).read(range(count)))
+    if spread == 0:
+        return None
+    classes = torch.arange(count) % labels if labels else None
+    latents = seed_latents(list(range(count)), g.architecture.latent_size)
+    fakes = draw_in_batches(g, latents, classes, RenderSettings(phase.resolution, phase.alpha), BATCH_SIZE)
+    return mean_nearest(fakes) / spread
+
+
+def mean_nearest(images: Pixels) -> float:
+    """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one."""
+    if len(images) < 2:
+        return 0.0
+    features = pixel_extractor().features(to_device(images, torch.device("cpu")))
+    distances, _ = nearest(features, features, same=True)
+    return float(distances.mean())

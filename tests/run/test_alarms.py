@@ -1,0 +1,127 @@
+"""Each alarm by numbers that raise it, and by those of a run that goes well."""
+
+import math
+
+import pytest
+
+from pggan.augmentation.ada import MOST_P
+from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
+
+# Ticks of avatars at 32x32 with the logistic loss, which went well: scores of reals and fakes, D's largest gradient,
+# D's mean sign of reals, and the diversity of fakes where there was a grid.
+HEALTHY = [
+    (0.07, -0.05, 0.98, 0.31, 0.64),
+    (0.10, -0.15, 4.29, 0.38, None),
+    (0.21, -0.28, 8.24, 0.55, None),
+    (0.30, -0.29, 3.68, 0.61, 0.42),
+    (0.22, -0.20, 2.31, 0.52, None),
+    (0.25, -0.24, 4.68, 0.49, None),
+    (0.16, -0.17, 1.14, 0.45, 0.80),
+    (0.39, -0.34, 6.63, 0.66, None),
+    (0.43, -0.43, 2.14, 0.70, None),
+    (0.56, -0.51, 2.84, 0.72, 0.89),
+]
+
+
+def tick(**changes: float) -> dict[str, float]:
+    """The numbers of one tick that goes well, with some `changes` (`D_skipped` for D/skipped)."""
+    numbers = {"scores/reals": 0.3, "scores/fakes": -0.3, "D/gradient_norm_max": 2.0, "G/gradient_norm_max": 3.0}
+    numbers |= {"D/skipped": 0.0, "G/skipped": 0.0, "health/reals_sign": 0.5, "health/diversity": 0.7}
+    return numbers | {name.replace("_", "/", 1): value for name, value in changes.items()}
+
+
+def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) -> list[list[str]]:
+    """The names of the alarms that hold at each tick."""
+    found = []
+    for numbers in ticks:
+        scalars, _ = alarms.at_tick(resolution, numbers)
+        assert scalars["health/alarms"] == sum(scalars[f"alarms/{name}"] for name in RULES)
+        found.append([name for name in RULES if scalars[f"alarms/{name}"]])
+    return found
+
+
+def test_a_run_that_goes_well_is_silent():
+    alarms = Alarms("logistic")
+    for reals, fakes, peak, sign, diversity in HEALTHY:
+        numbers = {"scores/reals": reals, "scores/fakes": fakes, "D/gradient_norm_max": peak, "health/reals_sign": sign}
+        numbers |= {} if diversity is None else {"health/diversity": diversity}
+        scalars, texts = alarms.at_tick(32, numbers)
+        assert (sum(scalars.values()), texts) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "changes", "ticks"),
+    [
+        ("gradients", "logistic", {"D_gradient_norm_max": 500.0}, 1),
+        ("not_finite", "logistic", {"G_skipped": 3.0}, 1),
+        ("score_gap", "logistic", {"scores_reals": 9.0, "scores_fakes": -7.0}, 3),
+        ("score_gap", "wgan_gp", {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
+        ("score_gap", "wgan_gp", {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
+        ("diversity", "wgan_gp", {"health_diversity": 0.05}, 2),
+        ("augmentation", "relativistic", {"augment_p": MOST_P}, 5),
+    ],
+)
+def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, loss, changes, ticks):
+    alarms, texts = Alarms(loss), []
+    assert raised(alarms, [tick()] * 6) == [[]] * 6
+    for number in range(1, ticks + 3):
+        scalars, new = alarms.at_tick(32, tick(**changes))
+        # A spike is one in comparison with what was usual, which the first spikes do not change.
+        assert scalars[f"alarms/{name}"] == (number >= ticks), number
+        texts += new
+    (text,) = texts
+    assert text.endswith(f". {RULES[name].remedy}.")
+    assert raised(alarms, [tick()] * 2)[-1] == []
+
+
+def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic_loss():
+    """The mean of the last ten has to lie above 0.9: after nine of 0.97 beside one of 0.5 it does, with 0.923."""
+    alarms = Alarms("logistic")
+    found = raised(alarms, [tick(), *[tick(health_reals_sign=0.97)] * 12])
+    assert [bool(names) for names in found] == [False] * 11 + [True, True]
+    _, texts = Alarms("logistic").at_tick(32, tick(health_reals_sign=1.0))
+    assert texts == []
+
+
+def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
+    alarms = Alarms("logistic")
+
+    def said(numbers: dict[str, float]) -> bool:
+        return bool(alarms.at_tick(32, numbers)[1])
+
+    skipped = tick(D_skipped=1.0)
+    assert [said(skipped), said(skipped)] == [True, False]
+    assert [said(tick()) for _ in range(CLEAR_TICKS - 1)] == [False] * (CLEAR_TICKS - 1)
+    assert not said(skipped)
+    assert [said(tick()) for _ in range(CLEAR_TICKS)] == [False] * CLEAR_TICKS
+    assert said(skipped)
+
+
+def test_the_text_has_the_numbers():
+    alarms = Alarms("logistic")
+    alarms.at_tick(32, tick())
+    _, texts = alarms.at_tick(32, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
+    assert texts[0].startswith("D/gradient_norm_max is 2e+03, 1,000 times what it was lately. A single one")
+    assert texts[1].startswith("Skipped 2 updates of G and 1 updates of D: their gradients were not finite. This")
+
+
+def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
+    """Not with itself, nor with one that was not finite."""
+    alarms = Alarms("logistic")
+    peaks = [2.0, 1.0, 1.0, 9.0, 100.0, 550.0, math.inf, 2.0]
+    found = raised(alarms, [{"D/gradient_norm_max": peak} for peak in peaks])
+    # The medians are 2, 1.5, 1, 1.5, 2, 5.5: a hundred times that is no alarm.
+    assert [bool(names) for names in found] == [False, False, False, False, False, True, True, False]
+    assert raised(Alarms("logistic"), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
+
+
+def test_scores_of_another_resolution_are_not_compared():
+    alarms = Alarms("wgan_gp")
+    assert raised(alarms, [tick()] * 6, 16) == [[]] * 6
+    apart = tick(scores_reals=40.0)
+    assert raised(alarms, [apart] * 4, 32) == [[]] * 4
+    assert raised(alarms, [tick(health_diversity=0.1)], 32) == [[]]  # the only grid of this resolution
+
+
+def test_numbers_that_are_not_there_raise_nothing():
+    assert raised(Alarms("logistic"), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]

@@ -1,0 +1,207 @@
+"""Evaluations during training: when they come, what they leave, and that training does not notice them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pggan.checkpoints.header import mark_of
+from pggan.checkpoints.read import choose_checkpoint
+from pggan.cli.main import main
+from pggan.config.evaluation import EvaluationConfig
+from pggan.core.errors import UserError
+from pggan.run import train
+from pggan.run.evaluation import EvaluationBudget, Score, score_in, summary
+from pggan.run.inspect import facts_of_run
+from tests.processes import in_processes, values_of
+
+EVERY = ["evaluation.interval_images=48", "evaluation.count=8", "checkpoint.keep=1"]
+# Of 8x8 and above: at 4x4 there is no SWD.  48 is in the first fade, 96 the end of 8x8, 144 and 160 are of 16x16.
+POINTS = [48, 96, 144, 160]
+MEAN = "metrics/swd/mean@patches-8"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Where numbers of reals are kept: in one place for all tests of this file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "evaluation-cache"))
+
+
+def metrics_of(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def evaluations_in(run_dir: Path) -> dict[int, dict[str, float]]:
+    """The numbers of each evaluation, by images."""
+    found = {line["images"]: {name: line[name] for name in line if "@" in name} for line in metrics_of(run_dir)}
+    return {images: values for images, values in found.items() if values}
+
+
+@pytest.fixture(scope="module")
+def evaluated_run(tmp_path_factory, tiny_config) -> Path:
+    """A run of 160 images, evaluated every 48; not to be written to."""
+    run_dir = tmp_path_factory.mktemp("evaluated") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "evaluation-cache"))
+        assert train.run(tiny_config(f"run_dir={run_dir}", *EVERY)) == 0
+    return run_dir
+
+
+# ---- when ------------------------------------------------------------------------------------------------
+
+
+def budget(share: float = 0.1, count: int = 100) -> EvaluationBudget:
+    values = {"metrics": ["swd"], "extractor": "", "weights": None, "interval_images": None, "best": None}
+    return EvaluationBudget(EvaluationConfig(count=count, max_share=share, **values), now=1000.0)
+
+
+def test_a_resolution_that_was_never_measured_is_expected_to_cost_as_much_as_training_twice_over():
+    """100 images of 0.05 s, and as many for the floor: 10 s, and 10 s in reserve for the end."""
+    assert not budget().allows(16, 0.05, 1199.0, last=False)
+    assert budget().allows(16, 0.05, 1200.0, last=False)
+    assert budget().allows(16, 0.05, 1100.0, last=True)
+
+
+def test_evaluations_take_no_more_than_their_share_of_the_time_and_there_is_one_at_the_end():
+    """Evaluations of 3 s each in 600 s of training, looked for every second."""
+    one, now, ends = budget(), 1000.0, []
+    while now < 1600.0:
+        now += 1.0
+        if one.allows(32, 0.01, now, last=False):
+            one.note(32, 3.0)
+            now += 3.0
+            ends.append(now)
+            assert one.spent <= 0.1 * (now - 1000.0)
+    assert one.allows(32, 0.01, now, last=True)
+    assert len(ends) == 19  # of the 20 that would fit, one is kept for the end
+    assert not one.allows(64, 1.0, now, last=False)  # 100 s for the floor and itself
+
+
+# ---- what it leaves --------------------------------------------------------------------------------------
+
+
+def test_training_does_not_notice_evaluations(evaluated_run, finished_run):
+    assert facts_of_run(evaluated_run)["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
+
+
+def test_numbers_are_in_the_ticks_of_metrics_and_in_tensorboard_with_their_floors(evaluated_run):
+    found = evaluations_in(evaluated_run)
+    assert list(found) == POINTS
+    for images, side in ((96, 8), (160, 16)):
+        names = {f"swd{floor}/{level}" for floor in ("", "_floor") for level in (side, "mean")}
+        assert set(found[images]) == {f"metrics/{name}@patches-8" for name in names}
+    assert [line["images"] for line in metrics_of(evaluated_run)] == [32, 48, 64, 96, 128, 144, 160]
+    points = EventAccumulator(str(evaluated_run)).Reload().Scalars(MEAN)
+    assert [(point.step, point.value) for point in points] == [
+        (images, pytest.approx(values[MEAN])) for images, values in found.items()
+    ]
+    assert "Evaluation: swd/mean@patches-8 " in (evaluated_run / "train.log").read_text()
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolution(evaluated_run):
+    found = evaluations_in(evaluated_run)
+    best = min((144, 160), key=lambda images: found[images][MEAN])
+    place = Path(choose_checkpoint(str(evaluated_run), "best"))
+    assert int(place.name) == best
+    assert mark_of(place, "best") == {"metric": "swd/mean@patches-8", "value": found[best][MEAN], "resolution": 16}
+    assert {int(path.name) for path in place.parent.iterdir()} == {best, 160}
+
+
+def test_pggan_evaluate_finds_the_same_numbers(evaluated_run, capsys):
+    words = ["checkpoint=best", "metrics=[swd]", "count=8", "json=true", "devices=cpu"]
+    assert main(["evaluate", f"run={evaluated_run}", *words]) == 0
+    (there,) = json.loads(capsys.readouterr().out)["evaluations"]
+    here = evaluations_in(evaluated_run)[there["images"]]
+    assert {f"metrics/{name}": value for name, value in there["metrics"].items()} == here
+
+
+# ---- what happens to a run -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_best(
+    evaluated_run, tiny_config, tmp_path, after_step
+):
+    """It dies after the checkpoint of 144 images at the latest, and what it did since the checkpoint comes again."""
+    config = tiny_config(f"run_dir={tmp_path}", *EVERY)
+    for at in (56, 152):
+
+        def die(state, at=at) -> None:
+            if state.images == at:
+                raise RuntimeError("killed")
+
+        after_step(die)
+        with pytest.raises(RuntimeError, match="killed"):
+            train.run(config)
+    after_step(lambda state: None)
+    assert train.run(config) == 0
+    assert evaluations_in(tmp_path) == evaluations_in(evaluated_run)
+    both = [Path(choose_checkpoint(str(run), "best")) for run in (tmp_path, evaluated_run)]
+    assert both[0].name == both[1].name
+    assert mark_of(both[0], "best") == mark_of(both[1], "best")
+
+
+def test_an_evaluation_without_room_on_the_disk_is_left_out_with_a_line(tiny_config, tmp_path, monkeypatch):
+    def full(*_):
+        raise UserError("/tmp needs 1.0 MB more", "Make room")
+
+    monkeypatch.setattr("pggan.metrics.evaluate.require_free_space", full)
+    short = ["schedule.final_resolution=8", "schedule.total_images=64"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *EVERY, *short)) == 0
+    assert evaluations_in(tmp_path) == {}
+    log = (tmp_path / "train.log").read_text()
+    assert log.count("No evaluation at ") == 2
+    with pytest.raises(UserError, match=r"evaluation\.best"):
+        choose_checkpoint(str(tmp_path), "best")
+
+
+def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_path):
+    words = ["evaluation.metrics=[fid]", "evaluation.extractor=inception", "evaluation.weights=nowhere.pth"]
+    with pytest.raises(UserError, match=r"nowhere\.pth"):
+        train.run(tiny_config(f"run_dir={tmp_path}", *words))
+    with pytest.raises(UserError, match="at least 4 images"):
+        train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.count=3"))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, tmp_path):
+    """In elastic training, which has the bits of one rank that does not evaluate."""
+    short = ["elastic=true", "schedule.total_images=96", "evaluation.count=8", "evaluation.max_share=0.9"]
+    two, one = tmp_path / "two", tmp_path / "one"
+    values_of(in_processes(2, train.run, tiny_config(f"run_dir={two}", *short)))
+    assert train.run(tiny_config(f"run_dir={one}", *short, "evaluation.metrics=[]")) == 0
+    assert facts_of_run(two)["state_sha256"] == facts_of_run(one)["state_sha256"]
+    assert 96 in evaluations_in(two)
+    assert not evaluations_in(one)
+
+
+# ---- which is best ---------------------------------------------------------------------------------------
+
+
+def test_scores_compare_at_one_resolution_and_with_one_metric():
+    old = Score("swd/mean@patches-512", 5.0, 32)
+    assert old.is_better_than(None)
+    assert Score("swd/mean@patches-512", 4.9, 32).is_better_than(old)
+    assert not Score("swd/mean@patches-512", 5.0, 32).is_better_than(old)
+    assert Score("swd/mean@patches-512", 50.0, 64).is_better_than(old)
+    assert not Score("swd/mean@patches-512", 1.0, 16).is_better_than(old)
+    assert Score("kid@pixels-512", 50.0, 32).is_better_than(old)  # another metric was chosen since then
+    assert not Score("swd/mean@patches-512", math.nan, 32).is_better_than(old)
+
+
+@pytest.mark.parametrize("mark", [None, True, "best", {"value": 1.0}, {"metric": "a", "value": "x", "resolution": 4}])
+def test_a_mark_that_is_none_is_no_score(mark):
+    assert score_in(mark) is None
+
+
+def test_the_line_of_an_evaluation_has_means_with_what_reals_have():
+    values = {"swd/16@patches-8": 1.0, "swd/mean@patches-8": 41.23, "swd_floor/mean@patches-4": 5.125}
+    values |= {"ms_ssim@5scales-8": 0.25, "ms_ssim_reals@5scales-8": 0.2, "recall@pixels-8": 0.5}
+    assert list(summary(values)) == [
+        "swd/mean@patches-8 41.2 (floor 5.12)",
+        "ms_ssim@5scales-8 0.25 (reals 0.2)",
+        "recall@pixels-8 0.5",
+    ]

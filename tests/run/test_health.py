@@ -1,0 +1,46 @@
+"""How varied fakes are, beside reals."""
+
+import numpy as np
+import pytest
+import torch
+
+from pggan.core.rng import generator_for
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.networks import Generator
+from pggan.run.health import mean_nearest, relative_diversity
+from tests.definitions import variant
+
+
+def grey(*levels: int) -> np.ndarray:
+    return np.array(levels, np.uint8).repeat(8 * 8 * 3).reshape(-1, 8, 8, 3)
+
+
+def test_the_distance_to_the_nearest_other_image_is_that_of_their_pixels():
+    assert mean_nearest(grey(0, 51, 204)) == pytest.approx((51 + 51 + 153) / 3 / 255, abs=1e-6)
+
+
+def test_copies_of_a_few_images_have_no_diversity_however_different_those_are():
+    # Root of products in float64 of features in float32: see `pggan.metrics.distances`.
+    assert mean_nearest(grey(0, 255, 0, 255, 128, 128)) < 1e-6
+    assert mean_nearest(grey(7)) == 0
+
+
+@pytest.fixture
+def g():
+    network = Generator(variant(resolution=16, fmap_max=8))
+    for number, weight in enumerate(network.weights):
+        torch.nn.init.normal_(weight, generator=generator_for(0, "weights", number))
+    return network.requires_grad_(False)
+
+
+def test_fakes_that_are_all_the_same_have_none_and_others_some(g, toy_data, tiny_config):
+    phase, pyramid = tiny_config().schedule.build().at(159), ImagePyramid(toy_data)
+    assert relative_diversity(g, phase, pyramid) > 0.05
+    for weight in g.weights:
+        weight.zero_()
+    assert relative_diversity(g, phase, pyramid) < 1e-5
+
+
+def test_reals_that_are_all_the_same_are_no_measure(g, tiny_config, make_pyramid, tmp_path):
+    one = make_pyramid(tmp_path / "one", images=1)
+    assert relative_diversity(g, tiny_config().schedule.build().at(159), one) is None
