@@ -26,6 +26,8 @@ DESCRIPTIONS = {
     r"scores/fakes": "D's scores of fakes; where they reach those of reals, D can't tell them apart.",
     r"scores/interpolated": "D's scores of mixtures of a real and a fake, at which the penalty is taken.",
     r"score_histogram/(reals|fakes|interpolated)": "D's scores, image by image, in the last steps before the tick.",
+    r"augment/p": "Probability of each transformation of ADA, adapted to augment/sign.",
+    r"augment/sign": "How surely D tells reals from fakes: 0 by chance, 1 always; near 1 it knows reals by heart.",
     r"schedule/resolution": "Side of the images in training, in pixels.",
     r"schedule/growth": "Doublings so far: 0 at 4x4, 1 at 8x8; it rises in a fade and is level in a stable phase, so "
     "that each bend is the border of two phases.",
@@ -57,6 +59,7 @@ PHASES = {"growth: each bend is the border of two phases": ["^schedule/growth$"]
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "losses": {"losses": [r"^[DG]/loss$"], "terms of D": [r"^D/(critic|loss_reals|loss_fakes|pairs|labels_.*)$"]},
     "scores": {"scores: reals against fakes": [r"^scores/.*"]},
+    "augmentation": {"p of ADA": ["^augment/p$"], "mean sign of D": ["^augment/sign$"]},
     "penalties": {"penalties": [r"^D/(gradient_penalty|r1|r2|drift)$"]},
     "quality": {"metrics and their floors": [r"^metrics/.*"]},
     "health": {
