@@ -1,6 +1,10 @@
 """How long a run still takes: what its updates are expected to take, corrected by what they have taken."""
 
+import shlex
+from datetime import datetime, timedelta
+
 from pggan.core.schedule import Schedule
+from pggan.core.tables import duration
 from pggan.training.timing import Pace
 
 # Of what a run has taken, the last minutes count most: the level in training says most about those to come, and other
@@ -8,6 +12,8 @@ from pggan.training.timing import Pace
 HALF_LIFE_SECONDS = 60.0
 # A measured pace counts as much as so many seconds of training: the first tick has a few steps, and a grid.
 TRUSTED_SECONDS = 10.0
+LONG_SECONDS = 86_400.0  # a day: what takes longer is said before it starts, and how it could be shorter
+WORKING_HOURS = 8  # which is proposed instead
 
 
 class Eta:
@@ -57,3 +63,26 @@ class Eta:
                 return images + int(expected / each)
             expected, images = expected - left * each, images + left
         return images + int(expected / self.pace.seconds_per_image[-1])
+
+
+def expected_end(eta: Eta, images: int, now: datetime) -> str:
+    """How long the run is expected to take from `images` on, and until when."""
+    seconds = eta.seconds_left(images)
+    end = now + timedelta(seconds=min(seconds, 3e9))  # a century
+    until = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B}"
+    until += f" {end.year}" if end.year != now.year else ""
+    how = "measured" if eta.pace.measured else "a first guess from the rate of a matrix product"
+    return f"about {duration(seconds)}, until {until} ({how})"
+
+
+def too_long(eta: Eta, images: int, command: str) -> list[str]:
+    """What to say of a run that takes longer than a day, which was started by `command`."""
+    seconds = eta.seconds_left(images)
+    if seconds <= LONG_SECONDS:
+        return []
+    words = [word for word in shlex.split(command) if not word.startswith("run_dir=")]
+    shorter = shlex.join([*words, f"hours={WORKING_HOURS}"])
+    return [
+        f"This run takes about {duration(seconds)} here. A recipe that ends in {WORKING_HOURS} hours, with the keys "
+        f"that you gave: {shorter}"
+    ]

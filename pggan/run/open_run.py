@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.disk_space import disk_need, require_disk
-from pggan.run.eta import Eta
+from pggan.run.eta import Eta, expected_end, too_long
 from pggan.run.evaluation import TrainingEvaluator, open_extractor
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
@@ -85,20 +86,17 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         init_or_restore(run, trainer, group)
         disk = stack.enter_context(writing(run, group))
-        reporter, time_limit = NullReporter(), None
+        reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
         if group.is_main:
-            images, mode = trainer.state.images, config.monitor.console
-            pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images)
-            eta = Eta(schedule, pace, images, time.monotonic())
-            if config.hours is not None:
-                header = {} if run.checkpoint is None else run.checkpoint.header
-                time_limit = TimeLimit.of(config.hours, header, eta, time.monotonic())
-            reporter = Reporter(run_dir, schedule, eta, device, images, console=mode)
+            images = trainer.state.images
+            eta, time_limit = start_clock(run, partition, device, images)
+            needs["Time"] = expected_end(eta, images, datetime.now())
+            reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
-        introduce(reporter, trainer.state, run, {"Disk": disk, "Memory": memory.summary})
+        introduce(reporter, trainer.state, run, needs)
         reporter.describe(run_pages(run), hyperparameters(run))
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
@@ -211,6 +209,20 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
         if group.is_main and (error.errno in REFUSED_WRITES or ours):
             raise refused_by_disk(run.run_dir, error, needed) from error
         raise
+
+
+def start_clock(
+    run: RunContext, partition: BatchPartition, device: torch.device, images: int
+) -> tuple[Eta, TimeLimit | None]:
+    """The time left from `images` on, on rank 0, and the end of a run that was given hours; remarks on a long one."""
+    config, schedule = run.config, run.schedule
+    pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images)
+    eta = Eta(schedule, pace, images, time.monotonic())
+    if config.hours is None:
+        run.remarks.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
+        return eta, None
+    header = {} if run.checkpoint is None else run.checkpoint.header
+    return eta, TimeLimit.of(config.hours, header, eta, time.monotonic())
 
 
 def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:

@@ -1,9 +1,11 @@
 """Time left: true from the start where the pace was measured, and soon where it was not."""
 
+from datetime import datetime
+
 import pytest
 
 from pggan.core.schedule import Schedule
-from pggan.run.eta import HALF_LIFE_SECONDS, TRUSTED_SECONDS, Eta
+from pggan.run.eta import HALF_LIFE_SECONDS, TRUSTED_SECONDS, Eta, expected_end, too_long
 from pggan.training.timing import Pace
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -95,3 +97,25 @@ def test_images_after_a_time_are_the_inverse_of_the_time_left(images):
     ever = eta.seconds_left(images) + 1000 * eta.correction * SECONDS[32]
     assert eta.images_after(ever + 1e-9, images) == DEMO.total + 1000  # the last phase is prolonged
     assert eta.images_after(-5.0, images) == images
+
+
+NOON = datetime(2026, 3, 1, 12, 0)
+
+
+def test_the_end_is_said_as_a_time_of_day():
+    eta = Eta(DEMO, pace(SECONDS), 0, 0.0)
+    assert expected_end(eta, 0, NOON) == "about 4.73 min, until 12:04 (measured)"
+    slow = {side: 3600 * each for side, each in SECONDS.items()}
+    long = expected_end(Eta(DEMO, pace(slow, measured=False), 0, 0.0), 0, NOON)
+    assert long.startswith("about 11.8 d, until 07:42 on 13 March (a first guess")
+    endless = {side: 1e9 for side in SECONDS}
+    assert "21" in expected_end(Eta(DEMO, pace(endless), 0, 0.0), 0, NOON)
+
+
+def test_a_run_of_more_than_a_day_is_told_how_it_could_end_in_hours():
+    slow = {side: 3600 * each for side, each in SECONDS.items()}
+    command = "pggan train 'data.path=my photos' run_dir=outputs/x"
+    assert too_long(Eta(DEMO, pace(SECONDS), 0, 0.0), 0, command) == []
+    (said,) = too_long(Eta(DEMO, pace(slow), 0, 0.0), 0, command)
+    assert "about 11.8 d here" in said
+    assert said.endswith("pggan train 'data.path=my photos' hours=8")
