@@ -25,12 +25,14 @@ FLAGS = [
     "--remote-debugging-pipe",
 ]
 WAIT_SECONDS = 60
-# The protocol is on the descriptors 3 and 4.
+# The protocol is on the descriptors 3 and 4, which may be those of the pipes, the other way round.
 LAUNCHER = """
 import os, sys
 commands, answers, *words = sys.argv[1:]
-os.dup2(int(commands), 3)
-os.dup2(int(answers), 4)
+os.dup2(int(commands), 30)
+os.dup2(int(answers), 31)
+os.dup2(30, 3)
+os.dup2(31, 4)
 os.execv(words[0], words)
 """
 
@@ -159,7 +161,6 @@ def open_browser(profile: Path):
     """A page of a new browser, whose profile is in a new folder."""
     to_browser, commands = os.pipe()
     answers, from_browser = os.pipe()
-    assert min(to_browser, from_browser) > 4
     words = [sys.executable, "-c", LAUNCHER, str(to_browser), str(from_browser)]
     words += [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

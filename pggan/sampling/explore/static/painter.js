@@ -1,12 +1,14 @@
 // Draws what is wanted now: the newest face first, then small images, the newest of each place.
 
-const AT_A_TIME = 4; // small images: a face waits for no more
+const PATIENCE = 60; // milliseconds that a face may wait for small images
+const MOST_AT_A_TIME = 8;
 
 export class Painter {
   #renderer;
   #face = null;
   #tiles = new Map();
   #busy = false;
+  #each = PATIENCE; // milliseconds that an image took of late
 
   // `onError` hears of what went wrong.
   constructor(renderer, onError) {
@@ -29,7 +31,8 @@ export class Painter {
   // The first few, which look alike: the older ones of several looks come first.
   #nextTiles() {
     const [[, { look }]] = this.#tiles;
-    const alike = [...this.#tiles].filter(([, tile]) => tile.look === look).slice(0, AT_A_TIME);
+    const count = Math.min(Math.max(Math.floor(PATIENCE / this.#each), 1), MOST_AT_A_TIME);
+    const alike = [...this.#tiles].filter(([, tile]) => tile.look === look).slice(0, count);
     for (const [name] of alike) this.#tiles.delete(name);
     return alike.map(([, tile]) => tile);
   }
@@ -44,7 +47,9 @@ export class Painter {
         const begin = performance.now();
         const latents = wanted.map(({ latent }) => latent);
         const images = await this.#renderer.images(latents, wanted[0].look);
-        wanted.forEach(({ done }, i) => done(images[i], performance.now() - begin));
+        const took = performance.now() - begin;
+        this.#each = took / wanted.length;
+        wanted.forEach(({ done }, i) => done(images[i], took));
       }
     } catch (error) {
       this.#face = null;
