@@ -15,9 +15,15 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import (
+    DATA_CLASS_BLOB_SEQUENCE,
+    DATA_CLASS_SCALAR,
+    DATA_CLASS_TENSOR,
+    HistogramProto,
+    Summary,
+    SummaryMetadata,
+)
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from pggan.run.tags import description
@@ -25,6 +31,13 @@ from pggan.sampling.output.images import Pixels, encode_png, save_png
 
 EVENTS = "events.out.tfevents."
 BINS = 30  # of a histogram
+# The plugin that shows a kind of value, and how it stores it: without these, TensorBoard forgets what a tag means.
+PLUGINS = {
+    "simple_value": ("scalars", DATA_CLASS_SCALAR),
+    "histo": ("histograms", DATA_CLASS_TENSOR),
+    "image": ("images", DATA_CLASS_BLOB_SEQUENCE),
+    "tensor": ("text", DATA_CLASS_TENSOR),
+}
 
 
 class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
@@ -39,7 +52,7 @@ class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write one point of a curve."""
-        self._add_value(step, tag, simple_value=value)
+        self._add_value(step, tag, "simple_value", value)
 
     def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
         """Write the distribution of `values` [N]; those that are not finite are left out."""
@@ -51,19 +64,19 @@ class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
             )
             histogram.bucket_limit.extend(edges)
             histogram.bucket.extend([0, *counts])
-            self._add_value(step, tag, histo=histogram)
+            self._add_value(step, tag, "histo", histogram)
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, step: int) -> None:
         """Write a picture [H, W, C] as PNG into the event file, and the same bytes as the file `path`, if given."""
         content = encode_png(picture) if path is None else save_png(picture, path)
         height, width, channels = picture.shape
         image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=content)
-        self._add_value(step, tag, image=image)
+        self._add_value(step, tag, "image", image)
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Write a text."""
         content = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
-        self._add_value(step, tag, create_summary_metadata(tag, description(tag)), tensor=content)
+        self._add_value(step, tag, "tensor", content)
 
     def summary(self, summary: Summary, step: int) -> None:
         """Write what has been put together elsewhere, for a plugin of TensorBoard."""
@@ -74,12 +87,16 @@ class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
         with self._lock:
             super().flush()
 
-    def _add_value(self, step: int, tag: str, metadata: SummaryMetadata | None = None, **content: object) -> None:
+    def _add_value(self, step: int, tag: str, kind: str, content: object) -> None:
         """Write one value, the first of a tag with what the tag means."""
+        value = Summary.Value(tag=tag, **{kind: content})
         if tag not in self._described:
             self._described.add(tag)
-            metadata = metadata or SummaryMetadata(summary_description=description(tag))
-        self._add(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, metadata=metadata, **content)])))
+            plugin, data_class = PLUGINS[kind]
+            about = SummaryMetadata.PluginData(plugin_name=plugin)
+            metadata = SummaryMetadata(summary_description=description(tag), plugin_data=about, data_class=data_class)
+            value.metadata.CopyFrom(metadata)
+        self._add(Event(step=step, summary=Summary(value=[value])))
 
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
