@@ -3,6 +3,7 @@
 Without a terminal (a file, a pipe, a notebook) there are lines alone, without control characters.
 """
 
+import re
 import time
 from collections import deque
 from textwrap import wrap
@@ -22,6 +23,7 @@ KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
 BAR_WIDTH = 26
 WIDTH = 80
 SHOWN_SCORES = ("reals", "fakes")
+SHOWN_METRIC = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # not that of reals, nor of one level
 
 
 def clock(seconds: float) -> str:
@@ -76,9 +78,12 @@ class TrainingConsole:
         """Show the `numbers` since the last tick by their names; returns the line that says so, also for train.log."""
         self.seconds_per_image, self.seconds_left, self.numbers = seconds_per_image, seconds_left, numbers
         self._tick_time = time.monotonic()
+        measured = [tag for tag in numbers if re.fullmatch(SHOWN_METRIC, tag)]
+        if measured:
+            self.metric = f"{measured[0].removeprefix('metrics/')} {numbers[measured[0]]:.3g} at {self.images:,}"
         size, rate = f"{self.phase.resolution}x{self.phase.resolution}", 1 / seconds_per_image
-        losses = "  ".join(f"{name} {numbers.get(f'{name}/loss', 0):7.2f}" for name in "DG")
-        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} {rate:>6.1f} img/s"
+        losses = "  ".join(f"{name} {_fit(numbers.get(f'{name}/loss', 0), 7, 2)}" for name in "DG")
+        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} {_fit(rate, 6, 1)} img/s"
         text += f" {clock(seconds_left):>8} left"
         if not self.is_live:
             self.line(text)
@@ -134,10 +139,14 @@ class TrainingConsole:
         saved = "none yet"
         if self.saved:
             saved = f"{self.saved:,} images, {clock(time.monotonic() - self.saved_time)} ago"
-        return [
-            Text("  ".join(shown), overflow="fold"),
-            Text(f"metric {self.metric}   checkpoint {saved}", overflow="fold"),
-        ]
+        lines = ["  ".join(shown), f"metric {self.metric}", f"checkpoint {saved}"]
+        return [Text(line, overflow="fold") for line in lines]
+
+
+def _fit(value: float, width: int, digits: int) -> str:
+    """`value` in `width` columns, with `digits` behind the point if there is room."""
+    text = f"{value:{width}.{digits}f}"
+    return text if len(text) <= width else f"{value:{width}.0f}"
 
 
 def _bar(share: float) -> ProgressBar:

@@ -17,7 +17,6 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 
 from pggan.checkpoints import write as saving
 from pggan.run import train
-from pggan.run.console import clock
 from pggan.run.eta import Eta
 from pggan.run.report import LARGEST_QUEUE, Reporter
 from pggan.sampling.output.images import save_png
@@ -141,13 +140,3 @@ def test_a_checkpoint_is_written_after_the_pictures_before_it(tiny_config, tmp_p
         32: True,
         48: True,
     }
-
-
-def test_times_are_written_as_on_a_clock():
-    assert [clock(seconds) for seconds in (0, 59.4, 59.6, 3600, 360_061)] == [
-        "0:00:00",
-        "0:00:59",
-        "0:01:00",
-        "1:00:00",
-        "4 d 4 h",
-    ]
