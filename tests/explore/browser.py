@@ -84,7 +84,11 @@ class Page:
                 self.requests.append(about["request"]["url"])
 
     def open(self, address: str, width: int = 1280, height: int = 900, scale: float = 1) -> None:
-        """Go to an address, in a window of that size."""
+        """Go to an address, in a window of that size, and forget what the page before has noted."""
+        self.call("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank'")
+        self.log.clear()
+        self.requests.clear()
         metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
         self.call("Page.navigate", url=address)

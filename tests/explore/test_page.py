@@ -13,7 +13,7 @@ from pggan.sampling.latents.latents import load_latents, save_latents, seed_late
 from pggan.sampling.latents.paths import frame_positions, loop, slerp, through
 from pggan.sampling.output.images import enlarge
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 ULP = 2.0**-23  # of float32, relative
 
@@ -33,9 +33,6 @@ def downloads(browser, tmp_path_factory):
 @pytest.fixture
 def page(browser, address):
     """The page as it is after its first face."""
-    browser.log.clear()
-    browser.requests.clear()
-    browser.open("about:blank")
     browser.open(address)
     browser.wait("document.title === 'faces · pggan' && document.querySelector('#title').textContent === 'seed 0'")
     browser.wait("document.querySelector('#speed').textContent !== ''")
