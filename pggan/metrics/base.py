@@ -1,7 +1,7 @@
 """What every metric is, and what the metrics of one evaluation share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,10 +16,27 @@ from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import pixel_extractor
 from pggan.metrics.images import Images, Reals
 
+BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
+
 
 def label(metric: str, extractor: str, count: int) -> str:
     """The name of a number: what was measured, by which features, on how many images."""
     return f"{metric}@{extractor}-{count}"
+
+
+def summary(values: Mapping[str, float]) -> Iterator[str]:
+    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets."""
+    for name, value in values.items():
+        metric, slash, level = name.partition("@")[0].partition("/")
+        if metric.endswith(BESIDE) or level.isdecimal():
+            continue
+        beside = (
+            f" ({ending.removeprefix('_')} {other:.3g})"
+            for ending in BESIDE
+            for key, other in values.items()
+            if key.startswith(f"{metric}{ending}{slash}{level}@")
+        )
+        yield f"{name} {value:.3g}{''.join(beside)}"
 
 
 @dataclass

@@ -45,7 +45,7 @@ class DiskNeed:
 
     checkpoint: int  # bytes of one checkpoint
     final: int  # bytes of everything, at the end of the run
-    peak: int  # bytes of everything while the last checkpoint replaces an older one
+    peak: int  # bytes of everything while the last checkpoint replaces an older one, beside the best one
     files: int
 
 
@@ -66,8 +66,9 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     texts = TEXT_BYTES + ticks * TICK_BYTES + _projector(architecture, schedule, run.pyramid)
     final = generator + saved + picture_bytes + texts
     largest = checkpoint_bytes(architecture.resolution)
-    files = (len(kept) + 1) * (len(PARTS) + 2) + pictures + 17
-    return DiskNeed(checkpoint=largest, final=final, peak=final + largest + generator, files=files)
+    more = 1 + (config.evaluation.deciding_number is not None)  # than in the end: the next one, and the best, if older
+    files = (len(kept) + more) * (len(PARTS) + 2) + pictures + 17
+    return DiskNeed(checkpoint=largest, final=final, peak=final + more * largest + generator, files=files)
 
 
 def _tensor_bytes(network: nn.Module) -> int:

@@ -6,7 +6,6 @@ of rank 0, so those of two runs may differ; the numbers at a point do not.
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from pggan.core.errors import UserError
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
+from pggan.metrics.base import summary
 from pggan.metrics.evaluate import KINDS, evaluate, images_of, needs_extractor
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
@@ -29,7 +29,6 @@ from pggan.sampling.trained_generator import TrainedGenerator
 
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
 MOST_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
-BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
 
 
 class EvaluationBudget:
@@ -171,21 +170,6 @@ class TrainingEvaluator:
         if text not in self._said:
             self._said.add(text)
             self.reporter.line(text)
-
-
-def summary(values: dict[str, float]) -> Iterator[str]:
-    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets."""
-    for name, value in values.items():
-        metric, slash, level = name.partition("@")[0].partition("/")
-        if metric.endswith(BESIDE) or level.isdecimal():
-            continue
-        beside = (
-            f" ({ending.removeprefix('_')} {other:.3g})"
-            for ending in BESIDE
-            for key, other in values.items()
-            if key.startswith(f"{metric}{ending}{slash}{level}@")
-        )
-        yield f"{name} {value:.3g}{''.join(beside)}"
 
 
 def open_extractor(config: EvaluationConfig, run: RunContext, group: ProcessGroup) -> Extractor | None:

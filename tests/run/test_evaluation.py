@@ -14,7 +14,7 @@ from pggan.cli.main import main
 from pggan.config.evaluation import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import EvaluationBudget, Score, score_in, summary
+from pggan.run.evaluation import EvaluationBudget, Score, score_in
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -200,13 +200,3 @@ def test_scores_compare_at_one_resolution_and_with_one_metric():
 @pytest.mark.parametrize("mark", [None, True, "best", {"value": 1.0}, {"metric": "a", "value": "x", "resolution": 4}])
 def test_a_mark_that_is_none_is_no_score(mark):
     assert score_in(mark) is None
-
-
-def test_the_line_of_an_evaluation_has_means_with_what_reals_have():
-    values = {"swd/16@patches-8": 1.0, "swd/mean@patches-8": 41.23, "swd_floor/mean@patches-4": 5.125}
-    values |= {"ms_ssim@5scales-8": 0.25, "ms_ssim_reals@5scales-8": 0.2, "recall@pixels-8": 0.5}
-    assert list(summary(values)) == [
-        "swd/mean@patches-8 41.2 (floor 5.12)",
-        "ms_ssim@5scales-8 0.25 (reals 0.2)",
-        "recall@pixels-8 0.5",
-    ]

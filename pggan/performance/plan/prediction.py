@@ -13,6 +13,7 @@ from pggan.config import PlanConfig, Precision
 from pggan.losses import build_loss
 from pggan.performance.plan.calibration import PREDICTED, Timing
 from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.evaluations import evaluation_share
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.plan.run_time import NO_OVERHEAD, RunTime
 from pggan.training.kernel_counter import Kernel, KernelKind
@@ -117,8 +118,9 @@ def predicted_time(
     ]
     rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
     mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
-    note = f"Time: predicted for one {card.name}, updates in {precision}, {mode}; without the start, grids, ticks and "
-    return RunTime(timings, NO_OVERHEAD, 1, f"{note}checkpoints."), {
+    note = f"Time: predicted for one {card.name}, updates in {precision}, {mode}; without the start, grids, ticks, "
+    note += f"checkpoints and {evaluation_share(config)}."
+    return RunTime(timings, NO_OVERHEAD, 1, note), {
         "name": card.name,
         "precision": precision,
         "captured": captured,

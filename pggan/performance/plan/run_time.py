@@ -1,4 +1,4 @@
-"""How long a run takes: its updates, its start, grids, ticks and checkpoints, measured here or assumed from a rate."""
+"""How long a run takes: its updates, and the start, grids, ticks, checkpoints and evaluations, measured or assumed."""
 
 import os
 import subprocess
@@ -34,6 +34,7 @@ from pggan.performance.plan.calibration import (
     Timing,
     write_noise,
 )
+from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_share
 from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.tensorboard import TensorBoardWriter
@@ -42,7 +43,7 @@ from pggan.training.timing import UpdateTimer
 
 LEAST_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
-NO_OVERHEAD = dict.fromkeys(("start", "grids", "ticks", "checkpoints"), 0.0)
+NO_OVERHEAD = dict.fromkeys(("start", "grids", "ticks", "checkpoints", "evaluations"), 0.0)
 
 
 class RunTime(NamedTuple):
@@ -82,7 +83,8 @@ def measured_time(
     guessed = [cost.phase.name for cost, timing in zip(costs, timings, strict=True) if timing.source == EXTRAPOLATED]
     ranks = group.world_size
     together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
-    note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks and checkpoints."
+    note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks, checkpoints and "
+    note += f"{evaluation_share(config)}."
     if guessed:
         note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
     return RunTime(timings, overhead, ranks, note)
@@ -99,7 +101,8 @@ def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.devi
             "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
     timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-    return RunTime(timings, NO_OVERHEAD, 1, f"{note} Without the start, grids, ticks and checkpoints.")
+    note += f" Without the start, grids, ticks, checkpoints and {evaluation_share(config)}."
+    return RunTime(timings, NO_OVERHEAD, 1, note)
 
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
@@ -127,13 +130,14 @@ def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup)
     values["schedule"] |= {"total_images": 1, "batch": config.model.stddev_group * count, "batch_factor": 1}
     values["distributed"] |= {"nnodes": 1, "rdzv_endpoint": None}
     values["data"]["path"] = str(data)
+    values["evaluation"]["metrics"] = []
     return values | {"run_dir": str(folder), "resume": "never", "init_from": None, "hours": None}
 
 
 def measured_overhead(
     config: PlanConfig, run: UpdateTimer, folder: Path, costs: list[PhaseCost], timings: list[Timing]
 ) -> dict[str, float]:
-    """Seconds of grids, ticks and checkpoints in the whole run; nothing on other ranks than 0.  Called by all ranks.
+    """Seconds of grids, ticks, checkpoints and evaluations in the run; nothing on other ranks than 0.  For all ranks.
 
     What recurs in a run is done once, with the trainer of `run` after its updates, in the new run directory `folder`.
     """
@@ -178,7 +182,8 @@ def measured_overhead(
     updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
     checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
     ticks = -(-schedule.total // config.monitor.tick_images) * tick
-    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints}
+    evaluations = evaluation_seconds(config, costs, timings)
+    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints, "evaluations": evaluations}
 
 
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
