@@ -52,15 +52,14 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    if torch.compiler.is_compiling():
-        return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
     return Resampling.apply(images, grid, False)  # type: ignore[no-any-return]
 
 
 class Resampling(torch.autograd.Function):
     """The images sampled at a grid, or the adjoint of that: both are linear, and each is the derivative of the other.
 
-    PyTorch's own second derivative is not in every version that may be installed, and also makes that of the grid.
+    PyTorch's own second derivative is not in every version that may be installed, and also makes that of the grid.  Its
+    forward-mode derivative, compiled, ends the process (PyTorch 2.15).
     """
 
     @staticmethod

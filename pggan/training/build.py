@@ -97,13 +97,14 @@ def build_trainer(
 
 def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
     """What `augmentation=` asks for; raises UserError for what is not valid, or can't be had on `device`."""
-    augmentation = build_augmentation(config.augmentation)
-    exact = config.compute.deterministic and device.type == "cuda"
-    if exact and isinstance(augmentation, Ada) and augmentation.resamples:
-        raise UserError(
-            "On CUDA, compute.deterministic=true does not work with augmentation=ada, whose pixels move.",
-            "Take augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false.",
-        )
+    augmentation, compute = build_augmentation(config.augmentation), config.compute
+    moves = isinstance(augmentation, Ada) and augmentation.resamples
+    inexact = compute.deterministic and device.type == "cuda"
+    for key, chosen in (("compute.compile", compute.compile), ("compute.deterministic", inexact)):
+        if moves and chosen:
+            problem = f"{key}=true does not work with augmentation=ada on {device.type}, whose pixels move."
+            remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
+            raise UserError(problem, f"Take {key}=false, {remedy}.")
     return augmentation
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pggan.augmentation.geometry import Resampling, resample
+from pggan.augmentation.geometry import resample
 
 MATRIX = torch.tensor([[[0.9, 0.3, 0.1], [-0.2, 1.1, -0.3]], [[-1.3, 0.2, 0.6], [0.1, 0.7, 0.2]]], dtype=torch.float64)
 
@@ -23,11 +23,3 @@ def test_the_adjoint_is_the_transposed_of_the_same_matrix():
     x, y = normal(1), normal(2)
     _, pullback = torch.func.vjp(lambda x: resample(x, MATRIX), x)
     torch.testing.assert_close((resample(x, MATRIX) * y).sum(), (x * pullback(y)[0]).sum())
-
-
-def test_the_compiled_way_gives_the_same(monkeypatch):
-    x = normal(3)
-    expected = resample(x, MATRIX)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.setattr(Resampling, "apply", None)
-    assert torch.equal(resample(x, MATRIX), expected)

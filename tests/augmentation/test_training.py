@@ -213,11 +213,13 @@ def test_steps_with_augmentation_are_counted_without_memory(device):
     assert peak(made("diffaugment")) > peak(None)
 
 
-def test_bits_that_cuda_can_not_repeat_are_refused(tiny_config):
+def test_moving_pixels_are_refused_where_cuda_can_not_repeat_bits_or_the_compiler_would_fail(tiny_config):
     exact, cuda = "compute.deterministic=true", torch.device("cuda")
     ada = ["augmentation=ada", "augmentation.blit=false"]
     with pytest.raises(UserError, match="deterministic=true does not work with augmentation=ada"):
         choose_augmentation(tiny_config(exact, *ada), cuda)
+    with pytest.raises(UserError, match="compile=true does not work with augmentation=ada"):
+        choose_augmentation(tiny_config("compute.compile=true", *ada), CPU)
     choose_augmentation(tiny_config(exact, *ada), CPU)
     choose_augmentation(tiny_config(exact, *ada, "augmentation.geometry=false"), cuda)
     choose_augmentation(tiny_config(exact, "augmentation=diffaugment"), cuda)
