@@ -1,13 +1,15 @@
 """`hours=`: the values of a command with the keys that are left to the program, chosen once and kept in recipe.yaml."""
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import HERE, Source, compose
-from pggan.cli.recipe_file import RECIPE_FILE, Difference, merged, overrides_of, read_recipe, write_recipe
+from pggan.cli.recipe_file import RECIPE_FILE, Difference, merged, overrides_of, read_recipe, set_images, write_recipe
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,6 +89,20 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         if not file.exists():
             write_recipe(file, *recipe_for(command, values, overrides, folder))
     return compose(command.name, merged(read_recipe(file), overrides), folder) | {"run_dir": str(run_dir)}
+
+
+def note_end(values: Mapping[str, Any]) -> None:
+    """Write into the recipe of a run with `values` how many images it has shown in the hours that it was given.
+
+    So the recipe repeats the run, which ends there without a clock.
+    """
+    from pggan.checkpoints.read import checkpoints_of
+
+    run_dir = Path(values["run_dir"])
+    if "RANK" in os.environ or not (run_dir / RECIPE_FILE).exists():  # its parent does it
+        return
+    images = int(checkpoints_of(run_dir)[-1].name)
+    set_images(run_dir / RECIPE_FILE, images, f"shown in hours={values['hours']:g}")
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:

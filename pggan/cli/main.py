@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-from pggan.cli.chosen import with_choices
+from pggan.cli.chosen import note_end, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview
@@ -83,7 +83,10 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
     checked = validated(getattr(config, command.schema), values)
     run: Callable[[object], int] = import_module(command.module).run
-    return run(checked)
+    code = run(checked)
+    if code == 0 and command.name == "train" and values.get("hours") is not None:
+        note_end(values)
+    return code
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -3,6 +3,8 @@
 Without torch.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -43,6 +45,15 @@ def write_recipe(path: Path, title: str, differences: Sequence[Difference]) -> N
         temporary.write_text("\n".join(lines) + "\n")
 
 
+def set_images(path: Path, images: int, reason: str) -> None:
+    """Let the recipe at `path` end after `images`, whatever it said before."""
+    text = re.sub(r"^  total_images: .*\n", "", path.read_text(), flags=re.MULTILINE)
+    line = f"  total_images: {images}  # {reason}"
+    text = re.sub(r"^schedule:$", f"schedule:\n{line}", text, flags=re.MULTILINE)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text if line in text else f"{text}schedule:\n{line}\n")
+
+
 def _group(each: Difference) -> str:
     return str(each.value) if each.key == "experiment" else f"override /{each.key}: {each.value}"
 
@@ -55,7 +66,7 @@ def _written(value: Any) -> str:
         return f"[{', '.join(map(_written, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def overrides_of(differences: Sequence[Difference]) -> list[str]:

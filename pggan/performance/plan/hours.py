@@ -104,7 +104,8 @@ def find_recipe(
     chooser.choose()
     where = f"{ranks} x {kind}" if ranks > 1 else kind
     if kind == "cpu":
-        where += f" with {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        where += f" with {threads} thread{'s' * (threads > 1)}"
     return chooser.found, f"{facts.note}; {where}; {duration(seconds)}"
 
 

@@ -186,9 +186,10 @@ class RecipeChooser:
         if self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images"):
             return self._scaled_lengths(each)
         side, growth = networks.resolution, growth_seconds(each)
-        factor, why = max(GROWTH_SHARE * self.seconds / growth, 1.0), f"growth has {GROWTH_SHARE:.0%} of the time"
+        fitting = GROWTH_SHARE * self.seconds / growth if growth else 1.0
+        factor, why = max(fitting, 1.0), f"growth has {GROWTH_SHARE:.0%} of the time"
         if self._least_seconds(networks) > self.seconds:
-            factor = min(factor, GROWTH_SHARE * self.seconds / growth)
+            factor = min(fitting, 1.0)
             why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
 
         def of_level(table: Table, level: int) -> int:

@@ -1,0 +1,95 @@
+"""hours= on the command line: what is given stays, the choice is kept, and the run repeats without a clock."""
+
+import pytest
+
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.cli.chosen import Given, with_choices
+from pggan.cli.commands import COMMANDS
+from pggan.cli.compose import compose
+from pggan.cli.main import main
+from pggan.cli.recipe_file import read_recipe
+from pggan.config import TrainConfig
+from pggan.config.describe import describe
+from pggan.core.validation import validated
+from pggan.performance.plan import hours
+from pggan.performance.plan.hours import MeasuredCosts
+from pggan.run.run_dir import write_config
+
+SECONDS = 4
+HOURS = f"hours={SECONDS / 3600}"
+
+
+def given_by(*overrides):
+    return Given.of(overrides, compose("train", list(overrides)), compose("train", []))
+
+
+def test_keys_are_given_by_the_command_line_and_by_recipes():
+    given = given_by("experiment=avatars_32", "loss.gamma=3", "model=paper", "schedule.batch={4: 16}")
+    assert all(map(given.typed, ("loss.gamma", "model.fmap_max", "schedule.batch")))
+    assert not any(map(given.typed, ("loss.name", "schedule.stable_images", "seed")))
+    assert all(map(given.given, ("loss.gamma", "loss.name", "schedule.stable_images", "schedule.final_resolution")))
+    assert not given.given("precision")
+
+
+def test_a_loss_that_is_chosen_leaves_its_options_free():
+    given = given_by("loss=logistic")
+    assert given.typed("loss.name")
+    assert not given.typed("loss.gamma")
+
+
+def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch, tmp_path):
+    monkeypatch.setattr(hours, "find_recipe", None)
+    train = COMMANDS["train"]
+    for overrides in (["seed=1"], [f"run_dir={tmp_path}", "devices=cpu"]):
+        values = compose("train", overrides)
+        if overrides[0] != "seed=1":
+            values = validated(TrainConfig, values | {"hours": 1.0})
+            write_config(tmp_path, describe(values))
+            values = compose("train", overrides)
+            assert values["hours"] == 1.0
+        assert with_choices(train, values, overrides, None) is values
+
+
+def test_hours_choose_nothing_for_a_run_that_exists_elsewhere(capsys):
+    assert main(["train", "hours=1", "resume=elsewhere"]) == 2
+    assert "new run" in capsys.readouterr().err
+
+
+@pytest.fixture
+def even_costs(monkeypatch):
+    """Every image of every network is expected to take a hundredth of a second."""
+    of = MeasuredCosts.__call__
+    monkeypatch.setattr(MeasuredCosts, "measure", lambda self, _, networks, *__: self.known.setdefault(networks, {}))
+    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), 0.01))
+
+
+@pytest.mark.slow
+def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(toy_data, tmp_path, even_costs, capsys):
+    run_dir, again = tmp_path / "run", tmp_path / "again"
+    words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=32"]
+    assert main([*words, HOURS, f"run_dir={run_dir}"]) == 0
+    shown = capsys.readouterr().err
+    assert "schedule.final_resolution=" in shown
+    recipe = read_recipe(run_dir / "recipe.yaml")
+    checkpoint, _ = newest_checkpoint(run_dir)
+    assert f"schedule.total_images={checkpoint.images}" in recipe
+    assert "monitor.tick_images=32" in recipe
+    assert not any(one.startswith(("run_dir", "hours", "devices")) for one in recipe)
+    assert checkpoint.header["spent_seconds"] > 0.5 * SECONDS
+    assert main(["train", f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={again}"]) == 0
+    repeated, _ = newest_checkpoint(again)
+    assert repeated.header["state_sha256"] == checkpoint.header["state_sha256"]
+    before = (run_dir / "recipe.yaml").read_bytes()
+    for command in ([*words, HOURS, f"run_dir={run_dir}"], ["train", f"run_dir={run_dir}"]):
+        assert main(command) == 0  # the run is complete, and its recipe is not chosen anew
+        assert newest_checkpoint(run_dir)[0].images == checkpoint.images
+        assert (run_dir / "recipe.yaml").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_plan_with_hours_is_that_of_the_recipe(toy_data, even_costs, capsys):
+    words = ["plan", f"data.path={toy_data}", "devices=cpu", "schedule.final_resolution=4", "model.fmap_max=8"]
+    assert main([*words, HOURS, "tflops=1"]) == 0
+    shown = capsys.readouterr()
+    assert "schedule.stable_images={4: " in shown.err
+    assert "4 stable" in shown.out

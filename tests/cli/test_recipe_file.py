@@ -1,0 +1,73 @@
+"""Recipes as files: what was written comes back as overrides, and keys that are given have priority."""
+
+import pytest
+
+from pggan.cli.compose import compose
+from pggan.cli.main import main
+from pggan.cli.recipe_file import Difference, merged, overrides_of, read_recipe, set_images, with_recipes, write_recipe
+from pggan.core.errors import UserError
+
+DIFFERENCES = [
+    Difference("experiment", "avatars_32", "given", is_group=True),
+    Difference("loss", "relativistic", "because", is_group=True),
+    Difference("schedule.stable_images", {4: 100, 8: 200}, "it: is # quoted nowhere", is_group=False),
+    Difference("schedule.final_resolution", 8, "small", is_group=False),
+    Difference("schedule.total_images", None, "open", is_group=False),
+    Difference("data.path", "it's [mine], yes", "given", is_group=False),
+    Difference("data.mirror", value=True, reason="why not", is_group=False),
+    Difference("checkpoint.milestones", [100, 200], "given", is_group=False),
+    Difference("seed", 7, "given", is_group=False),
+    Difference("loss.gamma", 0.25, "a number", is_group=False),
+]
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    write_recipe(tmp_path / "recipe.yaml", "Chosen for a test.", DIFFERENCES)
+    return tmp_path / "recipe.yaml"
+
+
+def test_a_recipe_is_read_as_it_was_written_with_a_reason_on_each_line(recipe):
+    assert sorted(read_recipe(recipe)) == sorted(overrides_of(DIFFERENCES))
+    lines = recipe.read_text().splitlines()
+    assert lines[:2] == ["# @package _global_", "# Chosen for a test."]
+    assert all(" # " in line for line in lines[2:] if not line.endswith(":"))
+
+
+def test_a_recipe_composes_and_given_keys_have_priority(recipe):
+    values = compose("train", with_recipes([f"experiment={recipe}", "seed=9", "loss.gamma=3"]))
+    assert (values["seed"], values["loss"]["name"], values["loss"]["gamma"]) == (9, "relativistic", 3)
+    assert values["schedule"]["stable_images"][8] == 200
+    assert values["schedule"]["total_images"] is None
+    assert (values["data"]["path"], values["data"]["mirror"]) == ("it's [mine], yes", True)
+    assert values["model"]["fmap_base"] == 256  # of the experiment
+
+
+def test_a_recipe_is_an_experiment_of_ones_own_too(recipe, tmp_path):
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    copy = tmp_path / "own" / "experiment" / "mine.yaml"
+    copy.write_text(recipe.read_text())
+    assert compose("train", ["experiment=mine"], str(tmp_path / "own")) == compose("train", read_recipe(recipe))
+
+
+def test_a_recipe_ends_where_its_run_has_ended(recipe, tmp_path):
+    for images in (5000, 6000):
+        set_images(recipe, images, "shown in hours=2")
+    assert [one for one in read_recipe(recipe) if "total_images" in one] == ["schedule.total_images=6000"]
+    write_recipe(tmp_path / "other.yaml", "Without a schedule.", DIFFERENCES[:2])
+    set_images(tmp_path / "other.yaml", 7, "shown")
+    assert "schedule.total_images=7" in read_recipe(tmp_path / "other.yaml")
+
+
+def test_what_is_no_recipe_is_refused(tmp_path, capsys):
+    for name, text in {"none.yaml": None, "list.yaml": "- a", "bad.yaml": "a: [1"}.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=name):
+            read_recipe(tmp_path / name)
+    assert main(["train", f"experiment={tmp_path}/none.yaml"]) == 2
+    assert "recipe.yaml" in capsys.readouterr().err
+
+
+def test_an_override_replaces_its_key_alone():
+    assert merged(["a=1", "b.c=2"], ["+b.c=3", "d=4"]) == ["a=1", "+b.c=3", "d=4"]

@@ -1,0 +1,134 @@
+"""hours=: what images cost is measured for the networks that are chosen, and the files are looked at."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from pggan.performance.plan import hours
+from pggan.performance.plan.data_facts import facts_of
+from pggan.performance.plan.hours import MeasuredCosts, find_recipe
+from pggan.performance.plan.recipe import Networks
+from pggan.training import timing
+
+
+def configured(*overrides):
+    return validated(TrainConfig, compose("train", ["devices=cpu", "loss=logistic", *overrides]))
+
+
+# ---- data ------------------------------------------------------------------------------------------------
+
+
+def save(path, width, height, mode="RGB"):
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).convert(mode).save(path)
+
+
+def test_a_folder_is_as_large_as_most_of_its_images(tmp_path):
+    for number in range(40):
+        save(tmp_path / f"{number:02}.png", 300, 130)
+    save(tmp_path / "small.png", 20, 200)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    facts = facts_of(configured(f"data.path={tmp_path}").data)
+    assert (facts.images, facts.resolution, facts.channels, facts.drawn) == (42, 128, 3, False)
+    assert "95 % of them at least 130 pixels" in facts.note
+    padded = facts_of(configured(f"data.path={tmp_path}", "data.crop=pad").data)
+    assert padded.resolution == 256
+
+
+def test_grey_images_have_one_channel_unless_another_number_is_given(tmp_path):
+    for number in range(3):
+        save(tmp_path / f"{number}.png", 16, 16, "L")
+    assert facts_of(configured(f"data.path={tmp_path}").data).channels == 1
+    assert facts_of(configured(f"data.path={tmp_path}", "data.channels=3").data).channels == 3
+
+
+def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data):
+    facts = facts_of(configured(f"data.path={toy_data}").data)
+    assert (facts.images, facts.resolution, facts.labels) == (48, 16, 0)
+    assert facts_of(configured(f"data.path={labelled_data}", "data.labels=true").data).labels == 3
+    assert facts_of(configured("data.count=100").data).drawn
+
+
+def test_folders_without_images_and_classes_that_are_not_known_are_refused(tmp_path):
+    for overrides, hint in (([], "no images"), (["data.labels=true"], "labels=true")):
+        with pytest.raises(UserError, match=hint):
+            facts_of(configured(f"data.path={tmp_path}", *overrides).data)
+
+
+# ---- measuring -------------------------------------------------------------------------------------------
+
+NARROW, WIDE = Networks(16, 128, 64), Networks(16, 1024, 512)
+
+
+@pytest.fixture
+def costs(toy_data, monkeypatch):
+    """Costs on a machine of 1 GFLOP/s, where updates take twice as long as the model says, and measuring no time."""
+    monkeypatch.setattr(timing, "multiplying_rate", lambda *_: 1e9)
+    config = configured(f"data.path={toy_data}", "schedule.final_resolution=16")
+    found = MeasuredCosts(config, facts_of(config.data), hours.choose_device("cpu"), 1)
+    found.measured = []
+
+    def lone_timer(config, architecture, phases, device):
+        def seconds(phase, steps, _):
+            found.measured.append(phase.resolution)
+            return 2 * found._model(NARROW).seconds(phase.resolution, phase.batch)
+
+        return SimpleNamespace(seconds=seconds, need=lambda update, steps: 6 * update)
+
+    monkeypatch.setattr(hours, "lone_timer", lone_timer)
+    monkeypatch.setattr(hours, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    return found
+
+
+def test_measured_updates_are_believed_and_scale_those_of_other_networks(costs):
+    before, wide = costs(NARROW, {4: 16}), costs(WIDE, {4: 16})
+    assert sorted(before) == [4, 8, 16]
+    costs.measure(costs.config, NARROW, {4: 16}, 1e9)
+    assert costs.measured == [16, 4, 8]  # the last level is most of a run
+    assert costs(NARROW, {4: 16}) == pytest.approx({side: 2 * each for side, each in before.items()})
+    assert costs(WIDE, {4: 16}) == pytest.approx({side: 2 * each for side, each in wide.items()})
+
+
+def test_levels_that_would_take_too_long_are_not_measured(costs):
+    each = costs(NARROW, {4: 16})
+    costs.measure(costs.config, NARROW, {4: 16}, 0.99 * 6 * 16 * each[16])
+    assert costs.measured[0] == 4
+    assert 16 not in costs.measured
+    assert costs(NARROW, {4: 16})[16] == pytest.approx(2 * each[16])
+
+
+class Nothing:
+    """No key is given."""
+
+    typed = given = staticmethod(lambda key: False)
+
+
+def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
+    monkeypatch.setattr(hours, "MeasuredCosts", lambda *_: costs)
+    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
+    asked = []
+
+    def composed(choices):
+        asked.append({choice.key: choice.value for choice in choices})
+        return costs.config
+
+    choices, about = find_recipe(costs.config, 0.5, Nothing(), composed, lambda text: None)
+    values = {choice.key: choice.value for choice in choices}
+    assert "48 images" in about
+    keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
+    assert {Networks(*(each[key] for key in keys)) for each in asked} == {*costs.known}
+    assert Networks(*(values[key] for key in keys)) in costs.known
+
+
+def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):
+    typed = SimpleNamespace(typed=lambda key: key == "schedule.total_images", given=lambda key: False)
+    with pytest.raises(UserError, match="both say when to end"):
+        find_recipe(costs.config, 1.0, typed, lambda choices: costs.config, lambda text: None)
+    monkeypatch.setattr(hours, "rank_from_environment", lambda: "rank 0 of 2")
+    with pytest.raises(UserError, match="before the ranks start"):
+        find_recipe(costs.config, 1.0, Nothing(), lambda choices: costs.config, lambda text: None)

@@ -1,0 +1,192 @@
+"""The rules by which hours= chooses, on a machine whose speed is known."""
+
+import pytest
+
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.core.errors import UserError
+from pggan.core.schedule import table_at
+from pggan.core.validation import validated
+from pggan.performance.plan import recipe
+from pggan.performance.plan.data_facts import DataFacts
+from pggan.performance.plan.recipe import Machine, RecipeChooser, growth_seconds, one_two_five, two_digits
+from pggan.run.time_limit import TRAINING_SHARE
+
+AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
+PORTRAITS = DataFacts(400, 256, 3, 0, drawn=False, note="portraits")
+CPU, GPU = Machine("cpu", 1), Machine("cuda", 1)
+DEMO_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps (lab book, two cores)
+
+
+class Given:
+    """Some typed keys, and others from a recipe."""
+
+    def __init__(self, *typed, recipe=()):
+        self._typed, self._given = set(typed), {*typed, *recipe}
+
+    def typed(self, key):
+        return key in self._typed
+
+    def given(self, key):
+        return key in self._given
+
+
+def two_cores(networks, batch):
+    """Above 32x32 three times as long from level to level; wider networks by their operations."""
+    times = (networks.fmap_max / 64) ** 2
+    levels = [side for side in (4, 8, 16, 32, 64, 128, 256, 512, 1024) if side <= networks.resolution]
+    return {side: times * DEMO_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in levels}
+
+
+def fast(times):
+    return lambda networks, batch: {side: each / times for side, each in two_cores(networks, batch).items()}
+
+
+@pytest.fixture(scope="module")
+def config():
+    return validated(TrainConfig, compose("train", ["loss=logistic"]))
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return validated(TrainConfig, compose("train", ["experiment=demo"]))
+
+
+def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):
+    chooser = RecipeChooser(config, given or Given(), facts, machine, costs, TRAINING_SHARE * 3600 * hours)
+    networks, batch = chooser.choose()
+    return {choice.key: choice.value for choice in chooser.found}, networks, batch
+
+
+def seconds_of(found, networks, costs=two_cores):
+    each = costs(networks, {4: 16})
+    tables = (found["schedule.stable_images"], found["schedule.fade_images"])
+    return sum(images * each[side] for table in tables if table for side, images in table.items())
+
+
+def test_five_minutes_of_avatars_are_the_demo(config, demo):
+    found, networks, _ = choose(config, 0.083)
+    assert networks == (32, demo.model.fmap_base, demo.model.fmap_max)
+    stable, fade = found["schedule.stable_images"], found["schedule.fade_images"]
+    for chosen, made in ((stable, demo.schedule.stable_images), (fade, demo.schedule.fade_images)):
+        below = {side: images for side, images in made.items() if side < 32}
+        assert {side: chosen[side] for side in below} == pytest.approx(below, rel=0.1)
+    assert stable[32] == pytest.approx(40_000, rel=0.1)
+    assert found["schedule.batch"] == {4: demo.schedule.batch}
+    assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
+    assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
+    assert (found["ema.half_life_images"], found["ema.rampup"]) == (3000, 0.2)
+    assert found["data.mirror"] is demo.data.mirror
+    assert "augmentation" not in found
+
+
+@pytest.mark.parametrize("hours", [0.02, 0.083, 0.25, 0.5, 2, 24])
+@pytest.mark.parametrize("facts", [AVATARS, PORTRAITS])
+def test_the_recipe_takes_the_hours(config, facts, hours):
+    found, networks, _ = choose(config, hours, facts)
+    assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600 * hours, rel=0.06)
+
+
+def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(config):
+    sides = [choose(config, hours)[1].resolution for hours in (0.005, 0.02, 0.083, 0.5, 8, 100)]
+    assert sides == sorted(sides)
+    assert sides[0] < sides[-1]
+    small = DataFacts(400, 16, 3, 0, drawn=False, note="small")
+    assert choose(config, 100, small)[1].resolution == 16
+    assert choose(config, 10**6)[1].resolution == AVATARS.resolution
+
+
+def test_wider_networks_are_for_those_who_have_time(config):
+    widths = [choose(config, hours, DataFacts(400, 32, 3, 0, drawn=False, note=""))[1] for hours in (0.1, 1, 10, 100)]
+    assert [each.fmap_max for each in widths] == sorted(each.fmap_max for each in widths)
+    assert widths[0].fmap_max == 64 < widths[-1].fmap_max == 512
+    assert {each.fmap_base * 2 // 32 * 64 // each.fmap_max for each in widths} == {16}
+
+
+def test_few_photographs_are_augmented_and_many_are_not(config):
+    assert choose(config, 0.25, PORTRAITS)[0]["augmentation"] == "ada"
+    assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=recipe.FEW_IMAGES))[0]
+    kept = Given("augmentation.name")
+    assert "augmentation" not in choose(config, 0.25, PORTRAITS, given=kept)[0]
+
+
+def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config):
+    gammas = {}
+    for side in (32, 128, 256):
+        facts = DataFacts(50_000, side, 3, 0, drawn=False, note="")
+        found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
+        gammas[side] = found["loss.gamma"], 0.0002 * side**2 / table_at(batch, side)
+    assert gammas[32][0] == gammas[128][0] == recipe.LEAST_GAMMA
+    assert gammas[256][0] == pytest.approx(gammas[256][1], rel=0.05)
+
+
+def test_large_images_are_trained_as_published(config):
+    facts = DataFacts(70_000, 1024, 3, 0, drawn=False, note="")
+    found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
+    assert networks == (1024, 8192, 512)
+    assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
+    assert batch == recipe.GPU_BATCH
+    assert "loss.gamma" not in found
+    assert max(found["schedule.fade_images"].values()) <= recipe.MOST_IMAGES
+
+
+@pytest.mark.parametrize("machine", [Machine("cpu", 8), Machine("cuda", 32)])
+def test_every_rank_gets_a_group_of_every_batch(config, machine):
+    _, _, batch = choose(config, 24, PORTRAITS, machine)
+    assert all(size >= 4 * machine.ranks for size in batch.values())
+
+
+def test_what_is_given_stays_and_decides_the_rest(config):
+    keys = ["schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss.name", "ema.rampup"]
+    found, networks, batch = choose(config, 0.25, given=Given(*keys))
+    assert not {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"} & set(found)
+    model = config.model
+    assert networks == (config.schedule.final_resolution, model.fmap_base, model.fmap_max)
+    assert batch == {4: config.schedule.batch}
+
+
+def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
+    chooser = RecipeChooser(config, Given("schedule.final_resolution"), AVATARS, CPU, two_cores, 120)  # 64x64
+    networks, _ = chooser.choose()
+    found = {choice.key: choice for choice in chooser.found}
+    assert "fewer than are worth it" in found["schedule.stable_images"].reason
+    values = {key: choice.value for key, choice in found.items()}
+    assert seconds_of(values, networks) == pytest.approx(120, rel=0.06)
+
+
+def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
+    with pytest.raises(UserError, match=r"hours= is too short for one update of every phase up to 64x64") as caught:
+        choose(config, 0.0002, given=Given("schedule.final_resolution"))
+    assert "Give at least hours=0.0" in caught.value.remedy
+    with pytest.raises(UserError, match="too short"):
+        choose(config, 1e-7)
+
+
+def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
+    keys = ["schedule.stable_images", "schedule.fade_images", "schedule.final_resolution", "schedule.batch"]
+    given = Given(recipe=[*keys, "model.fmap_max", "loss.name"])
+    found, networks, _ = choose(demo, 1.0, given=given)
+    assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
+    tables = found["schedule.stable_images"], demo.schedule.stable_images
+    assert tables[0][32] / tables[0][4] == pytest.approx(tables[1][32] / tables[1][4], rel=0.1)
+    assert found["schedule.total_images"] is None
+    typed = Given(*keys)
+    assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(demo, 1.0, given=typed)[0])
+
+
+def test_a_run_that_never_grows_is_possible(config):
+    found, networks, _ = choose(config, 0.001, PORTRAITS._replace(resolution=4))
+    assert (networks.resolution, found["schedule.fade_images"]) == (4, 0)
+    assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3.6, rel=0.06)
+
+
+def test_numbers_are_as_people_write_them():
+    assert [two_digits(number, least=16) for number in (3, 16.4, 994, 12_345, 600_000)] == [
+        16,
+        16,
+        990,
+        12_000,
+        600_000,
+    ]
+    assert [one_two_five(number) for number in (3, 100, 199, 975, 1000, 6700)] == [100, 100, 100, 500, 1000, 5000]
+    assert growth_seconds({4: 1.0, 8: 2.0}) == recipe.STABLE[4] + 2 * recipe.FADE[8]
