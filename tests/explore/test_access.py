@@ -27,7 +27,9 @@ def test_all_others_get_one_of_their_own(host):
         ({"Host": "127.0.0.1:80"}, True),
         ({"Host": "LOCALHOST:80", "Origin": "http://LOCALHOST:80"}, True),
         ({"Host": "[::1]:80"}, True),
-        ({"Host": "127.0.0.1:81"}, False),
+        ({"Host": "localhost:9000", "Origin": "http://localhost:9000"}, True),  # through a tunnel
+        ({"Host": "127.0.0.1:80", "Origin": "http://127.0.0.1:81"}, False),  # another program's page
+        ({"Host": "127.0.0.1.attacker.example:80"}, False),
         ({"Host": "attacker.example:80"}, False),  # a name that was made to point here
         ({"Host": "127.0.0.1:80", "Origin": "http://attacker.example"}, False),
         ({"Host": "127.0.0.1:80", "Origin": "null"}, False),

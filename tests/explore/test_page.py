@@ -231,13 +231,20 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     page.wait("[...document.querySelectorAll('#keyframes canvas')].every((canvas) => canvas.width === 16)")
     page.click("#keyframes li:nth-child(3) .remove")
     page.click("#keyframes li:nth-child(1) .later")
+    page.click("#keyframes li:nth-child(2) .earlier")
+    page.click("#keyframes li:nth-child(1) .later")
     page.set("#playhead", 0)
     shows(page, generator.render(generator.latents([3]))[0])  # the first keyframe now
     page.click("#play")
     page.wait("document.querySelector('#playhead').value > 0.05")
     assert text(page, "#play") == "Pause"
-    page.click("#play")
+    page.wait("document.querySelector('#speed').textContent.endsWith('faces/s')")
+    page.run("document.activeElement.blur()")
+    page.key(" ")
     assert text(page, "#play") == "Play"
+    page.key("k")
+    page.wait("document.querySelectorAll('#keyframes li').length === 3")
+    page.click("#keyframes li:nth-child(3) .remove")
     page.click("#closed")
     page.set("#seconds", "0.4")
     page.set("#fps", "10")
@@ -285,6 +292,16 @@ def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
     found = generator.render(move(generator.latents([11]), torch.eye(1, 20)[0], 2.0))[0]
     page.run("new Promise((done) => setTimeout(done, 300))")
     assert np.abs(face(page).astype(int) - found).max() <= 1
+
+
+def test_a_file_can_be_dropped_on_the_page(page):
+    page.run("""(() => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File(["hello"], "dropped.safetensors"));
+      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+    })()""")
+    page.wait("!document.querySelector('#message').hidden")
+    assert text(page, "#message p").startswith("dropped.safetensors can't be used. It is no .safetensors file.")
 
 
 def test_bad_files_are_refused_with_the_reason(page, tmp_path):

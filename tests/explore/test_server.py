@@ -185,6 +185,12 @@ def test_too_many_fields_and_too_long_an_address_are_refused(server):
     assert problem(server, "GET", "/" + "a" * 5000)[0] == 400
 
 
+def test_names_of_headers_are_those_of_any_case(server):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as line:
+        line.sendall(b"GET /app.js HTTP/1.1\r\nhost: localhost\r\norigin: http://attacker.example\r\n\r\n")
+        assert line.recv(4096).startswith(b"HTTP/1.1 403 ")
+
+
 def test_a_foreign_name_is_refused_before_anything_is_drawn(server):
     for headers in ({"Host": "attacker.example"}, {"Origin": "http://attacker.example"}):
         for method, path in (("GET", "/"), ("POST", f"/images?{LOOK}"), ("DELETE", "/film")):

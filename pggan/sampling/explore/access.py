@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 def is_local(host: str) -> bool:
@@ -41,9 +41,10 @@ class Access:
         return f"pggan-{self.port}"
 
     def refusal(self, headers: Mapping[str, str]) -> str | None:
-        """Why a request with these headers is refused; None for one that is not."""
+        """Why a request with these headers is refused; None for one that is not.  Raises ValueError for no address."""
         host, origin = headers.get("Host", ""), headers.get("Origin")
-        if self.token is None and host.lower() not in {f"{name}:{self.port}" for name in LOCAL_NAMES}:
+        # Any port: a tunnel may begin at another one, and a page at another one has another origin.
+        if self.token is None and urlsplit(f"//{host}").hostname not in LOCAL_NAMES:
             return "This server answers to its own name only."
         if origin is not None and urlsplit(origin).netloc != host:
             return "This server answers to its own page only."

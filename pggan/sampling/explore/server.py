@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
             if self.server.access.knows(query.get("token", "")) and path == "/":
                 self._send(self._welcome())
                 return
-            refusal = self.server.access.refusal(dict(self.headers))
+            refusal = self.server.access.refusal({name.title(): value for name, value in self.headers.items()})
             if refusal is not None:
                 self._send(problem(403, refusal, "Open the address that `pggan explore` has printed."))
                 return
