@@ -28,7 +28,7 @@ from pggan.training.step import Trainer
 EMA_DECAY = 0.999
 MOST_SECONDS = 5.0  # of the start of a run that go into measuring its pace,
 MOST_SHARE = 0.01  # and the share of the whole run
-STEPS = 2  # timed of each kind
+STEPS = 3  # timed of each kind, of which the fastest counts: it says most about the others, whatever else runs here
 
 # What an update costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
 # PENALTY times more where penalties are due; a level's operations take START_SECONDS to start; and the rest goes at
@@ -55,7 +55,13 @@ class UpdateTimer:
         self.trainer, self.group, self.draw, self.took = trainer, group, draw, took
         self.warmup = 2 if trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
 
-    def seconds(self, phase: Phase, least_steps: int, least_seconds: float) -> float:
+    def seconds(
+        self,
+        phase: Phase,
+        least_steps: int,
+        least_seconds: float,
+        average: Callable[[Sequence[float]], float] = mean,
+    ) -> float:
         """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
 
         Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
@@ -69,7 +75,7 @@ class UpdateTimer:
         for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
             last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
             count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
-            found.append(mean(self._one(phase, position, self.warmup + number) for number in range(count)))
+            found.append(average([self._one(phase, position, self.warmup + number) for number in range(count)]))
         return (found[0] + (interval - 1) * found[-1]) / interval
 
     def need(self, update: float, steps: int) -> float:
@@ -170,7 +176,7 @@ def measured_pace(
         whole = pace.seconds(schedule, images, schedule.total)
         if time.perf_counter() - began + timer.need(update, STEPS) > min(MOST_SECONDS, MOST_SHARE * whole):
             break
-        known[part.resolution] = timer.seconds(part, STEPS, 0.0)
+        known[part.resolution] = timer.seconds(part, STEPS, 0.0, min)
     return model.pace(schedule, known)
 
 

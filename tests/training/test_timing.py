@@ -60,7 +60,7 @@ def timed(monkeypatch):
 
     def of(seconds):
         def lone_timer(config, architecture, phases, device):
-            def measure(phase, steps, _):
+            def measure(phase, *_):
                 found.append(phase)
                 now[0] += 8 * seconds[phase.resolution]
                 return seconds[phase.resolution]

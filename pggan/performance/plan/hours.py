@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import torch
 
@@ -21,7 +22,7 @@ from pggan.training.timing import CostModel, lone_timer
 
 MOST_SECONDS = 60.0  # of measuring,
 MOST_SHARE = 0.02  # and the share of the hours
-STEPS = 2  # timed of each kind
+STEPS = 3  # timed of each kind
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
 FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and captured
 
@@ -59,7 +60,7 @@ class MeasuredCosts:
             update, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
             if time.perf_counter() - began + first + timer.need(update, STEPS) < seconds:
-                found[side] = timer.seconds(part, STEPS, 0.0)
+                found[side] = timer.seconds(part, STEPS, 0.0, median)
                 highest = max(found)
                 self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
         self.known[networks] = found
