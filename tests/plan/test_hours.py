@@ -1,5 +1,6 @@
 """hours=: what images cost is measured for the networks that are chosen, and the files are looked at."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,8 +128,9 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
 
 def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):
     typed = SimpleNamespace(typed=lambda key: key == "schedule.total_images", given=lambda key: False)
+    ends = replace(costs.config, schedule=replace(costs.config.schedule, total_images=1000))
     with pytest.raises(UserError, match="both say when to end"):
-        find_recipe(costs.config, 1.0, typed, lambda choices: costs.config, lambda text: None)
+        find_recipe(ends, 1.0, typed, lambda choices: costs.config, lambda text: None)
     monkeypatch.setattr(hours, "rank_from_environment", lambda: "rank 0 of 2")
     with pytest.raises(UserError, match="before the ranks start"):
         find_recipe(costs.config, 1.0, Nothing(), lambda choices: costs.config, lambda text: None)

@@ -104,7 +104,10 @@ def test_wider_networks_are_for_those_who_have_time(config):
 
 
 def test_few_photographs_are_augmented_and_many_are_not(config):
-    assert choose(config, 0.25, PORTRAITS)[0]["augmentation"] == "ada"
+    found = choose(config, 0.25, PORTRAITS)[0]
+    tables = found["schedule.stable_images"], found["schedule.fade_images"]
+    assert found["augmentation"] == "ada"
+    assert 2 * found["augmentation.speed_images"] == pytest.approx(sum(sum(each.values()) for each in tables), rel=0.05)
     assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=recipe.FEW_IMAGES))[0]
     kept = Given("augmentation.name")
     assert "augmentation" not in choose(config, 0.25, PORTRAITS, given=kept)[0]

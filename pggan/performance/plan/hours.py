@@ -86,7 +86,7 @@ def find_recipe(
     Args: config: without choices; compose: the configuration with choices; log: told what is measured.
     """
     refuse_ranks(config)
-    if given.typed("schedule.total_images"):
+    if given.typed("schedule.total_images") and config.schedule.total_images is not None:
         raise UserError("hours= and schedule.total_images= both say when to end.", "Leave out one of them.")
     facts = facts_of(config.data)
     kind, ranks = count_devices(config.devices)

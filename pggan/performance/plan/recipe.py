@@ -42,7 +42,8 @@ PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of 
 PUBLISHED_RATE = 0.001
 LEAST_GAMMA = 1.0  # the demo's and the ORL run's
 REG_INTERVAL = 8  # the demo's and the ORL run's
-FEW_IMAGES = 5000  # fewer are augmented
+FEW_IMAGES = 5000  # fewer are augmented,
+MOST_SPEED_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
 GROUPS = ("loss", "augmentation")  # keys whose values are files of the configuration
 
 
@@ -111,7 +112,7 @@ class RecipeChooser:
         images = self._lengths(networks, batch, each)
         loss = self._loss(networks.resolution, batch)
         self._rates(networks)
-        self._small_data(loss)
+        self._small_data(loss, images)
         self._reports(images)
         return networks, batch
 
@@ -258,12 +259,15 @@ class RecipeChooser:
         self._take("schedule.learning_rate_g", rate_g, reason)
         self._take("schedule.learning_rate_d", rate_d, "as above")
 
-    def _small_data(self, loss: str) -> None:
+    def _small_data(self, loss: str, images: int) -> None:
         if self.facts.drawn:
             self._take("data.mirror", value=False, reason="as in the demo")
         elif self.facts.images < FEW_IMAGES and loss != "wgan_gp":
             reason = f"fewer than {FEW_IMAGES:,} images: a discriminator would learn them by heart"
             self._take("augmentation", "ada", reason)
+            if not self.given.given("augmentation.name"):
+                speed = two_digits(min(images / 2, MOST_SPEED_IMAGES), least=1)
+                self._take("augmentation.speed_images", speed, "p can rise to its limit within the run")
 
     def _reports(self, images: int) -> None:
         """Choose how a run of `images` averages, and how often it reports and saves."""
