@@ -37,7 +37,7 @@ def generator_file(tmp_path_factory):
         if name.endswith("bias"):
             weight.data.normal_(generator=random)
     path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
-    save_generator(LoadedGenerator(network, 16, 0.5, 4000), path)
+    save_generator(LoadedGenerator(network, 16, 0.526, 4000), path)
     return path
 
 

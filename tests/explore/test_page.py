@@ -139,8 +139,9 @@ def test_a_seed_shows_the_face_that_python_draws(page, generator):
 
 def test_growth_truncation_and_class_are_those_of_python(page, generator):
     latents = generator.latents([0])
-    assert text(page, "#growth + output") == "8→16, 0.50"
-    assert page.run("document.querySelector('#growth').max") == "1.5"  # what was trained, and no more
+    assert text(page, "#growth + output") == "8→16, 0.53"
+    assert page.run("document.querySelector('#growth').max") == "1.526"  # what was trained, and no more
+    shows(page, generator.render(latents)[0])  # although the slider has steps of 0.01
     page.set("#growth", 0)
     shows(page, generator.render(latents, resolution=4)[0])
     page.set("#growth", 1.25)
@@ -355,6 +356,15 @@ def test_numbers_out_of_bounds_are_told(page):
     page.click("#export")
     page.wait("!document.querySelector('#message').hidden")
     assert "Frames per second: take a number from 1 to 60." in text(page, "#message p")
+    page.set("#seconds", "")
+    assert "Seconds per face" in text(page, "#message p")
+    page.set("#fps", "60")
+    page.set("#seconds", "20")
+    for _ in range(2):
+        page.click("#keep-random")
+    page.wait("document.querySelectorAll('#keyframes li').length === 4")
+    page.click("#export")
+    page.wait("document.querySelector('#message p').textContent.startsWith('4800 frames')")
 
 
 def test_a_server_that_has_ended_is_told(browser, make_server, serve):

@@ -83,7 +83,7 @@ def test_every_file_of_the_page_is_served_as_what_it_is(server):
         assert "default-src 'self'" in response.headers["Content-Security-Policy"]
     assert ask(server, "GET", "/")[1] == names["index.html"]
     about = json.loads(ask(server, "GET", "/model.json")[1])
-    assert (about["resolution"], about["alpha"], about["labels"], about["latent_size"]) == (16, 0.5, 3, 20)
+    assert (about["resolution"], about["alpha"], about["labels"], about["latent_size"]) == (16, 0.526, 3, 20)
     assert len(ask(server, "GET", "/directions.bin")[1]) == 4 * 20 * 8
 
 

@@ -11,6 +11,7 @@ import { Timeline } from "./timeline.js";
 const MOST_SEED = 100_000; // of random faces: numbers that people can write down
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
+const STEP = 0.01; // of the growth
 const FARTHEST = 6; // strength of a direction, in standard deviations of latents
 
 const $ = (id) => document.getElementById(id);
@@ -22,16 +23,17 @@ const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
 const seen = { latent: null, name: "", image: null }; // before the directions, and the image of all
-const history = [];
+const visited = []; // the faces before this one
 const recent = []; // when the faces of the last second were drawn
 let directions = await readDirections();
 let resting = 0;
+let seconds = bounded($("seconds")); // from one keyframe to the next
 
 const lattice = new Lattice($("lattice"), size, walk);
 const timeline = new Timeline({
   element: $("keyframes"),
   closed: () => $("closed").checked,
-  seconds: () => bounded($("seconds")),
+  seconds: () => seconds,
   show: (latent, name, rest) => {
     $("playhead").value = timeline.position;
     (rest ? look : pass)(latent, name);
@@ -92,7 +94,9 @@ function positionOf(resolution, alpha) {
 }
 
 function settings(position = Number($("growth").value)) {
-  const about = { ...stageAt(position), truncation: Number($("truncation").value) };
+  const { resolution, alpha } = model;
+  const newest = positionOf(resolution, alpha) - position < STEP; // the slider may end just below it
+  const about = { ...(newest ? { resolution, alpha } : stageAt(position)), truncation: Number($("truncation").value) };
   return model.labels ? { ...about, label: Number($("class").value) } : about;
 }
 
@@ -104,8 +108,8 @@ function look(latent, name) {
 }
 
 function remember() {
-  if (seen.latent !== null) history.push({ latent: current(), name: currentName() });
-  $("back").disabled = history.length === 0;
+  if (seen.latent !== null) visited.push({ latent: current(), name: currentName() });
+  $("back").disabled = visited.length === 0;
 }
 
 // Look at a face on the way to others.
@@ -125,6 +129,10 @@ function refresh() {
     while (recent[0] < now - 1000) recent.shift();
     $("speed").textContent = timeline.playing ? `${recent.length} faces/s` : `drawn in ${milliseconds.toFixed(0)} ms`;
   });
+  refreshTilesSoon();
+}
+
+function refreshTilesSoon() {
   clearTimeout(resting);
   resting = setTimeout(refreshTiles, REST);
 }
@@ -196,8 +204,7 @@ function updateFilm() {
   $("hint").hidden = timeline.ready;
   $("play").textContent = timeline.playing ? "Pause" : "Play";
   for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
-  clearTimeout(resting);
-  resting = setTimeout(refreshTiles, REST);
+  refreshTilesSoon();
 }
 
 async function exportFilm() {
@@ -269,10 +276,10 @@ function bindFace() {
   });
   on("random", "click", () => showSeed(anySeed()));
   on("back", "click", () => {
-    const { latent, name } = history.pop();
+    const { latent, name } = visited.pop();
     timeline.stop();
     pass(latent, name);
-    $("back").disabled = history.length === 0;
+    $("back").disabled = visited.length === 0;
   });
   on("keep", "click", () => timeline.add(current(), currentName()));
   on("png", "click", () => savePicture(".png"));
@@ -316,6 +323,7 @@ function bindFilm() {
     timeline.seek(Number(target.value));
   });
   on("closed", "change", () => timeline.reshape());
+  on("seconds", "input", ({ target }) => (seconds = bounded(target)));
   on("export", "click", exportFilm);
 }
 
@@ -345,6 +353,7 @@ function describe() {
   $("name").textContent = model.name;
   const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
   $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
+  $("growth").step = STEP;
   $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
   $("classes").hidden = model.labels === 0;
   $("class").replaceChildren(...Array.from({ length: model.labels }, (_, label) => new Option(label, label)));

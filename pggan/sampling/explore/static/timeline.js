@@ -3,6 +3,7 @@
 import { framePositions, loop, through } from "./latents.js";
 
 const MOST_KEYFRAMES = 64;
+const MOST_FRAMES = 3600; // two minutes at 30 frames per second
 
 export class Timeline {
   keyframes = []; // {id, latent, name, canvas}
@@ -87,6 +88,7 @@ export class Timeline {
   // The latents of all frames.
   frames(fps) {
     const count = Math.max(Math.round(this.duration * fps), 2);
+    if (count > MOST_FRAMES) throw new Error(`${count} frames are more than ${MOST_FRAMES}. Take fewer seconds, or fewer a second.`);
     return framePositions(count, this.closed()).map((position) => this.at(position));
   }
 
