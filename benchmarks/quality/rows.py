@@ -26,6 +26,7 @@ def open_ended(resolution: int) -> str:
 AVATARS_32 = ("experiment=avatars_32",)
 AVATARS_64 = ("experiment=avatars_64", open_ended(64))
 ORL_64 = ("experiment=orl_64",)
+ADA = ("augmentation=ada", "augmentation.speed_images=30000")  # half of the run, as its p has to rise in it
 FEW = ("experiment=avatars_32", "data.count=500", "data.mirror=false")
 
 ROWS = (
@@ -42,9 +43,9 @@ ROWS = (
         minutes=60,
     ),
     Row("orl-64", "augmentation, at equal images", ORL, ORL_64, SMALL),
-    Row("orl-64-ada", "augmentation, at equal images", ORL, (*ORL_64, "augmentation=ada"), SMALL),
+    Row("orl-64-ada", "augmentation, at equal images", ORL, (*ORL_64, *ADA), SMALL),
     Row("orl-64-diffaugment", "augmentation, at equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL),
     Row("few-avatars-32", "augmentation, at equal images", FEW_AVATARS, FEW, SMALL),
-    Row("few-avatars-32-ada", "augmentation, at equal images", FEW_AVATARS, (*FEW, "augmentation=ada"), SMALL),
+    Row("few-avatars-32-ada", "augmentation, at equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
 )
