@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
-from time import monotonic
+from time import monotonic, sleep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -158,6 +158,13 @@ class Page:
     def downloads_to(self, folder: Path) -> None:
         """Keep what the page saves in a folder."""
         self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+    def wait_for_files(self, folder: Path, names: list[str]) -> None:
+        """Wait until the browser has written files, which have other names before."""
+        end = monotonic() + WAIT_SECONDS
+        while not all((folder / name).is_file() for name in names):
+            assert monotonic() < end, sorted(path.name for path in folder.iterdir())
+            sleep(0.02)
 
 
 @contextmanager

@@ -191,7 +191,7 @@ def test_directions_are_sliders_and_can_be_reset(page, generator):
 def test_what_is_saved_is_what_is_seen(page, downloads, generator):
     for selector in ("#png", "#webp", "#latent"):
         page.click(selector)
-    wait_for(page, downloads, ["seed-0.png", "seed-0.webp", "seed-0.safetensors"])
+    page.wait_for_files(downloads, ["seed-0.png", "seed-0.webp", "seed-0.safetensors"])
     expected = generator.render(generator.latents([0]))[0]
     assert np.array_equal(picture(downloads / "seed-0.png"), expected)
     assert picture(downloads / "seed-0.webp").shape == (16, 16, 3)
@@ -199,7 +199,7 @@ def test_what_is_saved_is_what_is_seen(page, downloads, generator):
     page.set("#size", "512", "change")
     page.click("#smooth")
     page.click("#png")
-    wait_for(page, downloads, ["seed-0.png"])
+    page.wait_for_files(downloads, ["seed-0.png"])
     assert np.array_equal(picture(downloads / "seed-0.png"), enlarge(expected[None], 32)[0])
     latents = load_latents(downloads / "seed-0.safetensors", 20)
     assert torch.equal(latents, generator.latents([0]))
@@ -209,15 +209,6 @@ def picture(path):
     """The pixels of a file."""
     with Image.open(path) as opened:
         return np.asarray(opened.convert("RGB"))
-
-
-def wait_for(page, folder, names):
-    """Wait until the browser has written files."""
-    for _ in range(200):
-        if all((folder / name).is_file() for name in names):
-            return
-        page.run("new Promise((done) => setTimeout(done, 25))")
-    raise AssertionError(sorted(path.name for path in folder.iterdir()))
 
 
 def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
@@ -252,7 +243,7 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     page.click("#smooth")
     page.set("#kind", ".apng")
     page.click("#export")
-    wait_for(page, downloads, ["film.apng"])
+    page.wait_for_files(downloads, ["film.apng"])
     latents = through(generator.latents([3, 0]), slerp)(frame_positions(4))
     with Image.open(downloads / "film.apng") as film:
         assert (film.n_frames, film.info["duration"]) == (4, 100)
@@ -270,8 +261,7 @@ def test_a_film_can_be_cancelled(page):
     for _ in range(2):
         page.click("#keep-random")
     page.wait("document.querySelectorAll('#keyframes li').length === 2")
-    page.set("#seconds", "20")
-    page.set("#fps", "60")
+    page.set("#seconds", "10")
     page.click("#export")
     page.wait("document.querySelector('#progress').value > 0")
     page.click("#cancel")
@@ -378,6 +368,16 @@ def test_a_server_that_has_ended_is_told(browser, make_server, serve):
     browser.click("#random")
     browser.wait("!document.querySelector('#message').hidden")
     assert "still running" in text(browser, "#message p")
+
+
+def test_an_open_server_shows_the_page_to_those_who_have_the_token(browser, make_server, serve):
+    server = make_server("0.0.0.0")
+    address = serve(server)
+    browser.open(address)
+    browser.wait("document.body.textContent.includes('token')")
+    browser.open(f"{address}?token={server.access.token}")
+    browser.wait("document.querySelector('#title').textContent === 'seed 0'")
+    assert browser.run("location.href") == address
 
 
 def test_the_page_fits_a_phone_with_the_face_in_sight(page, address):

@@ -1,6 +1,7 @@
 """The page of static files in a real browser: the same pixels as PyTorch's, without a server of ours."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
 @pytest.fixture(scope="module")
-def page(browser, generator, tmp_path_factory, serve_folder):
+def folder(browser, generator, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(web_runtime.shutil, "which", lambda _: None)  # tests fetch nothing
         try:
@@ -24,6 +25,11 @@ def page(browser, generator, tmp_path_factory, serve_folder):
             pytest.skip(f"the runtime is not in the cache: pggan export format=web puts it there ({error.problem})")
     folder = tmp_path_factory.mktemp("web") / "page"
     write_web(generator, folder, "faces", page_directions(generator, None), runtime)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(browser, folder, serve_folder):
     browser.open(address := serve_folder(folder))
     browser.wait("document.querySelector('#title').textContent === 'seed 0'")
     browser.wait("document.querySelector('#speed').textContent !== ''")
@@ -75,10 +81,7 @@ def test_the_controls_work_without_a_server(page, tmp_path):
         page.click("#export")
         page.wait("!document.querySelector('#export').hidden")
     page.click("#latent")
-    for _ in range(200):
-        if len(list(tmp_path.iterdir())) == len(kinds) + 1:
-            break
-        page.run("new Promise((done) => setTimeout(done, 25))")
+    page.wait_for_files(tmp_path, [*(f"film{kind}" for kind in kinds), "seed-0.safetensors"])
     check_films(tmp_path, kinds)
 
 
@@ -101,3 +104,22 @@ def test_nothing_is_asked_of_others_and_nothing_went_wrong(page):
         page.requests
     )
     assert page.log == []
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [("level-8.onnx", "can't be drawn"), ("ort.wasm.bundle.min.mjs", "missing"), ("browser.js", "missing")],
+)
+def test_a_folder_that_is_not_whole_is_told(browser, folder, serve_folder, tmp_path, file, hint):
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    (part / file).unlink()
+    browser.open(serve_folder(part))
+    browser.wait("!document.querySelector('#message').hidden")
+    assert hint in browser.run("document.querySelector('#message p').textContent")
+
+
+def test_from_the_disk_the_page_says_what_it_needs(browser, folder):
+    browser.open((folder / "index.html").as_uri())
+    browser.wait("getComputedStyle(document.querySelector('#facts')).visibility === 'visible'")
+    assert "http.server" in browser.run("document.querySelector('#facts').textContent")

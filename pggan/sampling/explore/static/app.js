@@ -16,8 +16,8 @@ const FARTHEST = 6; // strength of a direction, in standard deviations of latent
 
 const $ = (id) => document.getElementById(id);
 
-const model = await (await fetch("model.json")).json();
-const { Renderer } = await import(`./${model.renderer}.js`);
+const model = await loaded(async () => (await fetch("model.json")).json());
+const { Renderer } = await loaded(() => import(`./${model.renderer}.js`));
 const renderer = new Renderer(model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
@@ -46,6 +46,16 @@ const timeline = new Timeline({
 function complain(text) {
   $("message").hidden = false;
   $("message").firstChild.textContent = text;
+}
+
+// A part of the page, without which there is none.
+async function loaded(load) {
+  try {
+    return await load();
+  } catch (error) {
+    complain("A file of this page is missing. Export it again, and put all of it on the web space.");
+    throw error;
+  }
 }
 
 // Run what a control does; an error is shown.
@@ -352,6 +362,7 @@ function describe() {
   document.title = `${model.name} · pggan`;
   $("name").textContent = model.name;
   const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
+  $("facts").className = "";
   $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
   $("growth").step = STEP;
   $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);

@@ -7,6 +7,7 @@ export class Renderer {
   #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
   #waiting = new Map(); // what to do with the answer to each question
   #asked = 0;
+  #failure = null;
 
   constructor(model) {
     this.model = model;
@@ -18,7 +19,8 @@ export class Renderer {
       else reject(new Error(error));
     };
     this.#worker.onerror = () => {
-      for (const { reject } of this.#waiting.values()) reject(new Error("A file of this page is missing. Export it again."));
+      this.#failure = new Error("A file of this page is missing. Export it again, and put all of it on the web space.");
+      for (const { reject } of this.#waiting.values()) reject(this.#failure);
       this.#waiting.clear();
     };
     this.#worker.postMessage({ model });
@@ -30,6 +32,7 @@ export class Renderer {
 
   // One image {pixels, side} per latent.
   images(latents, look) {
+    if (this.#failure !== null) return Promise.reject(this.#failure);
     const number = this.#asked++;
     return new Promise((resolve, reject) => {
       this.#waiting.set(number, { resolve, reject });

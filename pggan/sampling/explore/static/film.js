@@ -7,6 +7,7 @@ const VIDEOS = [[".mp4", "video/mp4;codecs=avc1.640028"], [".webm", "video/webm;
 const COLOURS = { 3: 2, 4: 6 }; // the numbers of RGB and RGBA in a PNG
 const SIGNATURE = Uint8Array.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]);
 const BITS_PER_SECOND = 8e6; // of a video: hardly any loss at 512x512
+const RECORDER_LATENCY = 300; // milliseconds: what is still on its way then is lost
 const UP = 2; // the filter that stores differences to the line above: 0 where lines are repeated
 
 // The endings of the films that this browser can write.
@@ -100,7 +101,9 @@ export async function recordVideo(images, { kind, fps, smooth }) {
     show(frame);
     stream.getVideoTracks()[0].requestFrame();
   }
+  await new Promise((done) => setTimeout(done, RECORDER_LATENCY));
   recorder.stop();
   await ended;
+  if (parts.every((part) => part.size === 0)) throw new Error("This browser has recorded nothing. Take APNG.");
   return new Blob(parts, { type });
 }
