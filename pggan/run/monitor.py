@@ -1,5 +1,6 @@
 """`pggan monitor`: TensorBoard on a run, with settings that suit it."""
 
+import socket
 import sys
 import threading
 import webbrowser
@@ -51,6 +52,12 @@ def run_to_show(path: Path) -> Path:
 
 def serve(directory: Path, host: str, port: int | None) -> str:
     """Start TensorBoard in a thread; returns its address.  Raises UserError when it can't be served there."""
+    where = f"host={host}" + ("" if port is None else f" port={port}")
+    try:
+        socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        problem = f"TensorBoard can't be served at {where}: {error.strerror or error}."
+        raise UserError(problem, "Take another port= or host=.") from error
     try:
         from tensorboard import program
     except ImportError as error:
@@ -62,6 +69,5 @@ def serve(directory: Path, host: str, port: int | None) -> str:
     try:
         return str(board.launch())
     except program.TensorBoardServerException as error:
-        where = f"host={host}" + ("" if port is None else f" port={port}")
         problem = f"TensorBoard can't be served at {where}: {error.msg}"
         raise UserError(problem, "Take another port= or host=.") from error

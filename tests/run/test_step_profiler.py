@@ -1,0 +1,52 @@
+"""A profile on request."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pggan.run import train
+from pggan.run.laps import Laps
+from pggan.run.metrics_file import MetricsFile
+
+
+@pytest.mark.slow
+def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
+    """Phases of 4 updates: three are warm-up, and only the fourth is left."""
+    short = ["schedule.final_resolution=8", "evaluation.metrics=[]", "monitor.profile_steps=2"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *short)) == 0
+    names = [f"{images:09d}-{phase}" for images, phase in ((32, "4x4-stable"), (64, "8x8-fade"), (96, "8x8-stable"))]
+    assert sorted(path.stem for path in (tmp_path / "profile").iterdir()) == names
+    events = json.loads((tmp_path / "profile" / f"{names[0]}.json").read_text())["traceEvents"]
+    assert any("conv" in str(event.get("name")) for event in events)
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Tensors("profile/8x8 fade")
+    text = event.tensor_proto.string_val[0].decode()
+    assert f"{names[1]}.json" in text
+    assert "Self CPU" in text
+
+
+# ---- where the time goes ---------------------------------------------------------------------------------
+
+
+def test_time_is_shared_out_to_the_part_that_ends(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pggan.run.laps.time.perf_counter", lambda: now[0])
+    laps = Laps()
+    for part, until, data in (("overhead", 1.0, 0.0), ("step", 9.0, 2.0), ("overhead", 10.0, 0.0)):
+        now[0] = until
+        laps.end(part, data=data)
+    assert laps.shares() == {"speed/data_share": 0.2, "speed/step_share": 0.6, "speed/overhead_share": 0.2}
+    assert laps.shares() == {}
+
+
+def test_hours_go_on_from_the_last_line_that_stays(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("pggan.run.metrics_file.time.monotonic", lambda: now[0])
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsFile(path, 0)
+    for images, seconds in ((8, 3600.0), (16, 7200.0)):
+        now[0] = 1000.0 + seconds
+        first.append({"images": images, "hours": first.hours, "D/loss": float("nan")})
+    now[0] = 50.0  # another process
+    assert MetricsFile(path, 8).hours == 1.0
+    assert json.loads(path.read_text()) == {"images": 8, "hours": 1.0, "D/loss": None}
