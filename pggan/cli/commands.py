@@ -114,7 +114,7 @@ COMMANDS = {
         ),
         Command(
             "export",
-            "Write a generator for other programs: ONNX, torch.export, or a folder for Hugging Face.",
+            "Write a generator for other programs: ONNX, torch.export, a folder for Hugging Face or the web.",
             "pggan.interop.export.command",
             "pggan export run=outputs/faces format=onnx out=faces.onnx",
         ),
