@@ -6,6 +6,7 @@ Nothing here imports torch, so that --help and a typo are answered at once.
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -50,18 +51,20 @@ def run_arguments(arguments: list[str]) -> int:
 
 @contextmanager
 def recorded(arguments: list[str]) -> Iterator[None]:
-    """Inside, the program and the ranks that it starts know the command line, for the files of a run."""
-    from pggan.config.describe import COMMAND_VARIABLE
+    """Inside, the program and the ranks that it starts know the command line, and when it was given."""
+    from pggan.config.describe import COMMAND_VARIABLE, STARTED_VARIABLE
 
-    before = os.environ.get(COMMAND_VARIABLE)
-    os.environ[COMMAND_VARIABLE] = shlex.join(["pggan", *arguments])
+    variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[COMMAND_VARIABLE]
-        else:
-            os.environ[COMMAND_VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def answer(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 from pggan.core.version import __version__
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
+STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
 
@@ -38,6 +40,12 @@ def versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[library] = None
     return {**found, "command": os.environ.get(COMMAND_VARIABLE)}
+
+
+def command_seconds() -> float:
+    """Seconds since the command was given; 0 where that is not known."""
+    now = time.time()
+    return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
 
 def code_in_use() -> str:

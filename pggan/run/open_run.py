@@ -16,7 +16,7 @@ from pggan.checkpoints.broadcast import broadcast_state
 from pggan.checkpoints.resume import check_resumable, find_resume_point, load_weights, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
-from pggan.config.describe import code_in_use, describe, flatten
+from pggan.config.describe import code_in_use, command_seconds, describe, flatten
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.schedule import Schedule
@@ -137,7 +137,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
 
 def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
     """Where to start, and with what; raises UserError when that does not go together."""
-    schedule, checkpoint = config.schedule.build(), None
+    schedule, checkpoint, began = config.schedule.build(), None, time.monotonic()
     remarks: list[str] = []
     with group.collective_errors():
         if group.is_main:
@@ -156,7 +156,8 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group:
             remarks += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
-    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, remarks)
+    seconds = time.monotonic() - began
+    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, remarks, seconds)
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
@@ -221,8 +222,9 @@ def start_clock(
     if config.hours is None:
         run.remarks.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
         return eta, None
-    header = {} if run.checkpoint is None else run.checkpoint.header
-    return eta, TimeLimit.of(config.hours, header, eta, time.monotonic())
+    spent = 0.0 if run.checkpoint is None else float(run.checkpoint.header.get("spent_seconds", 0.0))
+    starting = command_seconds() - run.finding_seconds
+    return eta, TimeLimit(config.hours, eta, began=time.monotonic(), spent=spent + starting)
 
 
 def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:

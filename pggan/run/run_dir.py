@@ -30,6 +30,7 @@ class RunContext:
     architecture: Architecture
     checkpoint: Checkpoint | None  # to resume from, on rank 0
     remarks: list[str]  # to log
+    finding_seconds: float  # until the images were there, prepared if need be
 
 
 def choose_run_dir(config: TrainConfig) -> Path:

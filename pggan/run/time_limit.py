@@ -4,18 +4,16 @@ Where no learning rate falls, the end of a schedule decides nothing before it; w
 from the image on at which that begins.  So a run of the images that were shown in the end repeats every bit.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pggan.run.eta import Eta
 
-TRAINING_SHARE = 0.97  # of the hours; in the rest, the recipe is chosen, and the run starts and saves its end
+TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time that a run may take, in all of its processes together.
+    """The time that a run may take, with its start, and in all commands that have resumed it together.
 
     Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that.
     """
@@ -24,11 +22,6 @@ class TimeLimit:
     eta: Eta
     began: float
     spent: float
-
-    @classmethod
-    def of(cls, hours: float, header: Mapping[str, Any], eta: Eta, now: float) -> "TimeLimit":
-        """The limit of a run that starts `now` from a checkpoint with this `header`; from nothing if it is empty."""
-        return cls(hours, eta, now, float(header.get("spent_seconds", 0.0)))
 
     def spent_seconds(self, now: float) -> float:
         """Seconds of training until `now`."""

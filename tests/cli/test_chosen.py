@@ -13,6 +13,7 @@ from pggan.config.describe import describe
 from pggan.core.validation import validated
 from pggan.performance.plan import hours
 from pggan.performance.plan.hours import MeasuredCosts
+from pggan.run import open_run
 from pggan.run.run_dir import write_config
 
 SECONDS = 4
@@ -57,7 +58,9 @@ def test_hours_choose_nothing_for_a_run_that_exists_elsewhere(capsys):
 
 @pytest.fixture
 def even_costs(monkeypatch):
-    """Every image of every network is expected to take a hundredth of a second."""
+    """Every image of every network is expected to take a hundredth of a second, and commands begin at once."""
+    for module in (hours, open_run):
+        monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
     of = MeasuredCosts.__call__
     monkeypatch.setattr(MeasuredCosts, "measure", lambda self, _, networks, *__: self.known.setdefault(networks, {}))
     monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), 0.01))

@@ -17,10 +17,10 @@ PACE = Pace((0.01, 0.04, 0.04), measured=True)  # so the schedule takes 370 s
 HOURS = 400 / 3600
 
 
-def train(times, schedule=SCHEDULE, *, header=None, images=0, stop=10**9):
+def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9):
     """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images."""
     eta, now = Eta(schedule, PACE, images, 0.0), 0.0
-    limit = TimeLimit.of(HOURS, header or {}, eta, now)
+    limit = TimeLimit(HOURS, eta, now, spent)
     while images < eta.schedule.total and images < stop:
         phase = eta.schedule.at(images)
         images, now = images + phase.batch, now + phase.batch * times * PACE.seconds_per_image[phase.index]
@@ -38,9 +38,8 @@ def test_the_end_comes_within_a_tenth_of_the_hours(times):
 
 def test_a_resumed_run_has_the_time_that_is_left():
     images, seconds, limit = train(1.0, stop=4000)
-    header = {"spent_seconds": limit.spent_seconds(seconds), "total_images": limit.eta.schedule.total}
-    schedule = replace(SCHEDULE, total_images=header["total_images"])
-    _, rest, _ = train(2.0, schedule, header=header, images=images)
+    schedule = replace(SCHEDULE, total_images=limit.eta.schedule.total)
+    _, rest, _ = train(2.0, schedule, spent=limit.spent_seconds(seconds), images=images)
     assert seconds + rest == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
 
 

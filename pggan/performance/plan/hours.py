@@ -8,6 +8,7 @@ from statistics import median
 import torch
 
 from pggan.config import TrainConfig
+from pggan.config.describe import command_seconds
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
@@ -94,8 +95,9 @@ def find_recipe(
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
     configure_process(device, config.precision, threads, one_thread=config.elastic)
     costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
-    chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, TRAINING_SHARE * seconds)
+    chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, seconds)
     for _ in range(ATTEMPTS):
+        chooser.seconds = TRAINING_SHARE * seconds - command_seconds()
         networks, batch = chooser.choose()
         if networks in costs.known:
             break
