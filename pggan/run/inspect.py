@@ -11,7 +11,7 @@ from torch import device
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.header import architecture_to_plain
-from pggan.checkpoints.read import meta_networks, resolve_checkpoint
+from pggan.checkpoints.read import best_of, checkpoints_of, meta_networks, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
@@ -45,12 +45,14 @@ def run(config: InspectConfig) -> int:
 def facts_of_run(path: Path) -> dict[str, Any]:
     """What the newest valid checkpoint of the run at `path`, or the checkpoint at `path`, holds."""
     checkpoint, _ = resolve_checkpoint(path, "run")
+    best = best_of(checkpoints_of(path))
     header, (generator, discriminator) = checkpoint.header, meta_networks(checkpoint.architecture)
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "parameters": {"generator": count_parameters(generator), "discriminator": count_parameters(discriminator)},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
+        **({} if best is None else {"best_checkpoint": str(best)}),
         "architecture": header["architecture"],
     }
 

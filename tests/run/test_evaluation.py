@@ -110,6 +110,7 @@ def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolut
     best = min((144, 160), key=lambda images: found[images][MEAN])
     place = Path(choose_checkpoint(str(evaluated_run), "best"))
     assert int(place.name) == best
+    assert facts_of_run(evaluated_run)["best_checkpoint"] == str(place)
     assert mark_of(place, "best") == {"metric": "swd/mean@patches-8", "value": found[best][MEAN], "resolution": 16}
     assert {int(path.name) for path in place.parent.iterdir()} == {best, 160}
 
