@@ -19,7 +19,8 @@ def run(config: ExploreConfig) -> int:
     generator = load(config.run, config.device, config.checkpoint)
     directions = to_file(page_directions(generator, config.directions))
     model = describe_page(generator, page_name(config.run), "server", film_kinds())
-    with listen(config, Drawing(generator), model, directions) as server:
+    drawing = Drawing(generator)
+    with listen(config, drawing, model, directions) as server:
         address = address_of(config.host, server)
         print(f"{address}\nCtrl-C ends it.", flush=True)
         if config.open:
@@ -27,6 +28,7 @@ def run(config: ExploreConfig) -> int:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
+            drawing.cancel_film()
             print()
     return 0
 
