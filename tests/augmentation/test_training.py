@@ -1,14 +1,16 @@
 """Training with augmentation: what D is shown in a step, and p as a part of the state."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
 from pggan.augmentation import build_augmentation
 from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.compose import compose
+from pggan.cli.commands import CONFIGS
 from pggan.core.batch import Reals
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
@@ -35,7 +37,7 @@ QUICK = ["augmentation=ada", "augmentation.speed_images=50", "augmentation.targe
 
 
 def made(name, **changes):
-    return build_augmentation({**compose("train", [f"augmentation={name}"])["augmentation"], **changes})
+    return build_augmentation({**yaml.safe_load((CONFIGS / "augmentation" / f"{name}.yaml").read_text()), **changes})
 
 
 def reals_of(count=8):
@@ -188,6 +190,7 @@ def test_a_resumed_run_with_an_adapted_p_equals_the_uninterrupted_one(tiny_confi
     assert facts_of_run(whole)["state_sha256"] == facts_of_run(halves)["state_sha256"]
 
 
+@pytest.mark.slow
 def test_a_run_without_augmentation_goes_on_with_it_from_p_0_and_back(tiny_config, tmp_path):
     short = ["schedule.final_resolution=4"]
     for images, more in ((16, []), (24, QUICK), (32, [])):
@@ -214,16 +217,20 @@ def test_steps_with_augmentation_are_counted_without_memory(device):
 
 
 def test_moving_pixels_are_refused_where_cuda_can_not_repeat_bits_or_the_compiler_would_fail(tiny_config):
-    exact, cuda = "compute.deterministic=true", torch.device("cuda")
-    ada = ["augmentation=ada", "augmentation.blit=false"]
+    given, cuda = tiny_config("augmentation=ada", "augmentation.blit=false"), torch.device("cuda")
+
+    def choose(device, augmentation=given.augmentation, **compute):
+        config = replace(given, augmentation=augmentation, compute=replace(given.compute, **compute))
+        return choose_augmentation(config, device)
+
     with pytest.raises(UserError, match="deterministic=true does not work with augmentation=ada"):
-        choose_augmentation(tiny_config(exact, *ada), cuda)
+        choose(cuda, deterministic=True)
     with pytest.raises(UserError, match="compile=true does not work with augmentation=ada"):
-        choose_augmentation(tiny_config("compute.compile=true", *ada), CPU)
-    choose_augmentation(tiny_config(exact, *ada), CPU)
-    choose_augmentation(tiny_config(exact, *ada, "augmentation.geometry=false"), cuda)
-    choose_augmentation(tiny_config(exact, "augmentation=diffaugment"), cuda)
-    choose_augmentation(tiny_config(*ada), cuda)
+        choose(CPU, compile=True)
+    choose(CPU, deterministic=True)
+    choose(cuda)
+    for unmoved in ({**given.augmentation, "geometry": False}, {"name": "none"}):
+        choose(cuda, unmoved, deterministic=True, compile=True)
 
 
 def test_the_digest_of_a_state_covers_p():
