@@ -37,6 +37,10 @@ os.execv(words[0], words)
 """
 
 
+class ProtocolError(Exception):
+    """What the browser could not do."""
+
+
 class Page:
     """One page of a browser."""
 
@@ -60,7 +64,8 @@ class Page:
         while True:
             answer = self._receive()
             if answer.get("id") == self._count:
-                assert "error" not in answer, (method, answer["error"])
+                if "error" in answer:
+                    raise ProtocolError(method, answer["error"])
                 return answer["result"]
             self._notice(answer)
 
@@ -99,18 +104,19 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = WAIT_SECONDS) -> None:
+    def wait(self, condition: str) -> None:
         """Wait until an expression holds."""
-        script = f"""new Promise((done) => {{
-          const end = performance.now() + {1000 * seconds};
-          const look = () => {{
-            let holds = false;
-            try {{ holds = Boolean({condition}); }} catch {{}}
-            if (holds || performance.now() > end) done(holds); else setTimeout(look, 20);
-          }};
-          look();
-        }})"""
-        assert self.run(script), f"{condition}: not within {seconds} s; {self.log}"
+        script = f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
+        end = monotonic() + WAIT_SECONDS
+        while not self._holds(script):
+            assert monotonic() < end, f"{condition}: not within {WAIT_SECONDS} s; {self.log}"
+            sleep(0.02)
+
+    def _holds(self, script: str) -> bool:
+        try:
+            return self.run(script)
+        except ProtocolError:  # the page has just become another one
+            return False
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of an element."""
