@@ -22,8 +22,9 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from pggan.core.signals import handling
 
 ENDS = {0: "done", EXIT_INTERRUPTED: "interrupted"}
-# Of the last line of metrics.jsonl, besides all metrics of image quality, whose names contain '@'.
+# Of the last line of metrics.jsonl, besides the metrics of image quality.
 SHOWN = ("images", "images_per_second", "D/loss", "G/loss")
+METRIC = re.compile(r"metrics/((?!\w+_(?:floor|reals)\b)[a-z_]+(?:/[a-z]+)?@.*)")  # not of one level, nor of reals
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ class Job:
         file = Path(self.run_dir or "") / "metrics.jsonl"
         lines = file.read_text().splitlines() if self.run_dir and file.is_file() else []
         found = json.loads(lines[-1]) if lines else {}
-        names = [*(name for name in SHOWN if name in found), *(name for name in found if "@" in name)]
-        return {name: f"{found[name]:,}" if name == "images" else f"{found[name]:.4g}" for name in names}
+        numbers = {name: found[name] for name in SHOWN if name in found}
+        numbers |= {match[1]: found[name] for name in found if (match := METRIC.fullmatch(name))}
+        finite = {name: value for name, value in numbers.items() if value is not None}
+        return {name: f"{value:,}" if name == "images" else f"{value:.4g}" for name, value in finite.items()}
 
 
 def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: str | None) -> int:

@@ -9,6 +9,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.checkpoints.header import mark_of
 from pggan.checkpoints.read import best_of, checkpoints_of
@@ -130,7 +132,9 @@ class TrainingEvaluator:
                 first_seed=FIRST_SEED,
                 group=self.group,
             )
-        except UserError as error:  # of a full disk, say: nothing to end a training for
+        except (UserError, torch.OutOfMemoryError) as error:  # a full disk or device is nothing to end a training for
+            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
+                raise  # the other ranks are in the middle of it
             self._remark(f"No evaluation at {images:,} images: {error}")
             return {}
         except RemoteUserError:

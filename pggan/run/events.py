@@ -183,7 +183,7 @@ class Events:
         self.laps.end("overhead")
         self.reporter.tick(state.images, phase, numbers | self.laps.shares(), scores)
         for alarm in alarms:
-            self.reporter.warn(f"Alarm: {alarm}")
+            self.reporter.alarm(alarm, state.images)
         self.rollback.check(state)
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 

@@ -47,6 +47,9 @@ class NullReporter:
     def warn(self, text: str) -> None:
         """Show a warning, which stays visible on a terminal, and keep it in train.log."""
 
+    def alarm(self, text: str, images: int) -> None:
+        """Show what goes wrong at `images` and what to do, as a warning and in TensorBoard."""
+
     def progress(self, images: int, phase: Phase) -> None:
         """Move the progress bars to `images`."""
 
@@ -150,6 +153,10 @@ class Reporter(NullReporter):
     def warn(self, text: str) -> None:
         self.console.warn(text)
         append_log(self.run_dir, text)
+
+    def alarm(self, text: str, images: int) -> None:
+        self.warn(f"Alarm: {text}")
+        self._board.text("alarms", text, images)
 
     def progress(self, images: int, phase: Phase) -> None:
         self.console.progress(images, phase)

@@ -45,6 +45,7 @@ DESCRIPTIONS = {
     r"health/alarms": "Alarms that hold at this tick; train.log has their text.",
     r"health/reals_sign": "Share of reals with scores above 0 minus that below: near 1, D knows the reals by heart.",
     r"health/diversity": "Distance from a fake to the nearest other fake, divided by that of reals: about 1 is good.",
+    r"alarms": "What went wrong and what to do, where an alarm was raised.",
     r"alarms/.*": "1 where this alarm was raised; train.log says what to do.",
     r"metrics/[a-z_]+_(floor|reals).*": "What the metric is of reals, which fakes can come near to.",
     r"metrics/.*": "Quality of the averaged generator's images, as `pggan evaluate` measures it.",

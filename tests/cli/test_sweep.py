@@ -43,14 +43,16 @@ def test_all_jobs_run_though_one_fails_and_the_table_says_how_each_ended(monkeyp
     ends, calls = iter([0, 2, 0]), []
     monkeypatch.setattr(sweep, "run_job", lambda words: calls.append(words) or next(ends))
     (tmp_path / "seed-1").mkdir()
-    last = {"images": 1600, "D/loss": 0.25, "kid@pixels": 3.0}
+    last = {"images": 1600, "D/loss": 0.25, "G/loss": None}
+    last |= {"metrics/kid@pixels-9": 3.0, "metrics/kid_floor@pixels-4": 1.0, "metrics/swd/16@patches-9": 2.0}
+    last |= {"metrics/swd/mean@patches-9": 4.0, "metrics/swd_floor/mean@patches-9": 5.0}
     (tmp_path / "seed-1" / "metrics.jsonl").write_text(json.dumps(last) + "\n")
     assert main(["train", "--multirun", "seed=1,2,3", f"run_dir={tmp_path}"]) == 2
     assert [words[:2] for words in calls] == [["train", f"seed={seed}"] for seed in (1, 2, 3)]
     shown = capsys.readouterr().out
     assert f"[2/3] seed=2  ({tmp_path}/seed-2)" in shown
     rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]
-    assert rows[0] == ["1", "done", "1,600", "0.25", "3", f"{tmp_path}/seed-1"]
+    assert rows[0] == ["1", "done", "1,600", "0.25", "3", "4", f"{tmp_path}/seed-1"]
     assert rows[1][:3] == ["2", "failed", "(2)"]
     assert f"tensorboard --logdir {tmp_path}" in shown
 

@@ -235,3 +235,4 @@ def test_a_spike_of_a_thousand_times_raises_an_alarm_at_the_next_tick(tiny_confi
     alarms = {event.step: event.value for event in board.Scalars("health/alarms")}
     assert alarms == {32: 0, 64: 0, 96: 0, 128: 1, 160: 0, 192: 0}
     assert (tmp_path / "train.log").read_text().count("Alarm: D/gradient_norm_max is ") == 1
+    assert [event.step for event in board.Tensors("alarms")] == [128]

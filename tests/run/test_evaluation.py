@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints.header import mark_of
@@ -149,16 +150,18 @@ def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_b
     assert mark_of(both[0], "best") == mark_of(both[1], "best")
 
 
-def test_an_evaluation_without_room_on_the_disk_is_left_out_with_a_line(tiny_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [UserError("The disk is full", "Make room"), torch.OutOfMemoryError("CUDA")])
+def test_an_evaluation_without_room_is_left_out_with_a_line(tiny_config, tmp_path, monkeypatch, error):
     def full(*_):
-        raise UserError("/tmp needs 1.0 MB more", "Make room")
+        raise error
 
     monkeypatch.setattr("pggan.metrics.evaluate.require_free_space", full)
-    short = ["schedule.final_resolution=8", "schedule.total_images=64"]
+    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=56"]
     assert train.run(tiny_config(f"run_dir={tmp_path}", *EVERY, *short)) == 0
     assert evaluations_in(tmp_path) == {}
     log = (tmp_path / "train.log").read_text()
-    assert log.count("No evaluation at ") == 2
+    assert "No evaluation at 48 images" in log
+    assert "No evaluation at 56 images" in log
     with pytest.raises(UserError, match=r"evaluation\.best"):
         choose_checkpoint(str(tmp_path), "best")
 
