@@ -36,7 +36,7 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	$(BIN)/pggan timelapse run=$(DEMO) out=$(DEMO)/growth.mp4
 	@echo "Faces:       $(DEMO)/grid.png and $(DEMO)/interpolation.png"
 	@echo "Growth:      $(DEMO)/growth.mp4"
-	@echo "TensorBoard: $(BIN)/tensorboard --logdir $(DEMO)"
+	@echo "TensorBoard: $(BIN)/pggan monitor run=$(DEMO)"
 
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup

@@ -69,7 +69,7 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     print(f"\n{table(jobs, codes)}")
     if jobs[0].run_dir:
         root = Path(jobs[0].run_dir).parent
-        print(f"\nCompare: tensorboard --logdir {root}")
+        print(f"\nCompare: pggan monitor run={root}")
         if len(codes) < len(jobs) or codes[-1] == EXIT_INTERRUPTED:
             print(f"The same command with run_dir={root} finishes what is left.")
     return next((max(code, EXIT_FAILED) for code in codes if code), 0)
