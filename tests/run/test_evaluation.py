@@ -19,7 +19,7 @@ from pggan.run.evaluation import EvaluationBudget, Score, score_in
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
-EVERY = ["evaluation.interval_images=48", "evaluation.count=8", "checkpoint.keep=1"]
+EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=8", "checkpoint.keep=1"]
 # Of 8x8 and above: at 4x4 there is no SWD.  48 is in the first fade, 96 the end of 8x8, 144 and 160 are of 16x16.
 POINTS = [48, 96, 144, 160]
 MEAN = "metrics/swd/mean@patches-8"
@@ -178,10 +178,10 @@ def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_pa
 @pytest.mark.slow
 def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, tmp_path):
     """In elastic training, which has the bits of one rank that does not evaluate."""
-    short = ["elastic=true", "schedule.total_images=96", "evaluation.count=8", "evaluation.max_share=0.9"]
+    short, often = ["elastic=true", "schedule.total_images=96"], ["evaluation.count=8", "evaluation.max_share=0.9"]
     two, one = tmp_path / "two", tmp_path / "one"
-    values_of(in_processes(2, train.run, tiny_config(f"run_dir={two}", *short)))
-    assert train.run(tiny_config(f"run_dir={one}", *short, "evaluation.metrics=[]")) == 0
+    values_of(in_processes(2, train.run, tiny_config(f"run_dir={two}", *short, *often, "evaluation.metrics=[swd]")))
+    assert train.run(tiny_config(f"run_dir={one}", *short)) == 0
     assert facts_of_run(two)["state_sha256"] == facts_of_run(one)["state_sha256"]
     assert 96 in evaluations_in(two)
     assert not evaluations_in(one)
