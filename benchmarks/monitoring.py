@@ -4,8 +4,9 @@
 
 The training that the arguments name runs in this process, in a new directory, with a terminal that nobody sees, so that
 the live view is drawn.  Counted are processor seconds, which other programs on the machine disturb little: those of the
-parts below, each in its thread, and those of the whole process from the first step to the last.  Evaluations and
-checkpoints are no reports.  A run has about 300 grids for its timelapse, however short it is.  Prints JSON.
+parts below, each in its thread, and of the whole process from the first step to the last.  The live view takes its
+share of a second however fast training is.  Evaluations and checkpoints are no reports.  A run has about 300 grids for
+its timelapse, however short it is.  Prints JSON.
 """
 
 import json
@@ -28,6 +29,7 @@ from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.run import train
+from pggan.run.console import FRAMES_PER_SECOND
 from pggan.run.events import Events
 from pggan.run.grid_recorder import GridRecorder
 from pggan.run.metric_accumulator import MetricAccumulator
@@ -51,6 +53,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: defaultdict[str, int] = defaultdict(int)
         self.thread = local()
         self.began = self.ended = 0.0
 
@@ -66,6 +69,7 @@ class Meter:
                 return method(*arguments, **options)
             finally:
                 self.seconds[part] += time.thread_time() - began
+                self.calls[part] += 1
                 self.thread.inside = False
 
         setattr(owner, name, counted)
@@ -118,6 +122,8 @@ def main() -> None:
         lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     total = meter.ended - meter.began
     shares = {part: round(seconds / total, 5) for part, seconds in meter.seconds.items()}
+    frame = meter.seconds["live view"] / max(meter.calls["live view"], 1)
+    shares["live view"] = round(frame * FRAMES_PER_SECOND, 5)
     found = {"arguments": arguments, "images": lines[-1]["images"], "ticks": len(lines), "seconds": round(total, 2)}
     print(json.dumps({**found, "shares": shares, "share": round(sum(shares.values()), 5)}, indent=1))
 

@@ -114,8 +114,8 @@ def _pictures(schedule: Schedule, monitor: ReportConfig, pyramid: ImagePyramid) 
 def _projector(architecture: Architecture, schedule: Schedule, pyramid: ImagePyramid) -> int:
     """The bytes of the points in the projector, and of their pictures."""
     resolution = schedule.at(max(schedule.total - 1, 0)).resolution
-    fakes = face_count(resolution)
-    both = fakes + min(fakes, pyramid.images)
+    fakes = face_count(resolution, pyramid.images)
+    both = 2 * fakes
     numbers = fakes * architecture.latent_size + both * architecture.width(2)
     images = shrink(_grainy(pyramid, resolution, both), max(resolution // TILE, 1))
     each = _png_bytes(grid(images, 8)) / len(images)

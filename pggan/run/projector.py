@@ -27,22 +27,28 @@ FOLDER = Path("samples", "projector")
 MOST_FACES = 256
 MOST_PIXELS = 2**24  # that are generated: 256 faces of 256x256, 16 of 1024x1024
 TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
-BATCH_SIZE = 8  # as of previews
+MOST_PIXELS_AT_ONCE = 2**19  # in a batch: 8 images of 256x256
+SMALLEST_BATCH, LARGEST_BATCH = 8, 128  # each of whole groups, whose members D compares
 
 
-def face_count(resolution: int) -> int:
-    """How many fakes become points, and at most as many reals."""
-    return min(MOST_FACES, MOST_PIXELS // resolution**2)
+def face_count(resolution: int, reals: int) -> int:
+    """How many fakes become points, and as many of the data's `reals`."""
+    return min(MOST_FACES, MOST_PIXELS // resolution**2, reals)
+
+
+def batch_size(resolution: int) -> int:
+    """How many images of `resolution` are drawn or judged at a time: many small ones, which take no longer than one."""
+    return min(max(MOST_PIXELS_AT_ONCE // resolution**2, SMALLEST_BATCH), LARGEST_BATCH)
 
 
 def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: Phase) -> None:
     """Write the points of averaged fakes of seeds 0, 1, 2 …, beside reals, their pictures and TensorBoard's list."""
     architecture, resolution = state.g_ema.architecture, phase.resolution
-    count = face_count(resolution)
+    count, batch = face_count(resolution, pyramid.images), batch_size(resolution)
     latents, labels = seed_latents(list(range(count)), architecture.latent_size), architecture.labels
     classes = torch.arange(count) % labels if labels else None
-    fakes = draw_in_batches(state.g_ema, latents, classes, RenderSettings(resolution, phase.alpha), BATCH_SIZE)
-    reals = pyramid.read(resolution, np.arange(min(count, pyramid.images)))
+    fakes = draw_in_batches(state.g_ema, latents, classes, RenderSettings(resolution, phase.alpha), batch)
+    reals = pyramid.read(resolution, np.arange(count))
     d = state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
     features, scores = zip(*(judge(d, images, phase) for images in (fakes, reals)), strict=True)
@@ -60,13 +66,13 @@ def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: P
 @torch.no_grad()
 def judge(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray[np.float32], list[str]]:
     """D's last features [N, H] of `images` [N, R, R, C], and its scores [N] as text."""
-    device, features = network.weights[0].device, []
+    device, features, size = network.weights[0].device, [], batch_size(phase.resolution)
     hook = network.head.dense.register_forward_hook(lambda *call: features.append(call[-1].float().cpu()))
     scores: list[Tensor] = []
     try:
-        for batch in np.array_split(images, -(-len(images) // BATCH_SIZE)):
+        for batch in np.array_split(images, -(-len(images) // size)):
             pixels = torch.from_numpy(batch).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
-            padded = F.pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(batch) % BATCH_SIZE), value=0.0)  # to whole groups
+            padded = F.pad(pixels, (0, 0, 0, 0, 0, 0, 0, size - len(batch)), value=0.0)  # to whole groups
             score, _ = network(padded, phase.resolution, phase.alpha)
             scores.append(score[: len(batch)].cpu())
             features[-1] = features[-1][: len(batch)]
