@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.rng import StepRng
 from pggan.optim.batch_partition import BatchPartition
+from pggan.run import train
 from pggan.training import timing
 from pggan.training.timing import CostModel, measured_pace, noise
 
@@ -122,3 +124,15 @@ def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny
         assert reals.images.shape == (8, 3, 16, 16)
         assert -1 <= reals.images.min() < -0.9 < 0.9 < reals.images.max() <= 1
         assert labels == 0 or reals.labels.sum(1).tolist() == [1.0] * 8
+
+
+@pytest.mark.slow
+def test_measuring_the_pace_changes_no_bit_of_a_run(finished_run, tiny_config, tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(timing, "MOST_SHARE", 1e6)  # of a run of a second
+    lone_timer = timing.lone_timer
+    monkeypatch.setattr(timing, "lone_timer", lambda *asked: measured.append(asked) or lone_timer(*asked))
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}")) == 0
+    assert len(measured) == 1
+    states = [newest_checkpoint(path)[0].header["state_sha256"] for path in (finished_run, tmp_path / "run")]
+    assert states[0] == states[1]
