@@ -56,8 +56,9 @@ class EvaluationBudget:
 
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""
-        self._took[resolution] = now - began
         self.spent += now - began
+        # The first one at a resolution also compared reals with reals, which takes as long again.
+        self._took[resolution] = (now - began) * (1.0 if resolution in self._took else 0.5)
         self._ended = now
 
 

@@ -80,8 +80,9 @@ def test_evaluations_are_spread_evenly_over_their_share_of_the_time_and_there_is
     assert one.allows(32, 0.01, now, last=True)
     assert one.spent + 3.0 <= 0.1 * (now - 1000.0)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
-    assert gaps[:2] == [23.0, 70.0]  # 2 s are a tenth of 20; 3 s spent, 3 to come and 3 in reserve are a tenth of 90
-    assert min(gaps[2:]) >= 30.0
+    # 2 s are a tenth of 20; 3 s spent, 1.5 expected and 1.5 in reserve are a tenth of 60, 6 s spent and twice 3 of 120.
+    assert gaps[:3] == [23.0, 40.0, 60.0]
+    assert min(gaps[3:]) >= 30.0
     assert not one.allows(64, 1.0, now, last=False)  # 100 s
 
 
