@@ -22,10 +22,10 @@ SPIKE_TICKS = 10  # whose median it is
 MOST_GAP = 15.0
 # Wasserstein losses, whose scores have no scale: times the recent median of the gap.
 GAP_FACTOR, GAP_TICKS, LEAST_GAP_TICKS = 20, 20, 5
-# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.63.  At 0.9, D is
+# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67.  At 0.9, D is
 # wrong about one real in 20.
 MOST_SIGN, SIGN_TICKS = 0.9, 10
-# Distance from a fake to the nearest other fake, as a share of that among reals: 0.78 to 1.03 in avatars_32.  It is 0
+# Distance from a fake to the nearest other fake, as a share of that among reals: 0.66 to 1.05 in avatars_32.  It is 0
 # for fakes that are copies of a few images.
 LEAST_DIVERSITY, DIVERSITY_GRIDS = 0.3, 2
 P_MARGIN = 0.99  # share of its limit at which p counts as being there
