@@ -18,7 +18,7 @@ from rich.text import Text
 from pggan.config import ConsoleMode
 from pggan.core.schedule import Phase, Schedule
 
-FRAMES_PER_SECOND = 2  # each takes a few milliseconds from the training
+FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
 KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
 BAR_WIDTH = 26
 WIDTH = 80
