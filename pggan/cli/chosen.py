@@ -91,18 +91,20 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     return compose(command.name, merged(read_recipe(file), overrides), folder) | {"run_dir": str(run_dir)}
 
 
-def note_end(values: Mapping[str, Any]) -> None:
-    """Write into the recipe of a run with `values` how many images it has shown in the hours that it was given.
+def note_end(command: Command, values: Mapping[str, Any], code: int) -> int:
+    """Write into the recipe of a run that was given hours, and ended with `code`, how many images it has shown.
 
-    So the recipe repeats the run, which ends there without a clock.
+    So the recipe repeats the run, which ends there without a clock.  Returns `code`.
     """
+    if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
+        return code
     from pggan.checkpoints.read import checkpoints_of
 
     run_dir = Path(values["run_dir"])
-    if "RANK" in os.environ or not (run_dir / RECIPE_FILE).exists():  # its parent does it
-        return
-    images = int(checkpoints_of(run_dir)[-1].name)
-    set_images(run_dir / RECIPE_FILE, images, f"shown in hours={values['hours']:g}")
+    if (run_dir / RECIPE_FILE).exists():
+        images = int(checkpoints_of(run_dir)[-1].name)
+        set_images(run_dir / RECIPE_FILE, images, f"shown in hours={values['hours']:g}")
+    return code
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:

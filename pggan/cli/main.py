@@ -86,10 +86,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
     checked = validated(getattr(config, command.schema), values)
     run: Callable[[object], int] = import_module(command.module).run
-    code = run(checked)
-    if code == 0 and command.name == "train" and values.get("hours") is not None:
-        note_end(values)
-    return code
+    return note_end(command, values, run(checked))
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -115,15 +115,15 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
 @pytest.mark.fault(12)
 def test_a_signal_before_the_first_update_is_no_end_either(finished_run, tiny_config, tmp_path, monkeypatch):
     """While the first pictures are drawn, say, which can take long."""
-    show_reals = Previews.show_reals
+    show_final_reals = Previews.show_final_reals
 
     def stop(previews, pyramid):
         os.kill(os.getpid(), signal.SIGTERM)
-        show_reals(previews, pyramid)
+        show_final_reals(previews, pyramid)
 
     config = tiny_config(f"run_dir={tmp_path / 'stopped'}")
     with monkeypatch.context() as patch:
-        patch.setattr(Previews, "show_reals", stop)
+        patch.setattr(Previews, "show_final_reals", stop)
         assert train.run(config) == EXIT_INTERRUPTED
     assert train.run(config) == 0
     assert facts_of_run(tmp_path / "stopped")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
