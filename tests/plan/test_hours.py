@@ -11,6 +11,7 @@ from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
+from pggan.data.format.writer import write_pyramid
 from pggan.performance.plan import hours
 from pggan.performance.plan.data_facts import facts_of
 from pggan.performance.plan.hours import MeasuredCosts, find_recipe
@@ -48,11 +49,14 @@ def test_grey_images_have_one_channel_unless_another_number_is_given(tmp_path):
     assert facts_of(configured(f"data.path={tmp_path}", "data.channels=3").data).channels == 3
 
 
-def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data):
+def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data, tmp_path):
     facts = facts_of(configured(f"data.path={toy_data}").data)
     assert (facts.images, facts.resolution, facts.labels) == (48, 16, 0)
     assert facts_of(configured(f"data.path={labelled_data}", "data.labels=true").data).labels == 3
+    assert not facts.drawn
     assert facts_of(configured("data.count=100").data).drawn
+    write_pyramid(tmp_path / "drawn", [np.zeros((4, 4, 3), np.uint8)] * 2, {"kind": "avatars"})
+    assert facts_of(configured(f"data.path={tmp_path / 'drawn'}").data).drawn
 
 
 def test_folders_without_images_and_classes_that_are_not_known_are_refused(tmp_path):

@@ -25,7 +25,7 @@ class DataFacts(NamedTuple):
     resolution: int  # largest power of two that they serve without being enlarged
     channels: int
     labels: int  # classes to train with
-    drawn: bool  # avatars, which are drawn as large as is asked for
+    drawn: bool  # avatars, not photographs
     note: str  # in words
 
 
@@ -42,7 +42,8 @@ def facts_of(config: DataConfig) -> DataFacts:
         if config.labels:
             labels = len(pyramid.class_names or ())
         note = f"{pyramid.images:,} images, prepared at {pyramid.resolution}x{pyramid.resolution}"
-        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, labels, drawn=False, note=note)
+        drawn = pyramid.source.get("kind") == "avatars"
+        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, labels, drawn=drawn, note=note)
     if config.labels:
         problem = "hours= has to know the classes of data.labels=true before the images are prepared."
         raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
