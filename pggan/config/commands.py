@@ -101,7 +101,7 @@ class MonitorConfig:
     open: bool
 
     def __post_init__(self) -> None:
-        require_bounds(self, port=">=0")
+        require(self.port is None or 0 <= self.port < 2**16, "port", self.port, "from 0 to 65535")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,11 @@ def test_a_port_that_is_taken_is_named(finished_run):
             monitor.run(config)
 
 
+def test_a_port_that_cannot_be_is_refused():
+    with pytest.raises(UserError, match="port=65536"):
+        MonitorConfig(run=None, host="127.0.0.1", port=65536, open=False)
+
+
 @pytest.fixture(scope="module")
 def address(finished_run):
     """Of TensorBoard on a run, as the command serves it."""
