@@ -76,6 +76,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if command.name != "train":
         recipe = recipe_for(command, values, overrides, folder)
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
+    from pggan.checkpoints.read import checkpoints_of
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
     from pggan.run.lock import lock_run_dir
@@ -85,6 +86,9 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         raise UserError("hours= chooses the recipe of a new run; resume= continues one.", "Leave out one of them.")
     run_dir = choose_run_dir(validated(TrainConfig, values))
     file = run_dir / RECIPE_FILE
+    if checkpoints_of(run_dir) and not file.exists():
+        problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
+        raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
         if not file.exists():
             write_recipe(file, *recipe_for(command, values, overrides, folder))

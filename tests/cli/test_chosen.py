@@ -51,9 +51,13 @@ def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch,
         assert with_choices(train, values, overrides, None) is values
 
 
-def test_hours_choose_nothing_for_a_run_that_exists_elsewhere(capsys):
+def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
     assert main(["train", "hours=1", "resume=elsewhere"]) == 2
     assert "new run" in capsys.readouterr().err
+    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
+    assert main(["train", "hours=1", f"run_dir={tmp_path}"]) == 2
+    assert "leave out hours=" in capsys.readouterr().err
+    assert not (tmp_path / "recipe.yaml").exists()
 
 
 @pytest.fixture
