@@ -27,12 +27,13 @@ FLAGS = [
 WAIT_SECONDS = 60
 # The protocol is on the descriptors 3 and 4, which may be those of the pipes, the other way round.
 LAUNCHER = """
-import os, sys
+import fcntl, os, sys
 commands, answers, *words = sys.argv[1:]
-os.dup2(int(commands), 30)
-os.dup2(int(answers), 31)
-os.dup2(30, 3)
-os.dup2(31, 4)
+copies = [fcntl.fcntl(int(number), fcntl.F_DUPFD_CLOEXEC, 10) for number in (commands, answers)]
+for number, copy in zip((3, 4), copies):
+    os.dup2(copy, number)
+for number in {int(commands), int(answers)} - {3, 4}:
+    os.close(number)
 os.execv(words[0], words)
 """
 
@@ -74,7 +75,9 @@ class Page:
         while b"\0" not in self._rest:
             ready, _, _ = select([self._answers], [], [], max(end - monotonic(), 0))
             assert ready, "the browser does not answer"
-            self._rest += os.read(self._answers, 1 << 20)
+            read = os.read(self._answers, 1 << 20)
+            assert read, "the browser has ended"
+            self._rest += read
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
 

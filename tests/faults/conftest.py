@@ -10,10 +10,10 @@ import pytest
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 1 MiB and 64 files, where mounting is allowed."""
+    """A file system of 2 MiB and 128 files, where mounting is allowed."""
     folder = tmp_path / "small-disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=64", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=128", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounting a tmpfs needs root")
     yield folder

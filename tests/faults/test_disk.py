@@ -58,7 +58,7 @@ def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, s
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
 
     def use_up(state) -> None:
-        for number in range(64 if state.images == 104 else 0):
+        for number in range(128 if state.images == 104 else 0):
             try:
                 (small_disk / f"empty-{number}").touch()
             except OSError:
