@@ -45,7 +45,7 @@ class Previews:
         self._show_reals("images/final_reals", pyramid, self.schedule.final_resolution, self.folder / "reals.png", 0)
 
     def show_reals(self, pyramid: ImagePyramid, resolution: int, images: int) -> None:
-        """Show the same reals at the `resolution` in which training goes on after `images`."""
+        """Show the same reals at the `resolution` in which training continues after `images`."""
         # The point of the first image of the level: a run that resumes from `images` shows it again, once.
         self._show_reals("images/reals", pyramid, resolution, None, images + 1)
 

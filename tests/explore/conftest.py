@@ -94,7 +94,7 @@ def serve_folder(serve):
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium on the PATH")
+        pytest.skip("needs Chromium: apt-get install chromium")
     folder = tmp_path_factory.mktemp("browser")
     with open_browser(folder / "profile") as page:
         yield page
