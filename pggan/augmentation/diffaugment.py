@@ -72,7 +72,7 @@ def translate(images: Tensor, numbers: Tensor) -> Tensor:
 
 
 def cut_out(images: Tensor, numbers: Tensor) -> Tensor:
-    """The images with zeros in a square at a random place, CUTOUT of the side wide, cut by the borders; `numbers` [N, 2]."""
+    """The images with zeros in a random square, CUTOUT of the side wide and cut by the borders; `numbers` [N, 2]."""
     side = images.shape[-1]
     size = int(CUTOUT * side + 0.5)
     start = torch.floor(numbers * (side + 1 - size % 2)) - size // 2

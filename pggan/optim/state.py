@@ -117,7 +117,7 @@ class State:
     def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
         """Take over what `tensors` gave; raises RuntimeError when names or shapes differ.
 
-        A run may continue with another augmentation, or in another precision: parts of these that are missing start anew.
+        A run may continue with another augmentation or precision: parts of these that are missing start anew.
         """
         self.g.network.load_state_dict(parts["generator"])
         self.d.network.load_state_dict(parts["discriminator"])
