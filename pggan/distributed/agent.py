@@ -165,7 +165,7 @@ def launch(
     says otherwise; then: says what the same command would do after an end like this.
     Raises UserError when the rendezvous fails.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the agent reports instead
+    silence("torch.distributed")  # the agent reports instead
     variables = {
         TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
         PARENT_VARIABLE: str(os.getpid()),
@@ -211,6 +211,13 @@ def launch(
     other = EXIT_FAILED if agent.signal is None else EXIT_INTERRUPTED
     own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
     return next((code for code in own if code in codes), other) if codes else 0
+
+
+def silence(package: str) -> None:
+    """Let the loggers of a package report nothing but critical errors; torch gives some of them levels of their own."""
+    for name in [package, *logging.root.manager.loggerDict]:
+        if name == package or name.startswith(f"{package}."):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from torch.distributed.elastic.utils import store
 
 from pggan.config import DistributedConfig
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
@@ -164,6 +165,17 @@ def test_a_rank_that_a_signal_kills_is_no_loss_and_nothing_is_restarted(launched
     ended = launched("open(f'rank-{rank}', 'x'); time.sleep(60)")
     assert ended.code == EXIT_INTERRUPTED
     assert ended.said == ["Stopped at once. Then."]
+
+
+@pytest.mark.fault(14)
+def test_a_rendezvous_host_that_ends_before_this_machine_hears_of_it_is_no_traceback(launched, monkeypatch, caplog):
+    def lost(*_: object, **__: object) -> None:
+        raise RuntimeError("connection reset")
+
+    monkeypatch.setattr(store, "barrier", lost)
+    ended = launched(f"sys.exit({EXIT_INTERRUPTED})")
+    assert (ended.code, ended.said) == (EXIT_INTERRUPTED, [])
+    assert caplog.records == []
 
 
 # ---- a machine that vanished -----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Runs of several ranks, started in every way there is, as a user would see them."""
 
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,15 +122,18 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture
-def port() -> int:
-    """A port that is free, and of those that scripts/slurm takes for a job."""
+def port() -> Iterator[int]:
+    """A port that is free, and of those that scripts/slurm takes for a job; no other test gets it meanwhile."""
     for number in range(20000 + os.getpid() % 10000, 30000):
-        with socket.socket() as found:
+        with open(Path(tempfile.gettempdir(), f"pggan-test-port-{number}"), "w") as taken, socket.socket() as found:
             try:
+                fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 found.bind(("127.0.0.1", number))
-                return number
             except OSError:
                 continue
+            found.close()
+            yield number
+            return
     raise AssertionError("no free port")
 
 
