@@ -1,12 +1,15 @@
-"""What many tests start from: the paper's networks, its optimizer and its loss."""
+"""What many tests start from: the paper's networks, its optimizer and its loss; a generator as if it were trained."""
 
 import dataclasses
 from typing import Any
+
+import torch
 
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture, Resampling
 from pggan.losses.gradient_penalty import NormReference
 from pggan.losses.wgan_gp import WganGp
+from pggan.networks.networks import Generator, initialize
 
 PAPER = Architecture(
     resolution=1024,
@@ -26,3 +29,14 @@ WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=Norm
 def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:
     """`base` with other numbers."""
     return dataclasses.replace(base, **changes)
+
+
+def with_random_biases(architecture: Architecture) -> Generator:
+    """A generator whose weights are all different from 0, its biases included, so that no part goes unnoticed."""
+    network = Generator(architecture)
+    initialize(network, 0, "generator")
+    random = torch.Generator().manual_seed(1)
+    for name, weight in network.named_parameters():
+        if name.endswith("bias"):
+            weight.data.normal_(generator=random)
+    return network

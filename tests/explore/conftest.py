@@ -5,37 +5,19 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-import torch
 
 import pggan
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.core.architecture import Architecture, Resampling
-from pggan.networks.networks import Generator, initialize
 from pggan.sampling.explore.drawing import Drawing
 from pggan.sampling.explore.page import describe_page, film_kinds, page_directions, to_file
 from pggan.sampling.explore.server import Server
+from tests.definitions import variant, with_random_biases
 from tests.explore.browser import CHROMIUM, open_browser
 
 
 @pytest.fixture(scope="session")
 def generator_file(tmp_path_factory):
-    architecture = Architecture(
-        resolution=32,
-        channels=3,
-        labels=3,
-        latent_size=20,
-        stddev_group=4,
-        resampling=Resampling.fused,
-        fmap_base=128,
-        fmap_decay=1.0,
-        fmap_max=8,
-    )
-    network = Generator(architecture)
-    initialize(network, 0, "generator")
-    random = torch.Generator().manual_seed(1)
-    for name, weight in network.named_parameters():
-        if name.endswith("bias"):
-            weight.data.normal_(generator=random)
+    network = with_random_biases(variant(resolution=32, labels=3, latent_size=20, fmap_base=128, fmap_max=8))
     path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
     save_generator(LoadedGenerator(network, 16, 0.526, 4000), path)
     return path

@@ -71,6 +71,13 @@ def shows(page, expected):
     }})()""")
 
 
+def keep_random(page, count, together=None):
+    """Add `count` random keyframes, and wait until there are as many `together` with those before."""
+    for _ in range(count):
+        page.click("#keep-random")
+    page.wait(f"document.querySelectorAll('#keyframes li').length === {together or count}")
+
+
 def in_page(page, script):
     """Vectors that a script of the page's modules makes, as float64 [N, Z]."""
     found = page.run(f"""(async () => {{
@@ -258,9 +265,7 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
 
 
 def test_a_film_can_be_cancelled(page):
-    for _ in range(2):
-        page.click("#keep-random")
-    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    keep_random(page, 2)
     page.set("#seconds", "10")
     page.click("#export")
     page.wait("document.querySelector('#progress').value > 0")
@@ -339,9 +344,7 @@ def test_bad_files_are_refused_with_the_reason(page, tmp_path):
 
 
 def test_numbers_out_of_bounds_are_told(page):
-    for _ in range(2):
-        page.click("#keep-random")
-    page.wait("document.querySelectorAll('#keyframes li').length === 2")
+    keep_random(page, 2)
     page.set("#fps", "0")
     page.click("#export")
     page.wait("!document.querySelector('#message').hidden")
@@ -350,9 +353,7 @@ def test_numbers_out_of_bounds_are_told(page):
     assert "Seconds per face" in text(page, "#message p")
     page.set("#fps", "60")
     page.set("#seconds", "20")
-    for _ in range(2):
-        page.click("#keep-random")
-    page.wait("document.querySelectorAll('#keyframes li').length === 4")
+    keep_random(page, 2, together=4)
     page.click("#export")
     page.wait("document.querySelector('#message p').textContent.startsWith('4800 frames')")
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.core.architecture import Architecture, Resampling
-from pggan.networks.networks import Generator, initialize
+from pggan.core.architecture import Resampling
+from pggan.networks.networks import Generator
+from tests.definitions import variant, with_random_biases
 
 
 @pytest.fixture(scope="session")
@@ -15,22 +15,8 @@ def make_network():
     """Networks of a few thousand weights, biases included at random."""
 
     def make(labels: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3) -> Generator:
-        widths = {"fmap_base": 64, "fmap_decay": 1.0, "fmap_max": 8}
-        architecture = Architecture(
-            resolution=16,
-            channels=channels,
-            labels=labels,
-            latent_size=6,
-            stddev_group=4,
-            resampling=resampling,
-            **widths,
-        )
-        network = Generator(architecture)
-        initialize(network, 0, "generator")
-        random = torch.Generator().manual_seed(1)
-        for name, weight in network.named_parameters():
-            if name.endswith("bias"):
-                weight.data.normal_(generator=random)
+        small = variant(resolution=16, latent_size=6, fmap_base=64, fmap_max=8)
+        network = with_random_biases(variant(small, labels=labels, resampling=resampling, channels=channels))
         return network.requires_grad_(False)
 
     return make
