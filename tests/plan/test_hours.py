@@ -107,6 +107,34 @@ def test_levels_that_would_take_too_long_are_not_measured(costs):
     assert costs(NARROW, {4: 16})[16] == pytest.approx(2 * each[16])
 
 
+@pytest.mark.parametrize(
+    ("seconds", "threads", "tried"),
+    [({4: 1, 2: 2}, 4, [4, 2]), ({4: 9, 2: 2, 1: 3}, 2, [4, 2, 1]), ({4: 9, 2: 3, 1: 1}, 1, [4, 2, 1])],
+)
+def test_fewer_threads_are_taken_where_they_are_faster(costs, monkeypatch, seconds, threads, tried):
+    used = []
+
+    class Timer:
+        def seconds(self, *_):
+            used.append(count[0])
+            return seconds[count[0]]
+
+    count = [4]
+    monkeypatch.setattr(hours.torch, "get_num_threads", lambda: count[0])
+    monkeypatch.setattr(hours.torch, "set_num_threads", lambda number: count.__setitem__(0, number))
+    timer, part = Timer(), SimpleNamespace(resolution=16)
+    assert costs._seconds(timer, part) == seconds[4]  # their number is given
+    assert (used, costs.threads) == ([4], [])
+    used.clear()
+    costs.chooses_threads = True
+    assert costs._seconds(timer, part) == seconds[threads]
+    assert used == tried
+    assert (costs.threads[0].key, costs.threads[0].value, count) == ("threads", threads, [threads])
+    assert f"takes {1000 * seconds[4]:.3g} ms, {1000 * seconds[2]:.3g} with 2" in costs.threads[0].reason
+    assert costs._seconds(timer, part) == seconds[threads]
+    assert used == [*tried, threads]  # tried once
+
+
 class Nothing:
     """No key is given."""
 

@@ -1,5 +1,6 @@
 """`hours=`: finds the recipe that fits, with updates measured on the device here."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,14 +13,14 @@ from pggan.config.describe import command_seconds
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
-from pggan.core.schedule import Table, table_at
+from pggan.core.schedule import Phase, Table, table_at
 from pggan.core.tables import Log, duration
 from pggan.distributed.process_group import rank_from_environment
 from pggan.performance.plan.data_facts import DataFacts, facts_of
 from pggan.performance.plan.recipe import Choice, Given, Machine, Networks, RecipeChooser
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process
-from pggan.training.timing import CostModel, lone_timer
+from pggan.training.timing import CostModel, UpdateTimer, lone_timer
 
 MOST_SECONDS = 60.0  # of measuring,
 MOST_SHARE = 0.02  # and the share of the hours
@@ -36,7 +37,9 @@ class MeasuredCosts:
     facts: DataFacts
     device: torch.device
     ranks: int
+    chooses_threads: bool = False  # or their number is given
     known: dict[Networks, dict[int, float]] = field(default_factory=dict)  # seconds of an update by resolution
+    threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         architecture = self.config.model.architecture(4, self.facts.channels, self.facts.labels)
@@ -60,11 +63,33 @@ class MeasuredCosts:
         for part in [parts[-1], *parts[:-1]]:
             update, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
-            if time.perf_counter() - began + first + timer.need(update, STEPS) < seconds:
-                found[side] = timer.seconds(part, STEPS, 0.0, median)
+            tries = 2 if self.chooses_threads and not self.threads else 1
+            if time.perf_counter() - began + first + tries * timer.need(update, STEPS) < seconds:
+                found[side] = self._seconds(timer, part)
                 highest = max(found)
                 self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
         self.known[networks] = found
+
+    def _seconds(self, timer: UpdateTimer, part: Phase) -> float:
+        """The time of an update; of the first one, with fewer and fewer CPU threads as long as they are faster.
+
+        Beside other work, threads that wait for each other can be many times slower than one alone.
+        """
+        best, threads = timer.seconds(part, STEPS, 0.0, median), torch.get_num_threads()
+        if not self.chooses_threads or self.threads:
+            return best
+        reason = f"an update at {part.resolution}x{part.resolution} takes {1000 * best:.3g} ms"
+        fewer = threads // 2
+        while fewer:
+            torch.set_num_threads(fewer)
+            seconds = timer.seconds(part, STEPS, 0.0, median)
+            reason += f", {1000 * seconds:.3g} with {fewer}"
+            if seconds >= best:
+                break
+            best, threads, fewer = seconds, fewer, fewer // 2
+        torch.set_num_threads(threads)
+        self.threads = [Choice("threads", threads, reason)]
+        return best
 
     def _model(self, networks: Networks) -> CostModel:
         model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
@@ -94,7 +119,8 @@ def find_recipe(
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
     configure_process(device, config.precision, threads, one_thread=config.elastic)
-    costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
+    free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
+    costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
     chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, seconds)
     for _ in range(ATTEMPTS):
         chooser.seconds = TRAINING_SHARE * seconds - command_seconds()
@@ -109,7 +135,7 @@ def find_recipe(
     if kind == "cpu":
         threads = torch.get_num_threads()
         where += f" with {threads} thread{'s' * (threads > 1)}"
-    return chooser.found, f"{facts.note}; {where}; {duration(seconds)}"
+    return [*chooser.found, *costs.threads], f"{facts.note}; {where}; {duration(seconds)}"
 
 
 def refuse_ranks(config: TrainConfig) -> None:
