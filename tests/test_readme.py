@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from pggan.cli.commands import COMMANDS, CONFIGS
+from pggan.cli.completion import keys_of
 from pggan.cli.main import main
+from pggan.core.next_step import NEXT
 from pggan.training import build
 from pggan.training.memory_fit import MemoryFit
 
@@ -75,7 +77,7 @@ def test_the_makefile_has_the_targets_and_explains_them():
 
 
 @pytest.mark.slow
-def test_the_commands_run_in_their_order(tmp_path, make_pyramid, monkeypatch):
+def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path, make_pyramid, monkeypatch, capsys):
     """Each as written, made small, in this process; starting processes and fitting memory have tests of their own."""
     random = np.random.default_rng(0)
     for folder in ("photos", "data/orl"):
@@ -90,7 +92,10 @@ def test_the_commands_run_in_their_order(tmp_path, make_pyramid, monkeypatch):
     monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
     monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda _: None)
     commands = [line for line in LINES if not re.match(NOT_RUN, line)]
-    verbs = {run_line(line) for line in commands}
+    verbs = set()
+    for line in commands:
+        verbs.add(run_line(line))
+        require_next_step("".join(capsys.readouterr()))
     assert verbs == {*COMMANDS} - {"import", "monitor"}  # see tests/foreign, tests/run
     for block in PYTHON:
         exec(block, names := {})
@@ -108,3 +113,14 @@ def run_line(line: str) -> str:
     verb = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     assert main([*words, *SMALLER.get(verb, [])]) == 0, line
     return verb
+
+
+def require_next_step(said: str) -> None:
+    """The last line that a command has said names a command and keys that there are, or what another program does."""
+    first, *words = shlex.split(said.strip().splitlines()[-1])
+    assert first == NEXT
+    if words[0] == "pggan":
+        command = COMMANDS[words[1]]
+        for word in words[2:]:
+            key, _, value = word.partition("=")
+            assert {f"{key}=", f"{key}={value}"} & {*keys_of(command, key)}, word

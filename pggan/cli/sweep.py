@@ -19,6 +19,7 @@ from types import FrameType
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from pggan.core.next_step import next_step
 from pggan.core.signals import handling
 
 ENDS = {0: "done", EXIT_INTERRUPTED: "interrupted"}
@@ -69,9 +70,9 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     print(f"\n{table(jobs, codes)}")
     if jobs[0].run_dir:
         root = Path(jobs[0].run_dir).parent
-        print(f"\nCompare: pggan monitor run={root}")
         if len(codes) < len(jobs) or codes[-1] == EXIT_INTERRUPTED:
-            print(f"The same command with run_dir={root} finishes what is left.")
+            print(f"\nThe same command with run_dir={root} finishes what is left.")
+        print(f"\n{next_step('monitor', run=root)}")
     return next((max(code, EXIT_FAILED) for code in codes if code), 0)
 
 

@@ -21,6 +21,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.core.tables import duration, new_table, three_digits
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
@@ -137,6 +138,8 @@ def report(
         print(text)
         return
     print_tables(pyramid, found)
+    card = {"evaluation": Path(config.out) / "evaluation.json"} if config.out else {}
+    print(next_step("export", "format=hf", "out=faces", run=config.run, **card))
 
 
 def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:

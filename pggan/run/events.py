@@ -13,6 +13,7 @@ from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, 
 from pggan.config.notation import BEST
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
+from pggan.core.next_step import next_step
 from pggan.core.schedule import Phase
 from pggan.core.signals import Interruption
 from pggan.data.format.pyramid import ImagePyramid
@@ -279,7 +280,8 @@ class Events:
         images, run_dir = self.state.images, self.writer.run_dir
         if images >= self.schedule.total:
             self.reporter.finish()
-            self.reporter.line(f"Done: {images:,} images. Sample: pggan sample run={run_dir} seeds=0-63", always=True)
+            self.reporter.line(f"Done: {images:,} images.", always=True)
+            self.reporter.line(next_step("sample", "seeds=0-63", run=run_dir))
             return 0
         resumes = f"The same command with run_dir={run_dir} resumes."
         self.reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}", always=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pggan.config import MonitorConfig
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 
 OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"
@@ -29,6 +30,7 @@ def run(config: MonitorConfig) -> int:
         threading.Event().wait()
     except KeyboardInterrupt:
         print()
+    print(next_step("sample", "seeds=0-63", run=newest_run(directory)))
     return 0
 
 

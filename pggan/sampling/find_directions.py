@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
 from pggan.config.notation import parse_seeds
+from pggan.core.next_step import next_step
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.directions import (
     direction_between,
@@ -49,6 +50,7 @@ def run(config: DirectionsConfig) -> int:
     side = settings.resolution * automatic_zoom(settings.resolution, STEPS)
     save_sheet(tiles(), sheet, STEPS, rows, side, captions=True)
     print(f"{out}: {len(directions)} directions of {generator.latent_size} numbers; {sheet} shows them")
+    print(next_step("sample", "seeds=0-7", "strength=[-3,0,3]", run=config.run, direction=out))
     return 0
 
 

@@ -14,6 +14,7 @@ from pggan.config import InterpolateConfig, InterpolationPath, Scaling
 from pggan.config.notation import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.latents.paths import (
@@ -84,6 +85,7 @@ def run(config: InterpolateConfig) -> int:
     else:
         save_png(grid(np.stack(list(draw(range(config.frames)))), columns), out)
     print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
+    print(next_step("explore", "open=true", run=config.run))
     return 0
 
 

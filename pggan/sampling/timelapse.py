@@ -16,6 +16,7 @@ from pggan.config import Scaling, TimeAxis, TimelapseConfig
 from pggan.config.notation import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.sampling.generate import RenderSettings, draw_in_batches
 from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
@@ -73,6 +74,7 @@ def run(config: TimelapseConfig) -> int:
     film = Film(len(shown), config.fps, draw)
     save_film(film, out)
     print(f"{out}: {len(shown)} frames of {len(set(shown))} times, {shots[0].stamp} to {shots[-1].stamp}")
+    print(next_step("evaluate", "checkpoint=all", run=config.run))
     return 0
 
 

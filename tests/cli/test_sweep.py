@@ -54,7 +54,7 @@ def test_all_jobs_run_though_one_fails_and_the_table_says_how_each_ended(monkeyp
     rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]
     assert rows[0] == ["1", "done", "1,600", "0.25", "3", "4", f"{tmp_path}/seed-1"]
     assert rows[1][:3] == ["2", "failed", "(2)"]
-    assert f"pggan monitor run={tmp_path}" in shown
+    assert shown.splitlines()[-1] == f"Next: pggan monitor run={tmp_path}"
 
 
 def test_an_interruption_ends_the_sweep(monkeypatch, capsys):

@@ -75,7 +75,9 @@ def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys, progra
     state = getattr(theirs, f"{program}_state")(torch.Generator().manual_seed(0))
     torch.save(state if program == "zoo" else {"conf": {}, "state_dict": state}, tmp_path / "a.pth")
     assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'faces.safetensors'}"]) == 0
-    assert "16x16, alpha 1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "16x16, alpha 1" in shown
+    assert shown.splitlines()[-1] == f"Next: pggan sample run={tmp_path / 'faces.safetensors'} seeds=0-63"
     generator = pggan.load(tmp_path / "faces.safetensors", "cpu")
     network = read_foreign(tmp_path / "a.pth")[1].network
     assert generator.network.architecture == network.architecture

@@ -1,6 +1,7 @@
 """`pggan prepare`: images to a dataset; every file checked, cropped and reduced, and the bad ones named."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -10,6 +11,7 @@ from pggan.config import PrepareConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.core.signals import Interruption, remarking
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
@@ -41,13 +43,22 @@ def _run(config: PrepareConfig) -> int:
     if config.check:
         with WorkerPool(workers) as pool:
             check(source, options, pool, config.report)
+        print(next_step("prepare", source=config.source, dest=Path("data", name_of(config.source))))
         return 0
     if config.dest is None:
         raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
     pyramid = prepare(source, Path(config.dest), options, workers=workers, report=config.report)
     levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
     print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
+    places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
+    print(next_step("train", "hours=2", **places))
     return 0
+
+
+def name_of(sources: object) -> str:
+    """A name for the dataset of a source, or of the first of several."""
+    first = sources[0] if isinstance(sources, list) else sources
+    return re.split(r"[/:]", str(first).rstrip("/"))[-1].split(".")[0] or "images"
 
 
 def default_workers() -> int:

@@ -1,6 +1,7 @@
 """`pggan export`: a generator for other programs."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pggan.checkpoints.generator_file import describe_generator, save_generator
 from pggan.checkpoints.header import HEADER_KEY
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
+from pggan.core.next_step import NEXT, next_step
 from pggan.interop.export.comparison import BATCHES
 from pggan.interop.export.hugging_face import push_to_hub, require_empty, write_folder
 from pggan.interop.export.model_card import CardFacts, read_evaluation
@@ -40,12 +42,14 @@ def run(config: ExportConfig) -> int:
         print(f"{config.out}: weights, configuration, samples and model card")
         if config.push is not None:
             print(push_to_hub(Path(config.out), config.push, private=config.private))
+        print(next_step("sample", "seeds=0-63", run=config.out))
         return 0
     if config.format is ExportFormat.web:
         return export_page(generator, config)
     if config.format is ExportFormat.safetensors:
         save_generator(generator.loaded, out := check_output(config.out, (".safetensors",)))
         print(f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}")
+        print(next_step("sample", "seeds=0-63", run=out))
         return 0
     ending, write = FILES[config.format]
     out = check_output(config.out, (ending,))
@@ -54,6 +58,8 @@ def run(config: ExportConfig) -> int:
     difference = write(loaded.network, out, loaded.resolution, loaded.alpha, properties)
     size = f"{loaded.resolution}x{loaded.resolution}, alpha {loaded.alpha:g}"
     print(f"{out}: {size}; at most {difference:.1e} from PyTorch in batches of {' and '.join(map(str, BATCHES))}")
+    labels = f" and one-hot labels [N, {generator.labels}]" if generator.labels else ""
+    print(f"{NEXT} in another program, latents [N, {generator.latent_size}] from N(0, 1){labels} give the images")
     return 0
 
 
@@ -64,7 +70,7 @@ def export_page(generator: TrainedGenerator, config: ExportConfig) -> int:
     difference = write_web(generator, out, page_name(config.run), directions, runtime)
     size = directory_bytes(out) / 2**20
     print(f"{out}: {size:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
-    print(f"To look at it here: python -m http.server --bind 127.0.0.1 --directory {out}")
+    print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(out))}")
     return 0
 
 

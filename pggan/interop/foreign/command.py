@@ -6,6 +6,7 @@ from typing import Any
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.config.export import ImportConfig
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.interop.foreign.gan_zoo import from_gan_zoo, is_gan_zoo
 from pggan.interop.foreign.inert_pickle import read_pickle
 from pggan.interop.foreign.official import from_official, is_official
@@ -31,6 +32,7 @@ def run(config: ImportConfig) -> int:
     save_generator(generator, out)
     size, parameters = generator.resolution, count_parameters(generator.network)
     print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {kind}")
+    print(next_step("sample", "seeds=0-63", run=out))
     return 0
 
 

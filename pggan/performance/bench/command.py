@@ -15,6 +15,7 @@ from pggan.config.describe import versions
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
@@ -45,6 +46,10 @@ def run(config: BenchConfig) -> int:
     with shown_at_the_end(config, tables) as keep:
         for result in found:
             keep(about | result)
+    if not config.json and pyramid is None:
+        print(next_step("plan", "experiment=demo", "calibrate=true"))
+    elif not config.json:
+        print(next_step("train", "hours=2", **{"data.path": config.data.path}))
     return 0
 
 

@@ -22,6 +22,7 @@ from pggan.config.describe import to_plain, versions
 from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.tables import new_table, three_digits
@@ -167,6 +168,9 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
                 console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['processes']}")
                 keep({**about, "stages": [*rows], "missing_stages": [side for side, _ in stages[number:]]})
         group.barrier()
+    if group.is_main and not config.json:
+        count = max(config.processes)
+        print(next_step("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
     return 0
 
 

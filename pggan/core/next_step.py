@@ -1,0 +1,31 @@
+"""The last line of every command: what to do next."""
+
+import re
+import shlex
+
+NEXT = "Next:"
+
+
+def next_step(command: str, *words: str, **values: object) -> str:
+    """The line that names a `pggan` command to be given next, as a shell takes it.
+
+    Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
+    """
+    given = [f"{key}={_as_hydra_reads_it(value)}" for key, value in values.items()]
+    return " ".join([NEXT, "pggan", command, *map(_as_a_shell_reads_it, [*given, *words])])
+
+
+def _as_hydra_reads_it(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_as_hydra_reads_it, value))}]"
+    if re.fullmatch(r"[\w./:+@-]+", text := str(value)):
+        return text
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
+
+
+def _as_a_shell_reads_it(word: str) -> str:
+    """`word`, in double quotes where that suffices: Hydra's own quotes are single ones."""
+    if re.search(r"[\"$`\\!]", word) or "'" not in word:
+        return word if re.fullmatch(r"[\w./:,+@=\[\]-]+", word) else shlex.quote(word)
+    return f'"{word}"'
