@@ -10,6 +10,7 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.sampling.output import film as films
+from pggan.sampling.output import webp
 from pggan.sampling.output.film import ANIMATED, VIDEO, Film, automatic_zoom, require_encoder, require_size
 from pggan.sampling.output.film_file import save_film
 from pggan.sampling.output.gif import SAMPLED_FRAMES
@@ -122,6 +123,47 @@ def test_frames_are_drawn_one_at_a_time(tmp_path, ending):
 
     save_film(Film(200, 30, draw), tmp_path / f"a{ending}")
     assert most <= SAMPLED_FRAMES if ending == ".gif" else most <= 4
+
+
+@pytest.mark.parametrize("ending", PICTURES)
+def test_what_is_encoded_is_on_disk_while_later_frames_are_drawn(tmp_path, ending):
+    random, sizes = np.random.default_rng(0), []
+
+    def draw(numbers):
+        for _ in numbers:
+            sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+            yield random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+
+    save_film(Film(200, 30, draw), tmp_path / f"a{ending}")
+    assert sizes[-1] > 0.9 * (tmp_path / f"a{ending}").stat().st_size  # the rest is in the file's buffer
+
+
+def test_a_webp_stores_the_rectangle_that_changes(tmp_path):
+    """Anywhere, of one pixel, of none, and with transparency."""
+    random = np.random.default_rng(0)
+    frames = [random.integers(0, 256, (33, 21, 4), dtype=np.uint8)]
+    for top, bottom, left, right in ((0, 33, 0, 21), (32, 33, 20, 21), (3, 6, 5, 20), (0, 0, 0, 0), (1, 2, 1, 2)):
+        frames.append(frames[-1].copy())
+        frames[-1][top:bottom, left:right] = random.integers(0, 256, (bottom - top, right - left, 4))
+    save_film(film_of(frames), tmp_path / "a.webp")
+    save_film(film_of(frames[:2]), tmp_path / "two.webp")
+    with Image.open(tmp_path / "a.webp") as opened:
+        assert opened.n_frames == len(frames)
+        for number, frame in enumerate(frames):
+            opened.seek(number)
+            shown = np.asarray(opened)
+            seen = frame[:, :, 3:] > 0  # the colour of what is fully transparent is free
+            assert np.array_equal(shown * seen, frame * seen)
+    size, two = ((tmp_path / name).stat().st_size for name in ("a.webp", "two.webp"))
+    assert size < 1.5 * two
+
+
+def test_a_webp_beyond_its_largest_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(webp, "MOST_BYTES", 5000)
+    frames = list(np.random.default_rng(0).integers(0, 256, (9, 32, 32, 3), dtype=np.uint8))
+    with pytest.raises(UserError, match="4 GiB"):
+        save_film(film_of(frames), tmp_path / "a.webp")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ending", VIDEO)

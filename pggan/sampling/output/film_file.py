@@ -13,8 +13,8 @@ from pggan.sampling.output.webp import write_webp
 def save_film(film: Film, path: Path) -> None:
     """Write an endless animation (.webp, .gif, .apng) or a video (.mp4, .webm), atomically.
 
-    .webp and .apng are lossless, .gif has 255 colours in all.  One frame is in memory at a time, those aside that a
-    video encoder looks ahead to; of .webp also the encoded ones.
+    .webp and .apng are lossless, .gif has 255 colours in all.  Few frames are in memory, however long the film is: the
+    one that is encoded, the one before it, and those that a video encoder looks ahead to.
     """
     writers = {".webp": write_webp, ".gif": write_gif, ".apng": write_apng}
     with atomic_write(path) as temporary:
