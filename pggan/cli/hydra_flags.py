@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pggan.cli.chosen import with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
-from pggan.cli.mistakes import is_of_jobs, refuse_slips
+from pggan.cli.mistakes import is_of_jobs, missing_choice, refuse_slips
 from pggan.cli.sweep import run_sweep
 from pggan.core.errors import UserError
 
@@ -46,20 +46,20 @@ HINTS = {
     "--shell-completion": COMPLETION,
     "-sc": COMPLETION,
 }
-QUEUED = "hydra/launcher=submitit_"
+QUEUED = ("hydra=slurm", "hydra/launcher=submitit_")
 
 
 def run_with_flags(command: Command, arguments: list[str], run: Callable[[Command, Mapping[str, Any]], int]) -> int:
     """Run a command whose `arguments` contain flags; returns the exit code."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException
 
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
     refuse_unknown(flags)
     folder, several = _config_folder(flags), bool({"-m", "--multirun"} & set(flags))
-    if several and not {"-c", "--cfg", "-i", "--info"} & set(flags) and not any(map(is_of_jobs, overrides)):
+    if several and not any(map(is_of_jobs, overrides)):
         return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
     if several:
         refuse_slips(overrides, sweeps=True)
@@ -69,7 +69,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     job_settings, source = _job_settings(command, overrides), Source.of(command, overrides)
 
     def task(composed: "DictConfig") -> None:
-        of_job = list(HydraConfig.get().overrides.task)
+        of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one)]
         code = run(command, with_choices(command, to_plain(composed), of_job, folder))
         if code:
             sys.exit(code)
@@ -81,6 +81,9 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     sys.argv = [f"pggan {command.name}", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(source.file.parent), config_name=source.file.stem)(task)()
+    except MissingConfigException as error:
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        raise missing_choice(group, choice, error.options or []) from error
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
     return 0
@@ -97,6 +100,9 @@ def refuse_unknown(flags: list[str]) -> None:
             raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {key}={value}")
         remedy = HINTS.get(name, f"Keys are given without dashes: {key}={after.lstrip('-') or '…'}")
         raise UserError(f"There is no flag {name}.", remedy)
+    shown = {"-c", "--cfg", "-i", "--info"} & set(flags)
+    if shown and {"-m", "--multirun"} & set(flags):
+        raise UserError(f"{min(shown)} shows a single run.", "Leave out --multirun and the values to be swept.")
     if "--resolve" in flags and not {"-c", "--cfg"} & set(flags):
         raise UserError("--resolve has no effect alone.", "Write --cfg job --resolve.")
 
@@ -117,7 +123,7 @@ def _job_settings(command: Command, overrides: list[str]) -> list[str]:
     if not (find_spec("hydra_plugins") and find_spec("hydra_plugins.hydra_submitit_launcher")):
         raise UserError("Hydra's launcher for Slurm is not installed.", 'Install it: pip install "pggan[slurm]"')
     # A job that ran out of time is queued again, as often as it takes: training resumes where it stopped.
-    return ["hydra.launcher.max_num_timeout=1000"] if f"{QUEUED}slurm" in overrides else []
+    return ["hydra.launcher.max_num_timeout=1000"] if "hydra/launcher=submitit_slurm" in overrides else []
 
 
 def refuse_callbacks() -> None:

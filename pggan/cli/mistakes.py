@@ -1,5 +1,6 @@
 """Why overrides can't be composed, in terms of the one at fault, with what was probably meant.  Without torch."""
 
+import re
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
@@ -34,11 +35,11 @@ OWN_SETTINGS = {
     "hydra.job.chdir": "Commands run in the working directory, and paths start there.",
     "hydra.verbose": "train.log in the run directory holds every line.",
 }
-OF_SWEEPS = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
+OF_SWEEPS = ("hydra=", "hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
 
 
 def is_of_jobs(override: str) -> bool:
-    """Whether `override` is a setting of Hydra's launchers and sweepers."""
+    """Whether `override` is a setting of Hydra's launchers and sweepers, or a file of such settings."""
     return override.startswith(OF_SWEEPS)
 
 
@@ -52,9 +53,9 @@ def refuse_slips(overrides: list[str], *, sweeps: bool) -> None:
         if equals and not value.strip():
             remedy = f"If a shell variable was meant, it is not set; for no value: {key}=null."
             raise UserError(f"{key}= has no value.", remedy)
-        if not key.startswith(("hydra.", "hydra/")) or key == "hydra.searchpath":
+        if not re.match(r"hydra\b", key) or key == "hydra.searchpath":
             continue
-        if is_of_jobs(key):
+        if is_of_jobs(override):
             if not sweeps:
                 raise UserError(f"{key}= has no effect on a single run.", "Add --multirun.")
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.hydra_flags import FLAGS, _config_folder, _job_settings
@@ -85,6 +86,30 @@ def test_jobs_that_are_queued_again_need_a_run_directory(monkeypatch):
     assert _job_settings(train_command, [slurm, "run_dir=x"]) == ["hydra.launcher.max_num_timeout=1000"]
     assert _job_settings(train_command, ["hydra/launcher=submitit_local", "run_dir=x"]) == []
     assert _job_settings(COMMANDS["sample"], [slurm]) == ["hydra.launcher.max_num_timeout=1000"]
+
+
+def test_a_file_of_the_group_hydra_says_how_jobs_are_launched(own_folder, capsys, monkeypatch):
+    (own_folder / "hydra").mkdir()
+    (own_folder / "hydra" / "mine.yaml").write_text("sweeper:\n  max_batch_size: 3\n")
+    mistakes = {
+        "hydra=slurm": "Add --multirun",
+        "--multirun hydra=slurm seed=1,2": "run_dir=",
+        "--multirun hydra=slrum seed=1,2 run_dir=x": "'slurm'",
+        f"--multirun --config-dir {own_folder} hydra=mime seed=1,2 run_dir=x": "'mine'",
+        "--multirun --cfg job seed=1,2": "Leave out --multirun",
+    }
+    for words, hint in mistakes.items():
+        assert main(["train", *words.split()]) == 2
+        assert hint in capsys.readouterr().err, words
+
+
+def test_the_settings_for_slurm_are_those_of_its_launcher():
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra slurm")
+    file = COMMANDS["train"].config_file
+    with initialize_config_dir(str(file.parent), version_base="1.3"):
+        launcher = compose(file.stem, ["hydra=slurm"], return_hydra_config=True).hydra.launcher
+    assert (launcher.gpus_per_node, launcher.timeout_min, launcher.max_num_timeout) == (1, 1440, 1000)
+    assert launcher._target_.endswith("SlurmLauncher")
 
 
 # ---- changes to Hydra -------------------------------------------------------------------------------------
