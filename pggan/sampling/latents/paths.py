@@ -16,6 +16,8 @@ Path = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
 
 SAMPLES_PER_LEG = 64  # points between two keys from which the length of a path is measured
+WALKED_TOGETHER = 32  # numbers of latents that are smoothed at a time
+BLOCK = 512  # points whose latents are in memory at a time: a long walk has thousands
 
 
 def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
@@ -98,11 +100,12 @@ def around(points: Tensor) -> Path:
 def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1) -> Path:
     """The same path, of which equal times show equal lengths, in each of `parts` equal parts of it.
 
-    Args: distances: those [S] from each latent to the next of S + 1 [S + 1, Z]; samples: S, a multiple of `parts`, the
+    Args: distances: those [N] from each latent to the next of N + 1 [N + 1, Z]; samples: a multiple of `parts`, the
     points that the length of the path is measured at.
     """
     positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
-    lengths = distances(path(positions)).double().view(parts, -1)
+    blocks = (positions[start : start + BLOCK + 1] for start in range(0, samples, BLOCK))
+    lengths = torch.cat([distances(path(block)) for block in blocks]).double().view(parts, -1)
     lengths = torch.where(lengths.sum(1, keepdim=True) == 0, 1, lengths)  # where nothing moves, any speed is constant
     shares = lengths / lengths.sum(1, keepdim=True) / parts
     travelled = torch.cat([torch.zeros(1), shares.flatten().cumsum(0)])
@@ -154,8 +157,9 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
     Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] whose mean square over all
     frames is 1.  Another number of frames is another walk.  Source: the official video script.
     """
-    noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
+    walk = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
     transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)  # the Gaussian's Fourier transform
-    smooth: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
-    return smooth / smooth.square().mean().sqrt()
+    for part in torch.split(walk, WALKED_TOGETHER, dim=1):  # in place: a long walk is the most that a film keeps
+        part.copy_(torch.fft.irfft(torch.fft.rfft(part, dim=0) * transfer, n=frames, dim=0))
+    return walk.div_(walk.square().mean().sqrt())
