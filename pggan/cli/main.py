@@ -17,6 +17,7 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview
 from pggan.cli.recipe_file import with_recipes
+from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
 
@@ -52,8 +53,6 @@ def run_arguments(arguments: list[str]) -> int:
 @contextmanager
 def recorded(arguments: list[str]) -> Iterator[None]:
     """Inside, the program and the ranks that it starts know the command line, and when it was given."""
-    from pggan.config.describe import COMMAND_VARIABLE, STARTED_VARIABLE
-
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

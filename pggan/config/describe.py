@@ -13,10 +13,9 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.version import __version__
 
-COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
-STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
 

@@ -1,10 +1,13 @@
-"""What libraries read from the environment when they are loaded; what the user has set stays."""
+"""Environment variables: what libraries read when they are loaded, and what all processes of a command know of it."""
 
 import os
 
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
+STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
+
 
 def set_library_defaults() -> None:
-    """Sets the variables; takes effect in this process and its children when it runs before torch is loaded."""
+    """Set what the user has not; takes effect in this process and its children when it runs before torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
         # Looks for work before a thread of GNU's OpenMP sleeps, a third of its own: on a shared machine steps take half
         # the time, on a quiet one as long as before.  To sleep at once takes up to four times as long

@@ -13,9 +13,10 @@ import torch
 from rich.console import Console
 
 from pggan.config import DataConfig, PlanConfig, TrainConfig
-from pggan.config.describe import COMMAND_VARIABLE, to_plain
+from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
+from pggan.core.environment import COMMAND_VARIABLE
 from pggan.core.errors import UserError, nearest
 from pggan.core.next_step import next_step
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
