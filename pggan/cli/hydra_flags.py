@@ -5,6 +5,7 @@ Two things in Hydra itself are changed: no code that a configuration names is ca
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -86,6 +87,11 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
         raise missing_choice(group, choice, error.options or []) from error
     except HydraException as error:
         raise UserError(str(error).splitlines()[0], "See --help for the keys and their values.") from error
+    except RuntimeError as error:
+        if not re.search(r"\bsbatch: |\bsrun\b.*slurm cluster", str(error)):
+            raise
+        problem = f"Slurm takes no jobs here: {str(error).splitlines()[-1]}."
+        raise UserError(problem, "Start the sweep where sbatch works, or leave out hydra=.") from error
     return 0
 
 

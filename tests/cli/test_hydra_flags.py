@@ -112,6 +112,18 @@ def test_the_settings_for_slurm_are_those_of_its_launcher():
     assert launcher._target_.endswith("SlurmLauncher")
 
 
+def test_a_machine_without_slurm_is_one_message(capsys, monkeypatch):
+    def refuse():
+        raise RuntimeError("sbatch: error: fetch_config\nsbatch: fatal: no configuration source")
+
+    monkeypatch.setattr("hydra.main", lambda **_: lambda task: refuse)
+    assert main(["train", "--multirun", "hydra=slurm", "seed=1,2", "run_dir='x/${seed}'"]) == 2
+    assert "Slurm takes no jobs here: sbatch: fatal: no configuration source." in capsys.readouterr().err
+    monkeypatch.setattr("hydra.main", lambda **_: lambda task: lambda: {}[0])
+    with pytest.raises(KeyError):
+        main(["train", "--multirun", "hydra=slurm", "seed=1,2", "run_dir='x/${seed}'"])
+
+
 # ---- changes to Hydra -------------------------------------------------------------------------------------
 
 
