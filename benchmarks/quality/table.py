@@ -25,20 +25,19 @@ def tables(results: Path) -> str:
 
 
 def table(measured: dict[str, list[Found]]) -> str:
-    """One table: a line per row, with the metrics that all of its rows have."""
+    """One table: a column per recipe, and a line per metric that all of them have."""
     every = [one for seeds in measured.values() for one in seeds]
     names = [name for name in every[0]["figures"] if all(name in one["figures"] for one in every)]
-    lines = [
-        " | ".join(["| row", "data", "images", "minutes", *(f"`{name}`" for name in names), "seeds |"]),
-        "|" + "---|" * (len(names) + 5),
-    ]
-    for row, seeds in measured.items():
-        images = f"{median(one['images'] for one in seeds):,.0f}"
-        minutes = f"{median(one['seconds'] for one in seeds) / 60:.1f}"
-        cells = [in_short([one["figures"][name] for one in seeds]) for name in names]
-        numbers = ", ".join(str(one["seed"]) for one in seeds)
-        lines.append(" | ".join([f"| {row}", seeds[0]["data"], images, minutes, *cells, f"{numbers} |"]))
-    return "\n".join(lines)
+    facts: dict[str, list[str]] = {
+        "data": [seeds[0]["data"] for seeds in measured.values()],
+        "images": [f"{median(one['images'] for one in seeds):,.0f}" for seeds in measured.values()],
+        "minutes": [f"{median(one['seconds'] for one in seeds) / 60:.1f}" for seeds in measured.values()],
+        "seeds": [", ".join(str(one["seed"]) for one in seeds) for seeds in measured.values()],
+    }
+    for name in names:
+        facts[f"`{name}`"] = [in_short([one["figures"][name] for one in seeds]) for seeds in measured.values()]
+    lines = [["", *measured], ["---"] * (1 + len(measured)), *([name, *cells] for name, cells in facts.items())]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def in_short(values: list[float]) -> str:

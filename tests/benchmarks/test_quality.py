@@ -4,21 +4,25 @@ import io
 import json
 import shlex
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 
 from benchmarks.quality import measure, table
+from benchmarks.quality.__main__ import RESULTS
 from benchmarks.quality.rows import ROWS, Row
-from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
+from tests.composed import composed
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_row_is_a_run_that_can_be_trained(row):
-    validated(TrainConfig, compose("train", list(row.keys)))
+    validated(TrainConfig, composed("train", list(row.keys)))
 
 
 @pytest.mark.slow
@@ -60,6 +64,16 @@ def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(t
             found |= {"resolution": 32, "seconds": 300.0, "figures": {"kid@x-512": value, f"only-{name}": 0.0}}
             (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(found))
     shown = table.tables(tmp_path)
-    assert f"| {names[0]} | avatars | 58,512 | 5.0 | 2 (3, 1, 2) | 0, 1, 2 |" in shown
-    assert f"| {names[1]} | avatars | 58,512 | 5.0 | 5 | 0 |" in shown
+    assert f"|  | {names[0]} | {names[1]} |" in shown
+    for line in ("data | avatars | avatars", "images | 58,512 | 58,512", "minutes | 5.0 | 5.0", "seeds | 0, 1, 2 | 0"):
+        assert f"| {line} |" in shown
+    assert "| `kid@x-512` | 2 (3, 1, 2) | 5 |" in shown
     assert "only-" not in shown
+
+
+def test_the_document_shows_what_was_measured():
+    assert table.tables(RESULTS) in (ROOT / "docs/quality.md").read_text()
+    for path in RESULTS.glob("*.json"):
+        found = json.loads(path.read_text())
+        (row,) = [row for row in ROWS if row.name == found["row"]]
+        assert (found["question"], found["keys"], found["data"]) == (row.question, list(row.keys), row.data), path
