@@ -1,23 +1,27 @@
 """What the JSON of a checkpoint or generator file says, and whether that is possible.
 
 A file may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
+Without torch.
 """
 
 import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-from torch import nn
+from safetensors import SafetensorError, safe_open
 
 from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, Stem, is_power_of_two
-from pggan.core.atomic_io import read_json
+from pggan.core.atomic_io import parse_json, read_json
 from pggan.core.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 VERSION = 3  # 3 renamed the parts
 STATE_FILE = "state.json"
@@ -106,11 +110,36 @@ def _require_count(name: str, value: object) -> int:
     return value
 
 
-def require_shapes(path: Path, network: nn.Module) -> None:
-    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is damaged."""
-    with safe_open(path, "pt") as file:
+def read_generator_header(path: Path) -> dict[str, Any]:
+    """What the header of a generator file says; raises what `refusing_generators` takes unless it is valid."""
+    if not path.is_file():
+        raise ValueError("it is not a plain file")
+    with safe_open(path, "np") as file:
+        about = parse_json((file.metadata() or {})[HEADER_KEY])
+    check_label_names(about, check_stage(about))
+    return about
+
+
+@contextmanager
+def refusing_generators(path: Path) -> Iterator[None]:
+    """Inside, whatever is wrong with the generator file at `path` is raised as UserError."""
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        remedy = "Give a generator.safetensors that `pggan train` has written."
+        raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
+
+
+def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of every tensor in a file, by name; raises SafetensorError if it is damaged."""
+    with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-        stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+
+
+def require_shapes(path: Path, network: "nn.Module") -> None:
+    """Raise ValueError unless the file holds exactly the tensors of `network`; SafetensorError if it is damaged."""
+    stored = stored_tensors(path)
     wanted = {name: ("F32", tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
     if stored != wanted:
         name = min(name for name in {*stored, *wanted} if stored.get(name) != wanted.get(name))

@@ -3,25 +3,29 @@
 checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, optimizer_d, grad_scaler .safetensors
                         augmentation .safetensors, where p is adapted; compression .safetensors of gradients=dgc
                         state.json, with the checksum of each file
+
+Torch is imported where tensors are loaded or compared with networks, and not before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
-from pggan.checkpoints.header import PARTS, STATE_FILE, architecture_from, mark_of, read_header, require_shapes
+from pggan.checkpoints.header import PARTS, STATE_FILE, architecture_from, mark_of, read_header, stored_tensors
 from pggan.config.notation import BEST, NEWEST
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.errors import UserError
-from pggan.networks.networks import Discriminator, Generator, count_parameters
-from pggan.optim.state import AUGMENTATION, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pggan.optim.state import State
+
+NETWORK_FILES = [f"{part}.safetensors" for part in ("generator", "generator_ema", "discriminator")]
 
 
 class CorruptCheckpoint(Exception):
@@ -45,12 +49,16 @@ class Checkpoint:
         """The architecture of the networks."""
         return architecture_from(self.header["architecture"])
 
-    def load(self, part: str) -> dict[str, Tensor]:
+    def load(self, part: str) -> "dict[str, Tensor]":
         """The tensors of one part, in host memory."""
+        from safetensors.torch import load_file
+
         return load_file(self.directory / f"{part}.safetensors")
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: "State") -> None:
         """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
+        from pggan.optim.state import AUGMENTATION
+
         try:
             more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
             state.load_tensors({part: self.load(part) for part in [*PARTS, *more]})
@@ -60,36 +68,40 @@ class Checkpoint:
         state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
 
-def meta_networks(architecture: Architecture) -> tuple[Generator, Discriminator]:
-    """Networks that take no memory: their weights have shapes only."""
-    with torch.device("meta"):
-        return Generator(architecture), Discriminator(architecture)
+def open_checkpoint(directory: Path, *, light: bool = False) -> Checkpoint:
+    """Read and verify a checkpoint directory.
 
-
-def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError when another version wrote it."""
+    Args: light: compare checksums only, without torch, for one whose tensors are not going to be loaded.
+    Raises CorruptCheckpoint, or UserError when another version wrote it.
+    """
     try:
         checkpoint = Checkpoint(directory, read_header(directory))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptCheckpoint(f"{directory / STATE_FILE}: {error}") from error
-    _check_files(directory, checkpoint.header["files"], checkpoint.architecture)
+    if light:
+        require_fit: Callable[[Path], None] = _require_tensors
+    else:
+        from pggan.checkpoints.shapes import fit_for
+
+        require_fit = fit_for(checkpoint.architecture)
+    _check_files(directory, checkpoint.header["files"], require_fit)
     return checkpoint
 
 
-def _check_files(directory: Path, files: dict[str, str], architecture: Architecture) -> None:
-    """Raise CorruptCheckpoint unless `files` are there, no larger than the networks need, and unchanged."""
-    generator, discriminator = meta_networks(architecture)
-    networks = {"generator": generator, "generator_ema": generator, "discriminator": discriminator}
-    most_bytes = 2**20 + 16 * (count_parameters(generator) + count_parameters(discriminator))
+def _require_tensors(path: Path) -> None:
+    """Raise SafetensorError unless the file of a network holds tensors."""
+    if path.name in NETWORK_FILES:
+        stored_tensors(path)
+
+
+def _check_files(directory: Path, files: dict[str, str], require_fit: Callable[[Path], None]) -> None:
+    """Raise CorruptCheckpoint unless `files` are there, possible, as `require_fit` says, and unchanged."""
     for name in files:  # cheap checks of all files come first: checksums of large ones take a while
         path = directory / name
         try:
             if not is_plain(path):
                 raise ValueError("it is missing, or not a plain file")
-            if path.stat().st_size > most_bytes:
-                raise ValueError("it is larger than its networks can need")
-            if path.stem in networks:
-                require_shapes(path, networks[path.stem])
+            require_fit(path)
         except (OSError, SafetensorError, ValueError) as error:
             raise CorruptCheckpoint(f"{path}: {error}") from error
     for name, checksum in files.items():
@@ -131,29 +143,30 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     return str(chosen)
 
 
-def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest valid checkpoint of a run, and what is wrong with newer ones."""
+def newest_checkpoint(run_dir: Path, *, light: bool = False) -> tuple[Checkpoint | None, list[str]]:
+    """The newest valid checkpoint of a run, and what is wrong with newer ones; `light` as of `open_checkpoint`."""
     corrupt: list[str] = []
     for directory in reversed(checkpoints_of(run_dir)):
         try:
-            return open_checkpoint(directory), corrupt
+            return open_checkpoint(directory, light=light), corrupt
         except CorruptCheckpoint as problem:
             corrupt.append(str(problem))
     return None, corrupt
 
 
-def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
+def resolve_checkpoint(path: Path, key: str, *, light: bool = False) -> tuple[Checkpoint, list[str]]:
     """The checkpoint at `path`, or the newest valid one of the run there, with a line to log per newer, corrupt one.
 
+    Args: light: as of `open_checkpoint`.
     Raises UserError, naming `key`, when there is none.
     """
     if (path / STATE_FILE).is_file():
         try:
-            return open_checkpoint(path), []
+            return open_checkpoint(path, light=light), []
         except CorruptCheckpoint as problem:
             remedy = "Choose another one of that run."
             raise UserError(f"{key}={path} is not a valid checkpoint: {problem}.", remedy) from problem
-    checkpoint, corrupt = newest_checkpoint(path)
+    checkpoint, corrupt = newest_checkpoint(path, light=light)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
     if corrupt:

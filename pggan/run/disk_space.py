@@ -11,7 +11,7 @@ from torch import nn
 
 from pggan.checkpoints.header import PARTS
 from pggan.checkpoints.interval import images_between
-from pggan.checkpoints.read import meta_networks
+from pggan.checkpoints.shapes import meta_networks
 from pggan.config import CheckpointConfig, ReportConfig
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes

@@ -1,22 +1,21 @@
-"""`pggan inspect`: what a run, a checkpoint or a data set holds, as a table or as JSON."""
+"""`pggan inspect`: what a run, a checkpoint, a generator or a data set holds, as a table or as JSON.  Without torch."""
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from numpy import arange, bincount, concatenate, uint8, zeros
 from rich.console import Console
 from rich.table import Column, Table
-from torch import device
 
-from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.header import architecture_to_plain
-from pggan.checkpoints.read import best_of, checkpoints_of, meta_networks, resolve_checkpoint
+from pggan.checkpoints.header import read_generator_header, refusing_generators, stored_tensors
+from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.networks.networks import count_parameters
 from pggan.sampling.output.images import Pixels, check_output, enlarge, grid, save_png
 
 SHEET_IMAGES = 48
@@ -29,9 +28,11 @@ def run(config: InspectConfig) -> int:
     if (config.run is None) == (config.data is None):
         raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
     if config.run is None:
-        facts = facts_of_data(config)
+        facts, step = facts_of_data(config), next_step("train", "hours=2", **{"data.path": config.data})
     else:
-        facts = facts_of_generator(config.run) if Path(config.run).is_file() else facts_of_run(Path(config.run))
+        path = Path(config.run)
+        facts = facts_of_generator(path) if path.is_file() else facts_of_run(path)
+        step = next_step("sample", "seeds=0-63", run=config.run)
     if config.json:
         print(json.dumps(facts, indent=1))
         return 0
@@ -39,17 +40,18 @@ def run(config: InspectConfig) -> int:
     for name, value in facts.items():
         table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
     Console().print(table)
+    print(step)
     return 0
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
     """What the newest valid checkpoint of the run at `path`, or the checkpoint at `path`, holds."""
-    checkpoint, _ = resolve_checkpoint(path, "run")
-    best = best_of(checkpoints_of(path))
-    header, (generator, discriminator) = checkpoint.header, meta_networks(checkpoint.architecture)
+    checkpoint, _ = resolve_checkpoint(path, "run", light=True)
+    best, header = best_of(checkpoints_of(path)), checkpoint.header
+    networks = ("generator", "discriminator")
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
-        "parameters": {"generator": count_parameters(generator), "discriminator": count_parameters(discriminator)},
+        "parameters": {name: parameters_in(checkpoint.directory / f"{name}.safetensors") for name in networks},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
         **({} if best is None else {"best_checkpoint": str(best)}),
@@ -57,17 +59,21 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     }
 
 
-def facts_of_generator(path: str) -> dict[str, Any]:
+def facts_of_generator(path: Path) -> dict[str, Any]:
     """What a generator file holds."""
-    generator = load_generator(path, device("cpu"))
-    return {
-        "images": generator.images,
-        "resolution": generator.resolution,
-        "alpha": generator.alpha,
-        "parameters": {"generator": count_parameters(generator.network)},
-        "file_sha256": file_sha256(Path(path)),
-        "architecture": architecture_to_plain(generator.network.architecture),
-    }
+    with refusing_generators(path):
+        about = read_generator_header(path)
+        return {
+            **{key: about[key] for key in ("images", "resolution", "alpha")},
+            "parameters": {"generator": parameters_in(path)},
+            "file_sha256": file_sha256(path),
+            "architecture": about["architecture"],
+        }
+
+
+def parameters_in(path: Path) -> int:
+    """How many numbers the tensors of a file have."""
+    return sum(prod(shape) for _, shape in stored_tensors(path).values())
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:

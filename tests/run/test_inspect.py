@@ -1,13 +1,17 @@
 """`pggan inspect`: what runs, checkpoints, generators and data sets hold."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import pggan
 from pggan.cli.main import main
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.networks import count_parameters
 from pggan.run import train
 from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, data_sheet
 
@@ -67,7 +71,7 @@ def test_inspect_prints_what_the_file_of_a_generator_holds(labelled_run, capsys)
     assert main(["inspect", f"run={labelled_run / 'generator.safetensors'}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["resolution"], facts["alpha"]) == (128, 16, 31 / 32)
-    assert facts["parameters"]["generator"] > 0
+    assert facts["parameters"]["generator"] == count_parameters(pggan.load(labelled_run, "cpu").network)
     assert facts["architecture"]["resolution"] == 16
 
 
@@ -86,6 +90,19 @@ def test_inspect_prints_what_a_run_and_a_data_set_hold(labelled_run, labelled_da
         [4, 8, 16],
         ["class-0", "class-1", "class-2"],
     )
+
+
+@pytest.mark.slow
+def test_it_is_answered_without_importing_torch(labelled_run, labelled_data, tmp_path):
+    """Which takes seconds."""
+    places = [f"run={labelled_run}", f"run={labelled_run / 'checkpoints' / '000000128'}"]
+    places += [f"run={labelled_run / 'generator.safetensors'}"]
+    lines = [["inspect", place] for place in [*places, f"data={labelled_data}"]]
+    lines[-1].append(f"sheet={tmp_path / 'sheet.png'}")
+    code = f"import sys; from pggan.cli.main import main; print([main(line) for line in {lines}])"
+    code += "; print('torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-2:] == ["[0, 0, 0, 0]", "False"]
 
 
 def test_inspect_looks_at_one_thing_that_is_there(tmp_path, capsys):

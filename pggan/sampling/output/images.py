@@ -1,26 +1,28 @@
-"""Tensors to pictures: bytes, grids and PNG files.  N images, R resolution, C channels."""
+"""Tensors to pictures: bytes, grids and PNG files.  N images, R resolution, C channels.  Imported without torch."""
 
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
-from torch import Tensor
 
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
 
 SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 
 
-def to_bytes(images: Tensor) -> Pixels:
+def to_bytes(images: "Tensor") -> Pixels:
     """Images [N, C, R, R] in [-1, 1] as uint8 [N, R, R, C], rounded and clipped."""
     scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
-    pixels: Pixels = scaled.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    pixels: Pixels = scaled.byte().permute(0, 2, 3, 1).cpu().numpy()
     return pixels
 
 
