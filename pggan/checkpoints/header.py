@@ -151,6 +151,8 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
     plain = {**asdict(architecture), "resampling": architecture.resampling.value, "stem": architecture.stem.value}
     if architecture.stem is Stem.official:  # as all files have it that were trained here
         del plain["stem"]
+    if architecture.features is None:
+        del plain["features"], plain["features_from"]
     return plain
 
 
@@ -166,7 +168,17 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
     stem = Stem(plain.get("stem", Stem.official.value))
+    _check_features(plain)
     return Architecture(**{**plain, "resampling": Resampling(plain["resampling"]), "stem": stem})
+
+
+def _check_features(plain: dict[str, Any]) -> None:
+    """Raise ValueError unless the features that a header names, where it does, are possible."""
+    features, first = plain.get("features"), plain.get("features_from", 2 * SMALLEST_RESOLUTION)
+    if features is not None and not (isinstance(features, str) and re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", features)):
+        raise ValueError("'features' does not name features")
+    if _require_count("features_from", first) < 2 * SMALLEST_RESOLUTION or not is_power_of_two(first):
+        raise ValueError(f"features_from={first} is not possible")
 
 
 def differences(ours: Architecture, theirs: Architecture) -> Iterator[str]:

@@ -7,13 +7,14 @@ import torch
 
 from pggan.checkpoints.header import require_shapes
 from pggan.core.architecture import Architecture
+from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Discriminator, Generator, count_parameters
 
 
 def meta_networks(architecture: Architecture) -> tuple[Generator, Discriminator]:
     """Networks that take no memory: their weights have shapes only."""
     with torch.device("meta"):
-        return Generator(architecture), Discriminator(architecture)
+        return Generator(architecture), new_discriminator(architecture)
 
 
 def fit_for(architecture: Architecture) -> Callable[[Path], None]:

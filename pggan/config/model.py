@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pggan.core.architecture import MOST, Architecture, Resampling
-from pggan.core.errors import UserError
-from pggan.core.validation import require_bounds
+from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import require, require_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,22 @@ class ModelConfig:
     fmap_max: int
     stddev_group: int
     resampling: Resampling
+    features: str | None = None
+    features_weights: str | None = None
+    features_from: int = 16
 
     def __post_init__(self) -> None:
         sizes = ("fmap_base", "fmap_max", "stddev_group", "latent_size")
         require_bounds(self, "model.", **{key: f">=1 <={MOST[key]}" for key in sizes}, fmap_decay=">=0")
+        first, least = self.features_from, 2 * SMALLEST_RESOLUTION
+        require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
+        if self.features is None and self.features_weights is not None:
+            problem = "model.features_weights= are weights of model.features=, which is null."
+            raise UserError(problem, "Give model.features=torchvision:NAME, too.")
+        if self.features is not None:
+            known = ["efficientnet-lite0", "torchvision:NAME"]
+            if self.features != known[0] and not self.features.startswith("torchvision:"):
+                raise UserError(f"There is no model.features={self.features}.", nearest(self.features, known))
 
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
@@ -31,8 +43,19 @@ class ModelConfig:
             raise UserError(problem, f"Take a batch of {below} or {above}, or another stddev_group.")
 
     def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
-        """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none)."""
+        """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none).
+
+        Raises UserError where D is to look at features, and can't.
+        """
         sizes = vars(self) | {"latent_size": self.latent_size or min(self.fmap_base, self.fmap_max)}
+        del sizes["features_weights"]
+        if self.features is not None:
+            if channels not in (1, 3):
+                problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
+                raise UserError(problem, "Take data.channels=3, or model.features=null.")
+            from pggan.networks.features.backbone import identity  # imports torch
+
+            sizes["features"] = identity(self.features, self.features_weights)
         return Architecture(resolution=resolution, channels=channels, labels=labels, **sizes)
 
 

@@ -66,6 +66,8 @@ class Architecture:
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
     stem: Stem = Stem.official
+    features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
+    features_from: int = 16  # resolution from which it does
 
     @property
     def resolutions(self) -> tuple[int, ...]:
@@ -76,6 +78,10 @@ class Architecture:
         """Feature maps of the block at `resolution` (official `nf(stage)`, stage = log2(resolution) - 1)."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
+
+    def has_features(self, resolution: int) -> bool:
+        """Whether D looks at pretrained features of images of `resolution`."""
+        return self.features is not None and resolution >= self.features_from
 
     def multiply_adds(self, resolution: int) -> int:
         """Multiply-adds per image of a generator forward pass at `resolution`; the discriminator's are alike."""

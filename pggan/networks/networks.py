@@ -208,15 +208,19 @@ class Discriminator(ProgressiveNetwork):
         output = self.head(x, parts)
         return output[:, 0], output[:, 1:]
 
+    def last_layer(self, resolution: int) -> nn.Module:
+        """The layer whose inputs [N, H] are all that scores of images of `resolution` depend on."""
+        return self.head.score
+
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
     """Fill weights with N(0, 1), each depending on `seed`, `name` and its own name alone, and biases with 0."""
     with torch.no_grad():
-        for key, parameter in network.named_parameters():
+        for key, weight in network.state_dict().items():  # fixed weights, too
             if key.endswith("bias"):
-                parameter.zero_()
+                weight.zero_()
             else:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator_for(seed, f"{name}.{key}", 0)))
+                weight.copy_(torch.randn(weight.shape, generator=generator_for(seed, f"{name}.{key}", 0)))
 
 
 def count_parameters(network: nn.Module) -> int:

@@ -1,7 +1,6 @@
 """All that training changes, and nothing else: what a checkpoint holds and `state_sha256` is taken over."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
-from pggan.networks.networks import Discriminator, Generator, ProgressiveNetwork, initialize
+from pggan.networks.features.discriminator import new_discriminator
+from pggan.networks.networks import Generator, ProgressiveNetwork, initialize
 from pggan.optim.flat_memory import place_side_by_side
 from pggan.optim.sparse_optimizer import SparseOptimizer
 
@@ -142,21 +142,27 @@ def new_state(
 ) -> State:
     """The state before the first image; `half`: losses are scaled; `sparse`: the gradient reducer makes the updates."""
     with torch.device(device):
-        generator, discriminator = Generator(architecture), Discriminator(architecture)
+        generator, discriminator = Generator(architecture), new_discriminator(architecture)
+        g_ema = Generator(architecture)  # not a deepcopy, which on fake tensors writes into memory that it does not own
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
+    for network in (generator, discriminator, g_ema):
+        _order_memory(network)
     g, d = (_trainable(network, optimizer, half=half, sparse=sparse) for network in (generator, discriminator))
-    g_ema = deepcopy(generator).requires_grad_(False)
+    g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
     place_side_by_side(g_ema.weights)
     return State(g, d, g_ema)
 
 
+def _order_memory(network: ProgressiveNetwork) -> None:
+    """Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores."""
+    for weight in network.weights:
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+
+
 def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
     device = network.weights[0].device
-    # Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores.
-    for parameter in network.weights:
-        if parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     if not sparse:  # that optimizer does it itself
         place_side_by_side(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]

@@ -20,6 +20,7 @@ from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.features.discriminator import LAST_FEATURES
 from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape
 from pggan.run.projector import TILE, face_count
@@ -73,7 +74,7 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
 
 def _tensor_bytes(network: nn.Module) -> int:
     """A network's weights as a safetensors file."""
-    return sum(weight.nbytes + len(name) + HEADER_BYTES for name, weight in network.named_parameters())
+    return sum(weight.nbytes + len(name) + HEADER_BYTES for name, weight in network.state_dict().items())
 
 
 def _moment_bytes(network: nn.Module) -> int:
@@ -116,7 +117,8 @@ def _projector(architecture: Architecture, schedule: Schedule, pyramid: ImagePyr
     resolution = schedule.at(max(schedule.total - 1, 0)).resolution
     fakes = face_count(resolution, pyramid.images)
     both = 2 * fakes
-    numbers = fakes * architecture.latent_size + both * architecture.width(2)
+    of_d = LAST_FEATURES if architecture.has_features(resolution) else architecture.width(2)
+    numbers = fakes * architecture.latent_size + both * of_d
     images = shrink(_grainy(pyramid, resolution, both), max(resolution // TILE, 1))
     each = _png_bytes(grid(images, 8)) / len(images)
     return round(numbers * NUMBER_BYTES + (fakes + both) * (POINT_BYTES + each))

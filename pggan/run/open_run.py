@@ -41,7 +41,7 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import TimeLimit
-from pggan.training.build import build_trainer, choose_augmentation, sends_sparse_updates
+from pggan.training.build import build_trainer, choose_augmentation, choose_backbone, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.step import Trainer
 from pggan.training.timing import measured_pace
@@ -128,6 +128,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         build_loss(config.loss)
         choose_augmentation(config, group.device)
+        choose_backbone(config.model)
         compute_options(config.precision, config.compute, group.device)
         captures_graphs(config.compute, group.device)
         if group.is_main:
@@ -232,11 +233,13 @@ def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict
     schedule, pyramid, side = run.schedule, run.pyramid, run.pyramid.resolution
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution
+    features = run.architecture.features
+    looks_at = "" if features is None else f", features {features}"
     lines = {
         "Command": run.description["versions"]["command"] or "from Python",
         "Run directory": str(run.run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}{looks_at}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         **needs,
         "Watch": f"pggan monitor run={run.run_dir}",

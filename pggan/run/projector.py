@@ -67,7 +67,8 @@ def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: P
 def judge(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray[np.float32], list[str]]:
     """D's last features [N, H] of `images` [N, R, R, C], and its scores [N] as text."""
     device, features, size = network.weights[0].device, [], batch_size(phase.resolution)
-    hook = network.head.dense.register_forward_hook(lambda *call: features.append(call[-1].float().cpu()))
+    last = network.last_layer(phase.resolution)
+    hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
     scores: list[Tensor] = []
     try:
         for batch in np.array_split(images, -(-len(images) // size)):

@@ -8,13 +8,15 @@ from pggan.augmentation import build_augmentation
 from pggan.augmentation.ada import Ada
 from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.augmentation.base import Augmentation
-from pggan.config import TrainerConfig, dgc_options
+from pggan.config import ModelConfig, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
+from pggan.networks.features.backbone import Backbone, load_backbone
+from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.elastic import ElasticReducer
@@ -51,6 +53,8 @@ def build_trainer(
     sparse, half = sends_sparse_updates(config, group), options.dtype is torch.float16
     capture = captures_graphs(config.compute, device) and not sparse
     state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
+    if isinstance(state.d.network, ProjectedDiscriminator) and (backbone := choose_backbone(config.model)) is not None:
+        state.d.network.set_backbone(backbone, options.dtype)
     state.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
@@ -106,6 +110,11 @@ def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmenta
             remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
             raise UserError(problem, f"Take {key}=false, {remedy}.")
     return augmentation
+
+
+def choose_backbone(config: ModelConfig) -> Backbone | None:
+    """What `model.features=` asks for, with its weights; raises UserError where these are missing."""
+    return None if config.features is None else load_backbone(config.features, config.features_weights)
 
 
 def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:

@@ -27,6 +27,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.base import Loss
 from pggan.networks.convolution import NATIVE
+from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable, in_memory_order, new_state
@@ -145,7 +146,8 @@ class FakeStep:
 
     def _present(self) -> list[Tensor]:
         """All tensors of the state, to be kept while they are counted: what nothing refers to counts as freed."""
-        return [tensor for part in self.state.tensors().values() for tensor in part.values()]
+        named = [tensor for part in self.state.tensors().values() for tensor in part.values()]
+        return [*named, *self.state.d.network.buffers()]
 
     def count(self, phase: Phase, loss: Loss, dtype: torch.dtype | None = None) -> Count:
         """The operations of a step of `phase`, however it is calculated, and the lengths of its gradients."""
@@ -176,7 +178,9 @@ class FakeStep:
         return counter
 
     def _step(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
-        a, count = self.state.g_ema.architecture, phase.batch
+        a, count, d = self.state.g_ema.architecture, phase.batch, self.state.d.network
+        if isinstance(d, ProjectedDiscriminator):
+            d.set_backbone(d.backbone, options.dtype)
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without

@@ -65,7 +65,8 @@ def fit_memory(
     parts = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
     sizes = [activations(architecture, part) for _, part in parts]
     bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
-    if bound < SMALL and (free is None or bound < usable * free):
+    every_phase |= architecture.features is not None  # its maps are as large at every resolution
+    if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB", {})
     half = options.dtype is torch.float16
     fake = FakeStep(architecture, optimizer, device, half=half, augmentation=augmentation)

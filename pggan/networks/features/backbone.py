@@ -1,0 +1,166 @@
+"""A pretrained network as four feature maps of an image, at strides of 4, 8, 16 and 32 pixels.
+
+Its weights are constants: they are neither trained nor part of a checkpoint, which holds their checksum.
+N batch, C channels, R resolution, S side of the images that the network is shown.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
+from pggan.networks.features import efficientnet_lite0
+from pggan.networks.features.torchvision_model import DEVIATION, MEAN, load_torchvision_model, new_torchvision_model
+
+LITE0 = "efficientnet-lite0"
+WEIGHTS_KEY = "model.features_weights"
+STRIDES = (4, 8, 16, 32)
+SIDE = 64  # to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
+LITE0_HEAD = 3  # last layers of efficientnet-lite0 that are left out: 1280 maps for the classifier
+LITE0_SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of its maps, of noise
+ENDS = (nn.AdaptiveAvgPool2d, nn.Dropout, nn.Flatten, nn.Linear)  # where a classifier begins
+HEX_DIGITS = 16  # of a file's SHA-256, in the identity of features
+
+
+class Backbone(nn.Module):
+    """The part of a pretrained network that calculates feature maps; differentiable in the images alone."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        name: str,
+        mean: list[float],
+        deviation: list[float],
+        scales: Sequence[float] = (1.0,) * len(STRIDES),
+    ) -> None:
+        """Args: layers: applied one after another; mean, deviation: of the pixels [0, 255] it was trained with; scales:
+        what its maps are divided by.
+
+        Raises UserError unless there is a map at each stride.
+        """
+        super().__init__()
+        self.scales = scales
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1))
+        self.train(False)
+        self.parts, self.channels = nn.ModuleList(), []
+        for part, channels in cut(layers, name):
+            self.parts.append(part)
+            self.channels.append(channels)
+        hold_constant(self)
+        self.to(memory_format=torch.channels_last)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images [N, C, R, R] in [-1, 1], of 1 or 3 channels, as the network expects them: [N, 3, S, S]."""
+        x = images.expand(-1, 3, -1, -1)
+        if x.shape[-1] < SIDE:
+            x = F.interpolate(x, (SIDE, SIDE), mode="bilinear", align_corners=False)
+        mean, deviation = self.mean.to(x.dtype), self.deviation.to(x.dtype)
+        return ((x + 1) * 127.5 - mean) / deviation
+
+
+def cut(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential, int]]:
+    """The layers as four parts, each of which ends with the last map of its stride, and the channels of that map."""
+    found: list[nn.Module] = []
+    sides: list[tuple[int, int]] = []  # stride and channels after each layer
+    with torch.no_grad():
+        x = torch.zeros(1, 3, SIDE, SIDE)
+        for layer in layers:
+            if isinstance(layer, ENDS):
+                break
+            x = layer.train(False)(x)
+            if x.ndim != 4 or SIDE % x.shape[-1]:
+                break
+            found.append(layer)
+            sides.append((SIDE // x.shape[-1], x.shape[1]))
+    strides = [stride for stride, _ in sides]
+    if not set(STRIDES) <= set(strides):
+        problem = f"{name} has no feature maps at strides of {', '.join(map(str, STRIDES))} pixels."
+        raise UserError(problem, f"Choose model.features={LITE0}, or a chain of convolutions such as resnet18.")
+    ends = [0, *(len(strides) - strides[::-1].index(stride) for stride in STRIDES)]
+    for start, end in pairwise(ends):
+        yield nn.Sequential(*found[start:end]), sides[end - 1][1]
+
+
+def chain(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Modules that are applied one after another, with those inside sequences."""
+    for module in modules:
+        if type(module) is nn.Sequential:
+            yield from chain(module)
+        else:
+            yield module
+
+
+def fold_norms(network: nn.Module) -> nn.Module:
+    """`network`, with batch normalizations that follow convolutions as a part of these: fewer passes over memory."""
+    network.train(False)
+    for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        for (_, conv), (following, norm) in pairwise(list(sequence.named_children())):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                assert norm.running_mean is not None, "else it would not be pretrained"
+                assert norm.running_var is not None, "likewise"
+                factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+                bias = norm.bias - norm.running_mean * factor
+                set_constant(conv, "weight", conv.weight * factor.view(-1, 1, 1, 1))
+                set_constant(conv, "bias", bias if conv.bias is None else bias + conv.bias * factor)
+                setattr(sequence, following, nn.Identity())
+    return network
+
+
+def hold_constant(network: nn.Module) -> None:
+    """Make all weights of `network` constants."""
+    for module in network.modules():
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            set_constant(module, name, tensor)
+
+
+def set_constant(module: nn.Module, name: str, value: Tensor) -> None:
+    """Put `value` in place of a weight of `module`: no optimizer finds it, and no checkpoint holds it."""
+    delattr(module, name)
+    module.register_buffer(name, value.detach(), persistent=False)
+
+
+def new_backbone(name: str) -> Backbone:
+    """The backbone `name`, whose weights are yet to be loaded."""
+    if name == LITE0:
+        return _lite0(efficientnet_lite0.EfficientNetLite0())
+    return _torchvision(new_torchvision_model(name.partition(":")[2]), name)
+
+
+def load_backbone(name: str, weights: str | None) -> Backbone:
+    """The backbone `name` with its pretrained weights; raises UserError where these or their package are missing."""
+    if name == LITE0:
+        return _lite0(efficientnet_lite0.load_efficientnet_lite0(_lite0_file(weights)))
+    return _torchvision(load_torchvision_model(name.partition(":")[2], weights, WEIGHTS_KEY)[0], name)
+
+
+def identity(name: str, weights: str | None) -> str:
+    """The name of features and of their weights: what has to be the same for a checkpoint to fit."""
+    if name == LITE0:
+        path = _lite0_file(weights)
+    else:
+        _, path = load_torchvision_model(name.partition(":")[2], weights, WEIGHTS_KEY)
+    return f"{name}@{file_sha256(path)[:HEX_DIGITS]}"
+
+
+def _lite0_file(weights: str | None) -> Path:
+    if weights is not None:
+        raise UserError(f"model.features={LITE0} takes no {WEIGHTS_KEY}=.", "Leave it out: a package carries them.")
+    return efficientnet_lite0.weights_file("Without them: model.features=null.")
+
+
+def _lite0(network: efficientnet_lite0.EfficientNetLite0) -> Backbone:
+    layers = list(chain(fold_norms(network).children()))[:-LITE0_HEAD]
+    return Backbone(layers, LITE0, [127.0] * 3, [128.0] * 3, LITE0_SCALES)
+
+
+def _torchvision(network: nn.Module, name: str) -> Backbone:
+    return Backbone(chain(fold_norms(network).children()), name, MEAN, DEVIATION)

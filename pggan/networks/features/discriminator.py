@@ -1,0 +1,98 @@
+"""A discriminator that judges images by pretrained features, and the choice between the two kinds.
+
+N batch, C channels, R resolution, S side of the images that the backbone is shown, F numbers, L labels.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pggan.core.architecture import Architecture, Geometry
+from pggan.networks.activation import activate, to_float32
+from pggan.networks.features.backbone import SIDE, STRIDES, Backbone, new_backbone
+from pggan.networks.features.projection import WIDTH, Projection
+from pggan.networks.layers import EqualizedConv, OutputLinear
+from pggan.networks.networks import Discriminator
+
+COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
+
+
+LAST_FEATURES = WIDTH * len(STRIDES)  # numbers that a score depends on
+
+
+class ScaleHead(nn.Module):
+    """What D learns about one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+
+    def __init__(self, halvings: int) -> None:
+        super().__init__()
+        self.halvings = nn.ModuleList(
+            EqualizedConv(WIDTH, WIDTH, 3, 3, geometry=Geometry.down) for _ in range(halvings)
+        )
+        self.conv = EqualizedConv(WIDTH, WIDTH, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for halve in self.halvings:
+            x = halve(x, activate)
+        return to_float32(self.conv(x, activate)).mean((2, 3))
+
+
+class ProjectedDiscriminator(Discriminator):
+    """From `architecture.features_from` on, images to scores by projections of fixed features; below it, the plain D.
+
+    Scores are sums over the scales.  They do not grow: every resolution uses all of the heads.
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        plain = min(architecture.resolution, architecture.features_from // 2)
+        super().__init__(replace(architecture, resolution=plain))
+        assert architecture.features is not None, "else D is a plain one"
+        self.architecture = architecture
+        self.backbone = new_backbone(architecture.features.partition("@")[0])
+        self.projection = Projection(self.backbone.channels)
+        halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
+        self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
+        self.score = OutputLinear(1 + architecture.labels, LAST_FEATURES, gain=1.0)
+        self.index_weights()
+
+    def set_backbone(self, backbone: Backbone, dtype: torch.dtype | None) -> None:
+        """Look at images through `backbone` from now on, calculated in `dtype`, by default in float32."""
+        self.backbone = backbone.to(self.score.weight.device, dtype or torch.float32)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The projections of all scales of `images` [N, C, R, R] in [-1, 1], in float32: an image [N, F, 1, 1]."""
+        x, maps = self.backbone.prepare(images).to(self.backbone.mean.dtype), []
+        for part, scale in zip(self.backbone.parts, self.backbone.scales, strict=True):
+            x = self.run_block(part, x)
+            maps.append(x / scale)
+        return torch.cat([to_float32(m).flatten(1) for m in self.projection(maps)], 1)[:, :, None, None]
+
+    def judge(self, embedded: Tensor, resolution: int, parts: int = 1) -> tuple[Tensor, Tensor]:
+        """Scores [N] and class logits [N, L] of what `embed` made of images of `resolution`.
+
+        Scores of images don't depend on each other, whatever their `parts`.
+        """
+        sides = [max(resolution, SIDE) // stride for stride in STRIDES]
+        maps = torch.split(embedded.flatten(1), [WIDTH * side**2 for side in sides], 1)
+        found = [
+            head(features.view(-1, WIDTH, side, side))
+            for head, features, side in zip(self.scales, maps, sides, strict=True)
+        ]
+        output = self.score(torch.cat(found, 1))
+        return output[:, 0], output[:, 1:]
+
+    def last_layer(self, resolution: int) -> nn.Module:
+        return self.score if self.architecture.has_features(resolution) else super().last_layer(resolution)
+
+    def forward(
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        if not self.architecture.has_features(resolution):
+            return super().forward(images, resolution, alpha, parts)
+        return self.judge(self.embed(images), resolution)
+
+
+def new_discriminator(architecture: Architecture) -> Discriminator:
+    """The discriminator of an architecture; where it has features, these are yet to be loaded."""
+    return Discriminator(architecture) if architecture.features is None else ProjectedDiscriminator(architecture)

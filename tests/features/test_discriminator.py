@@ -1,0 +1,209 @@
+"""The discriminator that looks at pretrained features: what it learns, what stays, and how a step uses it."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pggan.core.architecture import Resampling
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.logistic import Logistic
+from pggan.losses.relativistic import Relativistic
+from pggan.networks.convolution import NATIVE
+from pggan.networks.features import discriminator
+from pggan.networks.features.discriminator import ProjectedDiscriminator, new_discriminator
+from pggan.networks.features.projection import WIDTH, Projection
+from pggan.networks.networks import Discriminator, initialize, use_options
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import new_state, state_sha256
+from pggan.training.fake_step import FakeStep
+from pggan.training.step import Trainer
+from tests.definitions import ADAM, WGAN_GP, variant
+from tests.features.conftest import tiny_backbone
+from tests.processes import in_processes, values_of
+
+pytestmark = pytest.mark.usefixtures("tiny")
+
+CPU = torch.device("cpu")
+ARCHITECTURE = variant(
+    resolution=16, latent_size=6, fmap_base=64, fmap_max=6, stddev_group=2, features="tiny@00", features_from=8
+)
+LOGISTIC = Logistic(gamma=2.0, reg_interval=1)
+PHASE = Phase(3, 8, True, 0.5, 0, 10_000, 4, 0.001, 0.002, 1)
+
+
+def discriminator_of(**changes):
+    network = new_discriminator(variant(ARCHITECTURE, **changes))
+    initialize(network, 0, "discriminator")
+    return network
+
+
+def reals_of(number=0, side=8, labels=None):
+    images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(number)).clamp(-1, 1)
+    return Reals(images, labels, labels)
+
+
+def take(loss=LOGISTIC, state=None, steps=1, phase=PHASE, architecture=ARCHITECTURE, **options):
+    """The state after some steps, and what the last one reported."""
+    state = state or new_state(architecture, ADAM, 0, CPU)
+    trainer = Trainer(state, loss, ComputeOptions(**options), reset_at_phase=False)
+    for _ in range(steps):
+        reals = reals_of(state.images, phase.resolution)
+        metrics = trainer.step(phase, reals, StepRng(0, state.images, CPU), 0.9)
+    return state, metrics
+
+
+def digest(state):
+    return state_sha256(state.tensors(), state.images, state.phase_index)
+
+
+def test_below_the_first_resolution_it_is_the_plain_one():
+    network, plain = discriminator_of(), Discriminator(variant(ARCHITECTURE, resolution=4, features=None))
+    initialize(plain, 0, "discriminator")
+    images = reals_of(side=4).images
+    assert torch.equal(network(images, 4)[0], plain(images, 4)[0])
+    assert set(plain.state_dict()) < set(network.state_dict())
+
+
+def test_projections_are_saved_and_the_backbone_is_not():
+    names = [
+        name for name in discriminator_of().state_dict() if name not in dict(discriminator_of().named_parameters())
+    ]
+    assert names == [
+        f"projection.{kind}.{scale}.weight" for kind in ("mix_channels", "mix_scales") for scale in range(4)
+    ]
+
+
+def test_coarse_scales_reach_finer_ones_and_not_the_other_way_round():
+    projection = Projection([2, 2, 2, 2])
+    initialize(projection, 0, "projection")
+    maps = [torch.zeros(1, 2, side, side) for side in (16, 8, 4, 2)]
+    maps[2] += 1
+    assert [bool(found.any()) for found in projection(maps)] == [True, True, True, False]
+
+
+def test_a_step_trains_the_heads_and_leaves_features_and_projections():
+    state, metrics = take()
+    d, new = state.d.network, discriminator_of()
+    assert isinstance(d, ProjectedDiscriminator)
+    assert all(value.isfinite().all() for value in metrics.values())
+    for name, weight in new.state_dict().items():
+        used = name.startswith(("scales", "score"))
+        assert torch.equal(weight, d.state_dict()[name]) != used, name
+    for one, other in zip(d.backbone.buffers(), tiny_backbone().buffers(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("jvp", [False, True], ids=["autograd", "jvp"])
+def test_penalties_are_taken_at_the_projected_features(jvp):
+    state = new_state(ARCHITECTURE, ADAM, 0, CPU)
+    d, reals = state.d.network, reals_of()
+    embedded = d.embed(reals.images).requires_grad_()
+    (gradient,) = torch.autograd.grad(d.judge(embedded, 8)[0].sum(), embedded)
+    expected = LOGISTIC.gamma / 2 * gradient.square().sum((1, 2, 3))
+    _, metrics = take(state=state, jvp=jvp)
+    # Sums of 576 products in up to 3 layers, of float32.
+    torch.testing.assert_close(metrics["D/r1"], expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    "loss", [WGAN_GP, LOGISTIC, Relativistic(gamma=1.0, reg_interval=1)], ids=lambda loss: type(loss).__name__
+)
+def test_every_loss_trains_and_micro_batches_give_the_same_update(loss):
+    whole, metrics = take(loss)
+    assert all(value.isfinite().all() for value in metrics.values())
+    parts, _ = take(loss, micro_batch_size=2)
+    pairs = zip(whole.d.optimizer_params, parts.d.optimizer_params, strict=True)
+    used = [pair for pair in pairs if pair[0] in whole.d.optimizer.state]
+    assert len(used) == len(list(whole.d.network.scales.parameters())) + 2
+    for one, other in used:  # gradients are equal, up to the rounding of sums over pixels and images
+        mean, expected = parts.d.optimizer.state[other]["exp_avg"], whole.d.optimizer.state[one]["exp_avg"]
+        torch.testing.assert_close(mean, expected, rtol=0, atol=1e-4 * float(expected.abs().max()) + 1e-7)
+
+
+def test_a_resumed_run_keeps_its_projections_and_every_bit():
+    through, _ = take(steps=2)
+    half, _ = take()
+    resumed = new_state(ARCHITECTURE, ADAM, 1, CPU)  # another seed draws other projections
+    resumed.load_tensors({part: dict(tensors) for part, tensors in half.tensors().items()})
+    resumed.images, resumed.phase_index = half.images, half.phase_index
+    take(state=resumed)
+    assert digest(resumed) == digest(through)
+
+
+def test_features_can_be_calculated_in_bfloat16():
+    state = new_state(ARCHITECTURE, ADAM, 0, CPU)
+    state.d.network.set_backbone(tiny_backbone(), torch.bfloat16)
+    exact, images = discriminator_of().embed(reals_of().images), reals_of().images
+    # Up to 5 layers and 5 projections, each with rounded operands and a rounded result: 30 roundings of 2^-9.
+    error = (state.d.network.embed(images) - exact).norm() / exact.norm()
+    assert 0 < error < 30 * 2**-9
+    _, metrics = take(state=state, dtype=torch.bfloat16)
+    assert all(value.isfinite().all() for value in metrics.values())
+
+
+def test_labels_are_judged_by_the_same_heads():
+    labels = torch.eye(3)[[0, 1, 2, 0]]
+    state = new_state(variant(ARCHITECTURE, labels=3), ADAM, 0, CPU)
+    trainer = Trainer(state, LOGISTIC, ComputeOptions())
+    metrics = trainer.step(PHASE, reals_of(labels=labels), StepRng(0, 0, CPU), 0.9)
+    assert {"D/labels_reals", "G/labels_fakes"} <= set(metrics)
+
+
+def test_a_counted_step_has_the_operations_and_the_memory_of_features():
+    fake = FakeStep(ARCHITECTURE, ADAM, CPU, half=False)
+    count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False), LOGISTIC)
+    network = discriminator_of()
+    options = ComputeOptions(method=NATIVE)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), use_options(network, options):
+        network(reals_of().images, 8)
+    counts = counter.get_flop_counts()["Global"]
+    forward = sum(counts.values()) - counts[torch.ops.aten.bmm]  # kernels are made by it
+    assert count.flops.discriminator_forward == 3 * forward  # reals, fakes and G's fakes
+    plain = FakeStep(variant(ARCHITECTURE, features=None), ADAM, CPU, half=False)
+    more = fake.peak_bytes(PHASE, LOGISTIC, options) - plain.peak_bytes(PHASE, LOGISTIC, options)
+    assert more > sum(tensor.nbytes for tensor in network.backbone.buffers())
+
+
+def test_sizes_of_all_resolutions_are_judged():
+    network = discriminator_of(resolution=128, resampling=Resampling.unfused)
+    for side in (8, 64, 128):
+        assert network(torch.zeros(2, 3, side, side), side)[0].shape == (2,)
+    assert network.embed(torch.zeros(1, 1, 16, 16)).shape == (1, WIDTH * (16**2 + 8**2 + 4**2 + 2**2), 1, 1)
+
+
+def steps_of(group):
+    from pggan.cli.compose import compose
+    from pggan.config import TrainConfig
+    from pggan.core.validation import validated
+    from pggan.training.build import build_trainer
+
+    discriminator.new_backbone = tiny_backbone
+    overrides = ["model.fmap_base=64", "model.fmap_max=6", "model.stddev_group=2", "loss=logistic", "elastic=true"]
+    config = validated(TrainConfig, compose("train", [*overrides, "distributed.elastic_chunks=2"]))
+    trainer, _ = build_trainer(config, ARCHITECTURE, [PHASE], group, check_memory=False)
+    indices = trainer.indices(4)
+    reals = reals_of()
+    trainer.step(PHASE, reals if indices is None else reals.select(indices), StepRng(0, 0, CPU), 0.9)
+    return digest(trainer.state)
+
+
+def on_this_rank():
+    from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+
+    torch.set_num_threads(1)
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    found = steps_of(group)
+    group.shutdown()
+    return found
+
+
+@pytest.mark.slow  # starts processes
+def test_two_ranks_give_the_bits_of_one_in_elastic_training():
+    from pggan.distributed.process_group import ProcessGroup
+
+    alone = steps_of(ProcessGroup.single_process(CPU))
+    assert values_of(in_processes(2, on_this_rank)) == [alone, alone]
