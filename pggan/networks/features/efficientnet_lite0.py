@@ -35,8 +35,9 @@ class SameConv(nn.Conv2d):
         side = x.shape[-1]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        y: Tensor = super().forward(F.pad(x, (before, after, before, after)))
-        return y
+        if before != after:
+            x, before = F.pad(x, (before, after, before, after)), 0
+        return F.conv2d(x, self.weight, self.bias, self.stride, before, groups=self.groups)  # padded without a copy
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
