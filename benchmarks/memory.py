@@ -36,8 +36,8 @@ def held(arguments: argparse.Namespace) -> float:
         variant = ReferenceVariant(config, architecture, CPU)
     else:
         variant = TrainerVariant(config, architecture, CPU, log=print)
-    variant.begin()
     phase = phase_of(arguments.resolution, arguments.batch)
+    variant.begin(phase)
     images = torch.rand(phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1
     for number in range(STEPS):
         variant.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, CPU))

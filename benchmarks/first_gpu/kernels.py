@@ -40,7 +40,7 @@ def measure(context: Context, side: int) -> Figures:
     def step(number: int) -> None:
         variant.step(phase, Reals(images, None, None), StepRng(0, number * phase.batch, context.device))
 
-    variant.begin()
+    variant.begin(phase)
     step(0)  # chooses kernels
     step(1)
     synchronize(context.device)

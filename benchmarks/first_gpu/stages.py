@@ -69,7 +69,7 @@ def measure(context: Context, mode: str, side: int) -> Figures:
     ((name, variant),) = steps.variants.items()
     phase = phase_of(side, dict(config(small=context.small, mode=mode).batches())[side])
     with variant.counted():
-        variant.begin()
+        variant.begin(phase)
         start = time.perf_counter()
         images = torch.rand(phase.batch, 3, side, side, device=context.device) * 2 - 1
         images = images.contiguous(memory_format=variant.layout)

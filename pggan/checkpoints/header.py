@@ -30,6 +30,7 @@ HEADER_KEY = "pggan"
 CHECKSUM = "sha256"  # of everything else in state.json
 PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
+METHODS_NOTE = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 LABEL_NAMES = "label_names"  # of the classes, in a header of a generator that was trained with labels
 LONGEST_NAME = 200  # characters of one
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes

@@ -9,7 +9,7 @@ from pggan.core.validation import require_bounds
 # The type of activations and kernels; weights, losses and penalties stay in float32.
 Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
 # How 3x3 convolutions are computed, and how gradient penalties are differentiated.
-ConvolutionMethod = StrEnum("ConvolutionMethod", "auto native direct im2col winograd")
+ConvolutionMethod = StrEnum("ConvolutionMethod", "auto rule native direct im2col winograd winograd2")
 PenaltyPath = StrEnum("PenaltyPath", "auto autograd jvp")
 Switch = StrEnum("Switch", "auto on off")
 
@@ -31,7 +31,8 @@ class ComputeConfig:
         if self.compile and self.penalty is PenaltyPath.autograd:
             problem = "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd)."
             raise UserError(problem, "Take compute.penalty=jvp or auto.")
-        if self.compile and self.convolution not in (ConvolutionMethod.auto, ConvolutionMethod.native):
+        possible = (ConvolutionMethod.auto, ConvolutionMethod.rule, ConvolutionMethod.native)
+        if self.compile and self.convolution not in possible:
             problem = f"compute.compile=true does not work with compute.convolution={self.convolution}."
             raise UserError(problem, "Take compute.convolution=auto: a compiled pass uses PyTorch's own.")
         if self.activation_checkpointing and (self.compile or self.penalty is PenaltyPath.jvp):

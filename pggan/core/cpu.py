@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import platform
 import sys
+from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at the top; blocks mapped one by one
 
@@ -10,6 +12,18 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at
 def available_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_facts() -> dict[str, str]:
+    """The model of the processor and its instruction sets, as far as the system names them."""
+    info, found = Path("/proc/cpuinfo"), {"model name": platform.processor() or platform.machine(), "flags": ""}
+    for line in info.read_text().splitlines() if info.is_file() else []:
+        name, _, value = line.partition(":")
+        if name.strip() in found:
+            found[name.strip()] = value.strip()
+        if not line:
+            break  # the others are of the same kind
+    return found
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:

@@ -9,7 +9,7 @@ N batch, H and W sides, I and O feature maps.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class Method:
 
     def transforms(self, geometry: Geometry) -> bool:
         """Whether `transform` makes a new kernel anyway, so that its factor costs nothing."""
-        return geometry is not Geometry.same or self.transform is winograd.transformed
+        return geometry is not Geometry.same or self.transform is not fuse_resampling
 
 
 def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
@@ -131,6 +131,13 @@ IM2COL = Method("im2col", fuse_resampling, im2col.convolve, im2col.input_gradien
 WINOGRAD = Method(
     "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
 )
+WINOGRAD2 = Method(  # in tiles of 2x2
+    "winograd2",
+    partial(winograd.transformed, side=2),
+    partial(winograd.convolve, side=2),
+    partial(winograd.input_gradient, side=2),
+    partial(winograd.kernel_gradient, side=2),
+)
 MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
     "matmul",
     fuse_resampling,
@@ -148,18 +155,25 @@ POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
 
 
 def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
-    """The method measured as the fastest on this device for images `x` [N, I, H, W] and a kernel [O, I, 3, 3]."""
+    """The method that a rule names for images `x` [N, I, H, W] and a kernel [O, I, 3, 3].
+
+    The rule's constants come from one processor; `MethodTable` has what was measured on this one.
+    """
     if torch.compiler.is_compiling():
         return NATIVE
     if x.device.type != "cpu":
         return DIRECT
     if x.dtype.itemsize >= 4 and min(kernel.shape[:2]) >= WIDE and x.shape[-1] <= CACHED:
-        stride = 2 if geometry is Geometry.up else 4
-        tiles = len(x) * (x.shape[2] // stride) * (x.shape[3] // stride)
-        if tiles < TILES:
+        stride = winograd.tile_stride(geometry)
+        if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < TILES:
             return IM2COL
-        if x.shape[2] % stride == x.shape[3] % stride == 0:
+        if winograd.has_whole_tiles(x, geometry):
             return WINOGRAD
+    return plain_method(x)
+
+
+def plain_method(x: Tensor) -> Method:
+    """PyTorch's convolutions of images `x` [N, I, H, W] on a CPU, with the derivatives that are faster there."""
     return DIRECT if x.shape[-1] >= LARGE else NATIVE
 
 

@@ -17,6 +17,15 @@ def side_and_stride(geometry: Geometry) -> tuple[int, int]:
     return (3, 1) if geometry is Geometry.same else (4, 2)
 
 
+def windows_size(x: Tensor, outputs: int, geometry: Geometry) -> int:
+    """Numbers in the matrix of windows of images `x` [N, I, H, W], or of results with `outputs` where these are cut."""
+    count, inputs, height, width = x.shape
+    side, stride = side_and_stride(geometry)
+    if geometry is Geometry.up:
+        return count * height * width * side**2 * outputs
+    return count * (height // stride) * (width // stride) * side**2 * inputs
+
+
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [O, I, 3, 3], or as fused with the resampling; `bias` [O]."""
     if geometry is Geometry.up:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pggan.core.architecture import Geometry
 from pggan.networks.activation import Activation, adds_bias, to_float32
-from pggan.networks.convolution import Method, convolution, linear, method_for, pointwise
+from pggan.networks.convolution import Method, convolution, linear, pointwise
 from pggan.networks.numerics import ComputeOptions
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
@@ -135,7 +135,8 @@ class EqualizedConv(Equalized):
 
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         x, scale = x.to(self.dtype), self.scale
-        method = self.context.options.method or method_for(x, self.weight, self.geometry)
+        options = self.context.options
+        method = options.method or options.table.method_for(x, self.weight, self.geometry)
         if not method.transforms(self.geometry):
             x, scale = self.fold_scale(x)
         kernel, bias = self.weights_for(scale, method)
@@ -159,7 +160,8 @@ class ConvWithStddev(EqualizedConv):
 
     def forward(self, x: Tensor, stddev: Tensor, activation: Activation | None = None) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
-        method = self.context.options.method or method_for(x, self.weight[:, :-1], self.geometry)
+        options = self.context.options
+        method = options.method or options.table.method_for(x, self.weight[:, :-1], self.geometry)
         kernel, bias, sums = self.weights_for(self.scale, method)
 
         def layer(bias: Tensor | None) -> Tensor:

@@ -1,10 +1,11 @@
-"""3x3 convolutions with a quarter of the multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
+"""3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3) and F(2x2, 3x3), for wide layers on CPUs.
 
 Tiles of an image and the taps of a kernel are mapped to a small domain in which a convolution is one product of
-matrices per number of the domain, 36 in all (6 per direction); the products are mapped back to 4x4 pixels.  All maps
-are linear, so gradients take the same path backwards.
+matrices per number of the domain, 36 in all (6 per direction); the products are mapped back to 4x4 pixels, with a
+quarter of the multiplications.  All maps are linear, so gradients take the same path backwards.
 Fused with nearest upsampling or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
-N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
+Smaller tiles of 2x2 pixels have 16 numbers, fused 9: four ninths of the multiplications, and a smaller kernel.
+N batch, H and W sides, I and O feature maps, K numbers of the domain, T tiles in the batch.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
 
@@ -22,31 +23,46 @@ from pggan.networks.constants import plain_tensors
 
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
-# In one direction: 6 pixels, or 3 taps, to 6 numbers of the domain; these to 4 pixels.
-PIXELS = (
-    (4, 0, -5, 0, 1, 0),
-    (0, -4, -4, 1, 1, 0),
-    (0, 4, -4, -1, 1, 0),
-    (0, -2, -1, 2, 1, 0),
-    (0, 2, -1, -2, 1, 0),
-    (0, 4, 0, -5, 0, 1),
-)
-TAPS = (
-    (1 / 4, 0, 0),
-    (-1 / 6, -1 / 6, -1 / 6),
-    (-1 / 6, 1 / 6, -1 / 6),
-    (1 / 24, 1 / 12, 1 / 6),
-    (1 / 24, -1 / 12, 1 / 6),
-    (0, 0, 1),
-)
-RESULT = (
-    (1, 1, 1, 1, 1, 0),
-    (0, 1, -1, 2, -2, 0),
-    (0, 1, 1, 4, 4, 0),
-    (0, 1, -1, 8, -8, 1),
-)
-DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
+Rows = tuple[tuple[float, ...], ...]
+
+# In one direction, by the side of a tile's result: 6 (4) pixels, or 3 taps, to 6 (4) numbers of the domain; these to 4
+# (2) pixels.
+PIXELS: dict[int, Rows] = {
+    4: (
+        (4, 0, -5, 0, 1, 0),
+        (0, -4, -4, 1, 1, 0),
+        (0, 4, -4, -1, 1, 0),
+        (0, -2, -1, 2, 1, 0),
+        (0, 2, -1, -2, 1, 0),
+        (0, 4, 0, -5, 0, 1),
+    ),
+    2: ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+}
+TAPS: dict[int, Rows] = {
+    4: (
+        (1 / 4, 0, 0),
+        (-1 / 6, -1 / 6, -1 / 6),
+        (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6),
+        (1 / 24, -1 / 12, 1 / 6),
+        (0, 0, 1),
+    ),
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+}
+RESULT: dict[int, Rows] = {
+    4: (
+        (1, 1, 1, 1, 1, 0),
+        (0, 1, -1, 2, -2, 0),
+        (0, 1, 1, 4, 4, 0),
+        (0, 1, -1, 8, -8, 1),
+    ),
+    2: ((1, 1, 1, 0), (0, 1, -1, -1)),
+}
+DOUBLED: dict[int, Rows] = {  # 4 (3) pixels to 6 (4)
+    4: ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
+    2: ((1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1)),
+}
+HALVED: dict[int, Rows] = {4: ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5)), 2: ((0.5, 0.5),)}  # 4 (2) pixels to 2 (1)
 ALWAYS_0 = 2  # the number of the domain that doubled pixels don't have, and that halved results don't see
 
 
@@ -63,31 +79,41 @@ class Maps:
 
 
 @cache
-def maps(geometry: Geometry, dtype: torch.dtype) -> Maps:
-    """The maps of `geometry`, exact in float64 and then rounded to `dtype`."""
+def maps(geometry: Geometry, dtype: torch.dtype, side: int) -> Maps:
+    """The maps of `geometry` for tiles with results of `side`, exact in float64 and then rounded to `dtype`."""
     with plain_tensors():
-        pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
+        pixels, taps, result = (torch.tensor(rows[side], dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
         if geometry is not Geometry.same:
-            kept = [number for number in range(len(PIXELS)) if number != ALWAYS_0]
+            kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
             pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
         if geometry is Geometry.up:
-            pixels = pixels @ torch.tensor(DOUBLED, dtype=torch.float64)
+            pixels = pixels @ torch.tensor(DOUBLED[side], dtype=torch.float64)
         if geometry is Geometry.down:
-            result = torch.tensor(HALVED, dtype=torch.float64) @ result
+            result = torch.tensor(HALVED[side], dtype=torch.float64) @ result
         window, outcome = pixels.shape[1], len(result)
         pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
         return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
-def transformed(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+def tile_stride(geometry: Geometry, side: int = 4) -> int:
+    """Pixels of an image from one tile to the next."""
+    return side // 2 if geometry is Geometry.up else side
+
+
+def has_whole_tiles(x: Tensor, geometry: Geometry, side: int = 4) -> bool:
+    """Whether images `x` [N, I, H, W] are made of whole tiles, as this method needs."""
+    return x.shape[2] % tile_stride(geometry, side) == x.shape[3] % tile_stride(geometry, side) == 0
+
+
+def transformed(kernel: Tensor, geometry: Geometry, scale: float, side: int = 4) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
-    return torch.matmul(maps(geometry, kernel.dtype).taps * scale, taps).transpose(0, 1)
+    return torch.matmul(maps(geometry, kernel.dtype, side).taps * scale, taps).transpose(0, 1)
 
 
-def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry, side: int = 4) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
-    m, outputs = maps(geometry, x.dtype), kernel.shape[1]
+    m, outputs = maps(geometry, x.dtype, side), kernel.shape[1]
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
         products = torch.bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
@@ -100,9 +126,9 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry)
     return result
 
 
-def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry, side: int = 4) -> Tensor:
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
-    m, inputs = maps(geometry, gradient.dtype), kernel.shape[2]
+    m, inputs = maps(geometry, gradient.dtype, side), kernel.shape[2]
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         products = torch.bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
@@ -110,9 +136,9 @@ def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tens
     return result
 
 
-def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
+def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry, side: int = 4) -> Tensor:
     """The adjoint of `convolve` in `kernel`: [K, O, I]."""
-    m = maps(geometry, x.dtype)
+    m = maps(geometry, x.dtype, side)
     result = x.new_empty(len(m.taps), gradient.shape[1], x.shape[1])
     for rows in _chunks(x, result, m.stride):
         left, right = _from_result(gradient[rows], m).transpose(1, 2), _from_pixels(x[rows], m)
@@ -159,10 +185,12 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     count, features, height, width = images.shape
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
-    padded = pixels.new_zeros(count, down + 1, stride, right + 1, stride, features)
-    padded[:, :-1, :, :-1] = tiles[:, :, :stride, :, :stride]
-    padded[:, 1:, :2, :-1] += tiles[:, :, stride:, :, :stride]
-    padded[:, :-1, :, 1:, :2] += tiles[:, :, :stride, :, stride:]
-    padded[:, 1:, :2, 1:, :2] += tiles[:, :, stride:, :, stride:]
-    whole = padded.view(count, height + stride, width + stride, features)
+    parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
+    more = len(parts) - 1  # tiles that reach into the next ones
+    padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
+    for i, rows in enumerate(parts):
+        for j, columns in enumerate(parts):
+            part = padded[:, i : i + down, : rows.stop - rows.start, j : j + right, : columns.stop - columns.start]
+            part += tiles[:, :, rows, :, columns]
+    whole = padded.view(count, height + more * stride, width + more * stride, features)
     images.copy_(whole[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2))

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pggan.checkpoints.header import LABEL_NAMES, MILESTONE
+from pggan.checkpoints.header import LABEL_NAMES, METHODS_NOTE, MILESTONE
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
@@ -65,7 +65,9 @@ class Events:
         self.time_limit, self.evaluator = time_limit, evaluator
         # What every checkpoint says besides.
         names = {LABEL_NAMES: run.pyramid.class_names} if config.data.labels else {}
-        self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **names}
+        methods = trainer.options.table.names()
+        chosen = {METHODS_NOTE: methods} if methods else {}
+        self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **chosen, **names}
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None

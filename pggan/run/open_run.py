@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.broadcast import broadcast_state
+from pggan.checkpoints.header import METHODS_NOTE
 from pggan.checkpoints.resume import check_resumable, find_resume_point, load_weights, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
@@ -29,6 +30,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.losses import build_loss
 from pggan.networks import fused
+from pggan.networks.method_table import MethodTable
 from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
@@ -43,8 +45,9 @@ from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import TimeLimit
 from pggan.training.build import build_trainer, choose_augmentation, choose_backbone, sends_sparse_updates
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
+from pggan.training.method_choice import choose_methods
 from pggan.training.step import Trainer
-from pggan.training.timing import measured_pace
+from pggan.training.timing import expected_seconds, measured_pace
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -87,9 +90,10 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         init_or_restore(run, trainer, group)
         disk = stack.enter_context(writing(run, group))
         reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
+        needs |= fix_methods(run, trainer, partition, group)
         if group.is_main:
             images = trainer.state.images
-            eta, time_limit = start_clock(run, partition, device, images)
+            eta, time_limit = start_clock(run, partition, device, images, trainer.options.table)
             needs["Time"] = expected_end(eta, images, datetime.now())
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
@@ -213,12 +217,21 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
         raise
 
 
+def fix_methods(run: RunContext, trainer: Trainer, partition: BatchPartition, group: ProcessGroup) -> dict[str, str]:
+    """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
+    config, schedule, recorded = run.config, run.schedule, run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
+    expected = partial(expected_seconds, config, run.architecture, schedule, group.device, trainer.state.images)
+    choice = choose_methods(config, trainer, schedule.phases, partition, group, recorded=recorded, run_seconds=expected)
+    trainer.options = replace(trainer.options, table=choice.table)
+    return {"Convolutions": choice.summary} if choice.summary else {}
+
+
 def start_clock(
-    run: RunContext, partition: BatchPartition, device: torch.device, images: int
+    run: RunContext, partition: BatchPartition, device: torch.device, images: int, table: MethodTable
 ) -> tuple[Eta, TimeLimit | None]:
     """The time left from `images` on, on rank 0, and the end of a run that was given hours; remarks on a long one."""
     config, schedule = run.config, run.schedule
-    pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images)
+    pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images, table=table)
     eta = Eta(schedule, pace, images, time.monotonic())
     if config.hours is None:
         run.remarks.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))

@@ -9,10 +9,10 @@ from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precisio
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
-from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
+from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD, WINOGRAD2
 from pggan.networks.numerics import ComputeOptions
 
-METHODS = {method.name: method for method in (NATIVE, DIRECT, IM2COL, WINOGRAD)}
+METHODS = {method.name: method for method in (NATIVE, DIRECT, IM2COL, WINOGRAD, WINOGRAD2)}
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
@@ -66,11 +66,13 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
         raise UserError(f"precision=tf32 does not exist on {device.type}.", "Take precision=fp32 or auto.")
     if precision is Precision.auto:
         precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
-    if config.convolution is ConvolutionMethod.winograd and (device.type != "cpu" or precision in DTYPES):
-        raise UserError("compute.convolution=winograd is for float32 on CPUs.", "Take auto, or precision=fp32.")
+    winograds = (ConvolutionMethod.winograd, ConvolutionMethod.winograd2)
+    if config.convolution in winograds and (device.type != "cpu" or precision in DTYPES):
+        problem = f"compute.convolution={config.convolution} is for float32 on CPUs."
+        raise UserError(problem, "Take auto, or precision=fp32.")
     return ComputeOptions(
         dtype=DTYPES.get(precision),
-        method=METHODS.get(config.convolution.name),  # auto: None
+        method=METHODS.get(config.convolution.name),  # auto and rule: None
         jvp=config.penalty is PenaltyPath.jvp or (config.penalty is PenaltyPath.auto and config.compile),
         micro_batch_size=config.micro_batch_size,
         activation_checkpointing=config.activation_checkpointing,

@@ -102,13 +102,18 @@ def settings_as_tensors(inputs: StepInputs) -> StepInputs:
 
 
 def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
-    """The inputs in parts of at most `micro_batch_size` images.
+    """The inputs in parts of at most `micro_batch_size` images."""
+    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
+    if size is None or size >= count:
+        return [inputs]
+    return [inputs.select(part) for part in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
+
+
+def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:
+    """The positions in a batch of `count` images of those of each part, of at most `size`.
 
     A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
     """
-    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
     group = min(stddev_group, count)
-    if size is None or size >= count:
-        return [inputs]
-    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: groups are strided
-    return [inputs.select(part.flatten()) for part in torch.split(members, max(size // group, 1), 1)]
+    members = torch.arange(count, device=device).view(group, -1)  # [group, groups]: groups are strided
+    return [part.flatten() for part in torch.split(members, max(size // group, 1), 1)]

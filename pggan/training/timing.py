@@ -18,6 +18,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
+from pggan.networks.method_table import BY_RULE, MethodTable
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
@@ -157,6 +158,7 @@ def measured_pace(
     *,
     device: torch.device,
     images: int,
+    table: MethodTable = BY_RULE,
 ) -> Pace:
     """The pace of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
 
@@ -169,7 +171,7 @@ def measured_pace(
     began = time.perf_counter()
     last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
     parts = [replace(phase, batch=partition.largest_part(phase.batch)) for phase in last.values()]
-    timer = lone_timer(config, architecture, parts, device)
+    timer = lone_timer(config, architecture, parts, device, table)
     for part in parts:
         pace = model.pace(schedule, known)
         update = pace.seconds_per_image[part.index] * schedule.phases[part.index].batch
@@ -180,11 +182,24 @@ def measured_pace(
     return model.pace(schedule, known)
 
 
+def expected_seconds(
+    config: TrainerConfig, architecture: Architecture, schedule: Schedule, device: torch.device, images: int
+) -> float:
+    """The seconds of a run from `images` on, by the cost model alone."""
+    pace = CostModel.of(config, architecture, device).pace(schedule, {})
+    return pace.seconds(schedule, images, schedule.total)
+
+
 def lone_timer(
-    config: TrainerConfig, architecture: Architecture, phases: Sequence[Phase], device: torch.device
+    config: TrainerConfig,
+    architecture: Architecture,
+    phases: Sequence[Phase],
+    device: torch.device,
+    table: MethodTable = BY_RULE,
 ) -> UpdateTimer:
     """Times updates of new networks on noise, on one device, with nothing to reduce."""
     alone = replace(config, elastic=False, gradients={"name": "fp32"})
     group = ProcessGroup.single_process(device)
     trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
+    trainer.options = replace(trainer.options, table=table)
     return UpdateTimer(trainer, group, noise(architecture, device))

@@ -16,6 +16,7 @@ from pggan.networks.convolution import (
     NATIVE,
     POINTWISE,
     WINOGRAD,
+    WINOGRAD2,
     Method,
     convolution,
     convolve,
@@ -29,7 +30,7 @@ from pggan.networks.convolution import (
 )
 from pggan.networks.numerics import ComputeOptions
 
-METHODS = {"native": NATIVE, "direct": DIRECT, "im2col": IM2COL, "winograd": WINOGRAD}
+METHODS = {"native": NATIVE, "direct": DIRECT, "im2col": IM2COL, "winograd": WINOGRAD, "winograd2": WINOGRAD2}
 
 
 def normal(*shape, seed=0):
@@ -74,7 +75,7 @@ def test_first_and_second_derivatives_are_those_of_the_definition(name, geometry
 
 
 @pytest.mark.parametrize("geometry", Geometry)
-@pytest.mark.parametrize("name", ["direct", "im2col", "winograd"])
+@pytest.mark.parametrize("name", ["direct", "im2col", "winograd", "winograd2"])
 def test_forward_derivatives_are_those_of_the_definition(name, geometry):
     method = METHODS[name]
     x, tangent, kernel, bias = normal(2, 3, 8, 8), normal(2, 3, 8, 8, seed=5), normal(4, 3, 3, 3, seed=1), normal(4)
@@ -103,7 +104,7 @@ def test_each_shape_gets_the_method_that_is_fastest_for_it(shape, kernel, geomet
 
 def test_methods_differ_even_where_they_share_their_functions():
     """Captured and compiled steps are kept by their options, which hold a method."""
-    assert len({NATIVE, DIRECT, IM2COL, WINOGRAD, MATMUL, POINTWISE}) == 6
+    assert len({*METHODS.values(), MATMUL, POINTWISE}) == 7
     assert ComputeOptions(method=NATIVE) != ComputeOptions(method=DIRECT)
 
 

@@ -61,7 +61,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def of(seconds):
-        def lone_timer(config, architecture, phases, device):
+        def lone_timer(config, architecture, phases, device, table):
             def measure(phase, *_):
                 found.append(phase)
                 now[0] += 8 * seconds[phase.resolution]

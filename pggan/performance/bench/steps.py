@@ -61,7 +61,7 @@ class Steps:
         """
         for variant in self.variants.values():
             with variant.counted():
-                variant.begin()
+                variant.begin(phase)
         images = torch.rand(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device) * 2 - 1
         seconds: dict[str, list[float]] = {name: [] for name in self.variants}
         before = max(warmup, *(ceil(variant.warmup / self.round) for variant in self.variants.values()))

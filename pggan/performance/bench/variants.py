@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -16,10 +17,12 @@ from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
+from pggan.training.method_choice import choose_methods
 
 REFERENCE = "reference"
 EMA_DECAY = 0.999
@@ -49,8 +52,8 @@ class Variant(ABC):
         self.held += torch.cuda.memory_allocated(self.device) - before
 
     @abstractmethod
-    def begin(self) -> None:
-        """Forget what belongs to one stage: moments, CUDA graphs, notices."""
+    def begin(self, phase: Phase) -> None:
+        """Prepare for the stage of `phase`: forget what belongs to the one before, as moments, CUDA graphs, notices."""
 
     @abstractmethod
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
@@ -64,18 +67,23 @@ class TrainerVariant(Variant):
 
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Log) -> None:
         super().__init__(config.precision, compute_options(config.precision, config.compute, device), device)
-        self.log = log
+        self.config, self.log = config, log
         with self.counted():
             group = ProcessGroup.single_process(device)
             self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
         self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
 
-    def begin(self) -> None:
+    def begin(self, phase: Phase) -> None:
         self.trainer.state.reset_optimizers()
         self.trainer.release_graphs()
         self.notices.clear()
         if self.trainer.graphs is not None:
             self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
+        partition, group = BatchPartition.of(self.config, [phase.batch], 1), ProcessGroup.single_process(self.device)
+        choice = choose_methods(self.config, self.trainer, [phase], partition, group)
+        self.trainer.options = replace(self.trainer.options, table=choice.table)
+        if choice.summary:
+            self.log(f"convolutions at {phase.resolution}x{phase.resolution}: {choice.summary}")
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
         self.trainer.step(phase, reals, rng, EMA_DECAY)
@@ -96,7 +104,7 @@ class ReferenceVariant(Variant):
         with self.counted():
             self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
 
-    def begin(self) -> None:
+    def begin(self, phase: Phase) -> None:
         self.reference.reset_optimizers()
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:

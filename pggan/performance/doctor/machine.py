@@ -16,10 +16,11 @@ from PIL import Image
 
 from pggan.config.describe import PACKAGE, versions
 from pggan.core.atomic_io import existing_parent
-from pggan.core.cpu import available_cores
+from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import free_memory
 from pggan.core.disk import free_bytes
 from pggan.performance.doctor.finding import Finding, Verdict
+from pggan.training.method_cache import cache_file, kept_measurements
 
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
@@ -84,11 +85,7 @@ def own_requirements() -> list[Requirement]:
 
 def processor(device: torch.device) -> Finding:
     """The CPU, its vector instructions as PyTorch uses them, and the cores that this process may use."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    name = next(named, platform.processor() or platform.machine())
-    instructions = torch.backends.cpu.get_cpu_capability()
+    name, instructions = processor_facts()["model name"], torch.backends.cpu.get_cpu_capability()
     return Finding(f"{name}, {instructions}, {available_cores()} of {os.cpu_count()} cores")
 
 
@@ -102,6 +99,12 @@ def threads(device: torch.device) -> Finding:
             f"{found} for {cores} cores", Verdict.limited, f"Set OMP_NUM_THREADS={cores}, or threads={cores}."
         )
     return Finding(found)
+
+
+def convolutions(device: torch.device) -> Finding:
+    """The measurements of convolution methods that are kept for this processor."""
+    found = f"{count} shapes measured" if (count := len(kept_measurements())) else "nothing measured yet"
+    return Finding(f"{found}: {cache_file()}")
 
 
 def memory(device: torch.device) -> Finding:

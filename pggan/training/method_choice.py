@@ -1,0 +1,137 @@
+"""The convolution methods of a run: as at its checkpoint, as measured on this machine before, or measured now."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pggan.config import ComputeConfig, ConvolutionMethod, TrainerConfig
+from pggan.core.schedule import Phase
+from pggan.distributed.process_group import ProcessGroup
+from pggan.networks.convolution import Method
+from pggan.networks.method_table import ConvolutionShape, MethodTable, ShapeRecorder
+from pggan.networks.networks import use_options
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
+from pggan.training.compute_options import METHODS
+from pggan.training.inputs import micro_batch_indices
+from pggan.training.method_cache import Measurements, cache_file, keep, kept_measurements
+from pggan.training.method_seconds import fastest, measure, sample_of
+from pggan.training.step import Trainer
+from pggan.training.timing import MOST_SHARE
+
+NARROWEST = 64  # feature maps: below, no method but PyTorch's own was ever faster, and layers take little time
+MOST_SECONDS = 20.0  # of a start, and MOST_SHARE of the run; shapes for which they do not suffice go by the rule
+
+
+CPU = torch.device("cpu")
+
+
+class MethodChoice(NamedTuple):
+    """What is chosen."""
+
+    table: MethodTable
+    summary: str  # in words; empty where nothing was to choose
+
+
+def choose_methods(
+    config: TrainerConfig,
+    trainer: Trainer,
+    phases: Sequence[Phase],
+    partition: BatchPartition,
+    group: ProcessGroup,
+    *,
+    recorded: Any = None,
+    run_seconds: Callable[[], float] = lambda: inf,
+) -> MethodChoice:
+    """The methods for the steps of `phases`, the same on all ranks; called by all of them.
+
+    Args: recorded: what a checkpoint notes of them, names by names of shapes: they are taken again; run_seconds: that
+    the whole run may take.
+    """
+    options, architecture = trainer.options, trainer.state.g_ema.architecture
+    wide = [level for level in architecture.resolutions if architecture.width(level) >= NARROWEST]
+    if not wide or not chooses(config.compute, options, group.device):
+        return MethodChoice(MethodTable(), "")
+    shapes = wide_shapes(trainer, passes_of(phases, partition, trainer, highest=max(wide)))
+    names, summary = {}, ""
+    if group.is_main:
+        most_seconds = min(MOST_SECONDS, MOST_SHARE * run_seconds())
+        methods, summary = _choose(shapes, recorded if isinstance(recorded, dict) else {}, most_seconds)
+        names = {str(shape): method.name for shape, method in methods.items()}
+    names = group.broadcast_object(names)
+    return MethodChoice(MethodTable({shape: METHODS[names[str(shape)]] for shape in shapes}), summary)
+
+
+def chooses(config: ComputeConfig, options: ComputeOptions, device: torch.device) -> bool:
+    """Whether steps on `device` take the methods that were measured."""
+    asked = config.convolution is ConvolutionMethod.auto and not options.compiled
+    return asked and device.type == "cpu" and options.dtype is None
+
+
+def passes_of(phases: Iterable[Phase], partition: BatchPartition, trainer: Trainer, highest: int) -> dict[int, int]:
+    """How many images the passes of all ranks have, each number with the level that they reach, at most `highest`."""
+    found: dict[int, int] = {}
+    for phase in phases:
+        size = trainer.micro_batch_sizes.get((phase.resolution, phase.batch), trainer.options.micro_batch_size)
+        for rank in range(partition.world_size):
+            count, level = len(replace(partition, rank=rank).indices(phase.batch)), min(phase.resolution, highest)
+            parts = micro_batch_indices(count, size or count, partition.stddev_group, CPU)
+            for images in map(len, parts):
+                found[images] = max(level, found.get(images, 0))
+    return found
+
+
+def wide_shapes(trainer: Trainer, passes: Mapping[int, int]) -> list[ConvolutionShape]:
+    """The shapes of the 3x3 convolutions of G and D but the narrow ones, those of low resolutions first.
+
+    Args: passes: the level of the passes of so many images; D also sees reals and fakes as one batch.
+    """
+    g, d, recorder = trainer.state.g.network, trainer.state.d.network, ShapeRecorder()
+    options, labels = replace(trainer.options, table=recorder), g.architecture.labels
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), use_options(g, options), use_options(d, options):
+        for count, level in passes.items():
+            one_hot = torch.empty(count, labels) if labels else None
+            images = g(torch.empty(count, g.architecture.latent_size), one_hot, level)
+            d(images, level)
+            d(torch.cat([images, images]), level, parts=2)
+    wide = [shape for shape in recorder.shapes if min(shape.inputs, shape.outputs) >= NARROWEST]
+    return sorted(wide, key=lambda shape: (shape.height, shape.images, str(shape)))
+
+
+def _choose(
+    shapes: Sequence[ConvolutionShape], recorded: Mapping[str, Any], most_seconds: float
+) -> tuple[dict[ConvolutionShape, Method], str]:
+    """The method of each shape, and a summary."""
+    known, new, began, late = kept_measurements(), Measurements(), time.perf_counter(), 0
+    chosen: dict[ConvolutionShape, Method] = {}
+    for shape in shapes:
+        method = METHODS.get(recorded.get(str(shape), ""))
+        if method in shape.methods():
+            chosen[shape] = method
+            continue
+        sample = sample_of(shape)
+        seconds = known.get(str(sample)) or new.get(str(sample))
+        if seconds is None and time.perf_counter() - began < most_seconds:
+            seconds = new[str(sample)] = measure(sample)
+        late += seconds is None
+        chosen[shape] = fastest(shape, seconds or {})
+    spent, kept = time.perf_counter() - began, keep(new)
+    return chosen, _summary(chosen, len(new), late, spent, kept=kept)
+
+
+def _summary(chosen: Mapping[ConvolutionShape, Method], measured: int, late: int, spent: float, *, kept: bool) -> str:
+    counts = Counter(method.name for method in chosen.values()).most_common()
+    other = sum(method is not shape.methods()[0] for shape, method in chosen.items())
+    words = [f"{', '.join(f'{count} {name}' for name, count in counts)}; {other} of {len(chosen)} not as by the rule"]
+    if measured:
+        where = f"kept in {cache_file()}" if kept else f"not kept: {cache_file().parent} can't be written to"
+        words.append(f"{measured} measured in {spent:.1f} s, {where}")
+    if late:
+        words.append(f"{late} by the rule, as time was short")
+    return "; ".join(words)

@@ -1,0 +1,84 @@
+"""How long each convolution method takes for one shape on this CPU: with all gradients, as a training step needs them.
+
+What is measured is the processor's time of one thread: other processes hardly change it, and more threads share the
+work of every method alike.
+N images, I and O feature maps, H and W sides.
+"""
+
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pggan.networks.convolution import Method, convolution
+from pggan.networks.method_table import ConvolutionShape
+from pggan.networks.winograd import tile_stride
+
+# Tiles of Winograd's in what is measured: products of matrices are as fast as they get with so many rows, and more
+# images take as long each.
+TILES = 64
+LEAST_ROUNDS, MOST_ROUNDS = 3, 20  # in which all methods take their turn; the fastest counts
+ROUNDS_SECONDS = 0.05  # after which no more than the least are made
+HOPELESS = 1.5  # times as slow as the fastest: not measured again
+# A method replaces that of the rule where it takes at most this share of its time: the fastest of few rounds repeats to
+# within some percent on a shared machine, and a smaller gain is not worth another rounding.
+WORTHWHILE = 0.9
+# Passes of as many images for which a step prepares a kernel once: those of G, and those of D with its penalties, make
+# every method's three functions run about twice per preparation.
+PASSES = 2
+SCALE = 0.5  # of the kernel, as equalised layers have one
+
+# Of one method: seconds of preparing the kernel with the gradient of that, and of each image.
+Seconds = tuple[float, float]
+
+
+def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
+    """What is measured for `shape`: as many images of it as show how long each takes."""
+    stride = tile_stride(shape.geometry)
+    per_image = (shape.height // stride) * (shape.width // stride)
+    return shape._replace(images=min(shape.images, max(1, TILES // max(1, per_image))))
+
+
+def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
+    """The seconds of every method that can be used for `sample`, by its name."""
+    best: dict[Method, Seconds] = dict.fromkeys(sample.methods(), (float("inf"), float("inf")))
+    x = torch.ones(sample.images, sample.inputs, sample.height, sample.width)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.ones(sample.outputs, sample.inputs, 3, 3)
+    weight = weight.contiguous(memory_format=torch.channels_last).requires_grad_()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    began, number = time.thread_time(), 0
+    while number < LEAST_ROUNDS or (time.thread_time() - began < ROUNDS_SECONDS and number < MOST_ROUNDS):
+        least = min(sum(seconds) for seconds in best.values())
+        for method, before in best.items():
+            if number < 2 or sum(before) < HOPELESS * least:  # the first call of each makes its kernels
+                found = _timed(method, sample, x, weight)
+                best[method] = min(before[0], found[0]), min(before[1], found[1])
+        number += 1
+    torch.set_num_threads(threads)
+    return {method.name: (first, rest / sample.images) for method, (first, rest) in best.items()}
+
+
+def _timed(method: Method, shape: ConvolutionShape, x: Tensor, weight: Tensor) -> Seconds:
+    """Seconds of preparing the `weight` [O, I, 3, 3], and of `x` [N, I, H, W], each with its gradients."""
+    start = time.thread_time()
+    prepared = method.transform(weight, shape.geometry, SCALE)
+    after_kernel = time.thread_time()
+    kernel = prepared.detach().requires_grad_()
+    y = convolution(x, kernel, None, method, shape.geometry)
+    _, gradient = torch.autograd.grad(y, (x, kernel), torch.ones_like(y))
+    after_images = time.thread_time()
+    torch.autograd.grad(prepared, weight, gradient)
+    end = time.thread_time()
+    return (after_kernel - start) + (end - after_images), after_images - after_kernel
+
+
+def fastest(shape: ConvolutionShape, seconds: Mapping[str, Seconds]) -> Method:
+    """The method for `shape` by the seconds of its sample: that of the rule, unless another one is clearly faster."""
+    methods = [method for method in shape.methods() if method.name in seconds]
+    total = {method: seconds[method.name][0] + PASSES * shape.images * seconds[method.name][1] for method in methods}
+    rule = shape.methods()[0]
+    best = min(methods, key=total.__getitem__, default=rule)
+    return best if rule in total and total[best] < WORTHWHILE * total[rule] else rule

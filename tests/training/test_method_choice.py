@@ -1,0 +1,166 @@
+"""Which shapes are measured, what is chosen for them, and that all ranks and all resumed runs take the same."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.distributed.process_group import ProcessGroup
+from pggan.networks.method_table import ShapeRecorder
+from pggan.optim.batch_partition import BatchPartition
+from pggan.run import train
+from pggan.training import method_choice
+from pggan.training.build import build_trainer
+from pggan.training.method_choice import choose_methods
+from pggan.training.method_seconds import sample_of
+from pggan.training.timing import lone_timer
+
+CPU = torch.device("cpu")
+ALONE = ProcessGroup.single_process(CPU)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where measurements are kept; the tests' networks are wide enough."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(method_choice, "NARROWEST", 8)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def fastest(monkeypatch):
+    """Lets one method be the fastest; returns the shapes that are measured from then on."""
+
+    def install(name):
+        found = []
+
+        def measure(sample):
+            found.append(sample)
+            return {method.name: (0.0, 0.1 if method.name == name else 1.0) for method in sample.methods()}
+
+        monkeypatch.setattr(method_choice, "measure", measure)
+        return found
+
+    return install
+
+
+@pytest.fixture
+def measured(fastest):
+    """The shapes that are measured, with im2col as the fastest."""
+    return fastest("im2col")
+
+
+@pytest.fixture
+def case(tiny_config):
+    """A configuration, its trainer, its phases and its partition."""
+
+    def build(*overrides):
+        config = tiny_config("schedule.final_resolution=8", "schedule.batch={4: 16, 8: 8}", *overrides)
+        phases = config.schedule.build().phases
+        architecture = config.model.architecture(8, 3, 0)
+        trainer, _ = build_trainer(config, architecture, phases, ALONE, check_memory=False)
+        return config, trainer, phases, BatchPartition.of(config, (), 1)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "overrides", [("compute.micro_batch_size=4",), ("loss=logistic", "loss.reg_interval=2", "elastic=true")]
+)
+def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
+    config, trainer, phases, partition = case(*overrides)
+    chosen = choose_methods(config, trainer, phases, partition, ALONE).table.names()
+    timer = lone_timer(config, trainer.state.g_ema.architecture, phases, CPU, ShapeRecorder())
+    timer.trainer.micro_batch_sizes = trainer.micro_batch_sizes
+    for phase in phases:
+        timer.seconds(phase, 1, 0.0)
+    shapes = timer.trainer.options.table.shapes
+    assert chosen.keys() == {str(shape) for shape in shapes}
+    assert {*measured} == {sample_of(shape) for shape in shapes}
+
+
+def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
+    first = choose_methods(*case(), ALONE)
+    assert set(first.table.names().values()) == {"im2col"}
+    count = len(measured)
+    assert f"{count} measured in" in first.summary
+    assert f"kept in {folder}" in first.summary
+    again = choose_methods(*case(), ALONE)
+    assert len(measured) == count == len(set(measured))
+    assert again.table.names() == first.table.names()
+    assert "measured in" not in again.summary
+
+
+def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
+    first = choose_methods(*case(), ALONE).table.names()
+    known, *others = first
+    recorded = {known: "winograd", others[0]: "unknown", others[1]: 7, "16x512x4x4-up-512": "im2col"}
+    assert choose_methods(*case(), ALONE, recorded=recorded).table.names() == {**first, known: "winograd"}
+    for nonsense in ([], "im2col", 3):
+        assert choose_methods(*case(), ALONE, recorded=nonsense).table.names() == first
+
+
+def test_where_time_is_short_the_rule_stays_and_is_measured_next_time(case, measured):
+    hurried = choose_methods(*case(), ALONE, run_seconds=lambda: 0.0)
+    assert not measured
+    assert set(hurried.table.names().values()) == {"native"}
+    assert "by the rule, as time was short" in hurried.summary
+    assert set(choose_methods(*case(), ALONE).table.names().values()) == {"im2col"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"compute.convolution": "rule"},
+        {"compute.convolution": "direct"},
+        {"precision": "bf16"},
+        {"model.fmap_max": 4},
+    ],
+)
+def test_nothing_is_measured_where_it_would_not_be_used(case, measured, changed):
+    choice = choose_methods(*case(*(f"{key}={value}" for key, value in changed.items())), ALONE)
+    assert (choice.table.names(), choice.summary, measured) == ({}, "", [])
+
+
+def test_rank_0_chooses_for_all(case, measured):
+    """The other ranks measure nothing, and take what they are sent."""
+    config, trainer, phases, _ = case()
+    partition = BatchPartition.of(config, (), 2, 1)
+    sent = []
+
+    def group(is_main):
+        return SimpleNamespace(
+            is_main=is_main, device=CPU, broadcast_object=lambda names: sent.append(names) or sent[0]
+        )
+
+    chosen = choose_methods(config, trainer, phases, replace(partition, rank=0), group(True)).table.names()
+    count = len(measured)
+    other = choose_methods(config, trainer, phases, partition, group(False)).table.names()
+    assert other == chosen == sent[0]
+    assert (len(measured), sent[1]) == (count, {})
+    assert {name.split("x")[0] for name in chosen} == {"8", "4", "16"}  # a half of each batch; reals with fakes
+
+
+@pytest.mark.slow
+def test_a_resumed_run_takes_the_methods_of_its_checkpoint_to_the_bit(tiny_config, tmp_path, fastest, monkeypatch):
+    def trained(name, images):
+        config = tiny_config(
+            f"run_dir={tmp_path / name}", "schedule.final_resolution=8", f"schedule.total_images={images}"
+        )
+        assert train.run(config) == 0
+        checkpoint, _ = newest_checkpoint(tmp_path / name)
+        return checkpoint.header["state_sha256"], set(checkpoint.header["convolutions"].values())
+
+    fastest("im2col")
+    whole = trained("whole", 96)
+    assert "not as by the rule" in (tmp_path / "whole" / "train.log").read_text()
+    trained("stopped", 48)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    fastest("winograd")
+    assert trained("stopped", 96) == whole
+    assert whole[1] == {"im2col"}
+    state, methods = trained("new", 96)
+    assert methods == {"winograd"}
+    assert state != whole[0]

@@ -1,0 +1,57 @@
+"""What is measured of each method, and when it is worth another one than the rule's."""
+
+import pytest
+
+from pggan.core.architecture import Geometry
+from pggan.networks.convolution import IM2COL, WINOGRAD
+from pggan.networks.method_table import ConvolutionShape
+from pggan.training import method_seconds
+from pggan.training.method_seconds import fastest, measure, sample_of
+
+SHAPE = ConvolutionShape(16, 512, 512, 8, 8, Geometry.same)  # 4 tiles per image; winograd by the rule
+
+
+@pytest.mark.parametrize(
+    ("geometry", "side", "images"),
+    [
+        (Geometry.same, 8, 16),  # 4 tiles of 4x4 per image
+        (Geometry.same, 16, 4),
+        (Geometry.down, 32, 1),
+        (Geometry.up, 8, 4),  # tiles of 2x2
+        (Geometry.same, 2, 16),  # no tile at all
+        (Geometry.same, 256, 1),
+    ],
+)
+def test_as_many_images_are_measured_as_fill_the_products(geometry, side, images):
+    shape = SHAPE._replace(height=side, width=side, geometry=geometry)
+    assert sample_of(shape) == shape._replace(images=images)
+
+
+@pytest.mark.parametrize("geometry", Geometry)
+def test_every_method_is_measured(geometry):
+    sample = ConvolutionShape(1, 2, 3, 4, 4, geometry)
+    seconds = measure(sample)
+    assert set(seconds) == {method.name for method in sample.methods()} == {"native", "im2col", "winograd", "winograd2"}
+    assert all(0 < each < 10 for pair in seconds.values() for each in pair)
+
+
+def test_the_rule_stays_unless_another_method_is_clearly_faster():
+    slow, close, fast = (0.0, 1.0), (0.0, 0.95), (0.0, 0.85)
+    assert fastest(SHAPE, {"winograd": slow, "im2col": close}) is WINOGRAD
+    assert fastest(SHAPE, {"winograd": slow, "im2col": fast}) is IM2COL
+    assert fastest(SHAPE, {"winograd": fast, "im2col": slow}) is WINOGRAD
+    assert fastest(SHAPE, {}) is WINOGRAD
+
+
+def test_measuring_leaves_the_number_of_threads_alone(monkeypatch):
+    asked = []
+    monkeypatch.setattr(method_seconds.torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(method_seconds.torch, "set_num_threads", asked.append)
+    measure(ConvolutionShape(1, 2, 3, 4, 4, Geometry.same))
+    assert asked == [1, 3]
+
+
+def test_preparing_the_kernel_counts_once_and_images_count_each():
+    seconds = {"winograd": (1.0, 0.1), "im2col": (0.0, 0.2)}
+    assert fastest(SHAPE._replace(images=2), {"im2col": (0.0, 0.2), "winograd": (1.0, 0.1)}) is IM2COL
+    assert fastest(SHAPE._replace(images=40), seconds) is WINOGRAD
