@@ -91,7 +91,7 @@ class Recorder(Variant):
         super().__init__(precision, ComputeOptions(), CPU)
         self.told = told
 
-    def begin(self):
+    def begin(self, phase):
         self.told.append("begin")
 
     def step(self, phase, reals, rng):
