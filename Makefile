@@ -49,7 +49,9 @@ lint: setup
 unit: setup
 	$(BIN)/python -m pytest $(UNIT_TESTS)
 
-quick: lint unit  ## Lint, types and unit tests: while working on a change.
+# Side by side: mypy has one core, and all workers of pytest wait for one another at times.
+quick: setup  ## Lint, types and unit tests: while working on a change.
+	$(MAKE) --no-print-directory --jobs 2 lint unit
 
 check-versions: setup  ## Unit tests with the lowest and the newest versions declared, on every Python from 3.11 to 3.14.
 	$(BIN)/nox -- $(UNIT_TESTS)

@@ -1,5 +1,6 @@
 """Small data and small configurations that run in a second."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,33 @@ from hypothesis import settings
 # Before torch is imported: results depend on the number of threads, and for networks this small one is fastest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format import writer
 from pggan.data.format.pyramid import ImagePyramid
+from tests.composed import composed
 
 settings.register_profile("fixed", deadline=None, derandomize=True)  # the same examples on every machine, however slow
 settings.load_profile("fixed")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there before the first test, a million objects, out of all later garbage collections."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let everything be collected at the end: nanobind reports what is not."""
+    gc.unfreeze()
+
+
+# What takes longest comes first, so that no worker of pytest-xdist has it left when the others are done.
+LONG = ("test_readme.py", "test_docs.py", "launch", "cuda", "faults", "explore")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(part in item.path.parts for part in LONG))
 
 
 def write_pyramid(
@@ -84,7 +104,7 @@ def tiny_config(tiny_overrides: list[str]) -> Callable[..., TrainConfig]:
     """The configuration of that run, with more overrides."""
 
     def build(*overrides: Any) -> TrainConfig:
-        return validated(TrainConfig, compose("train", [*tiny_overrides, *map(str, overrides)]))
+        return validated(TrainConfig, composed("train", [*tiny_overrides, *map(str, overrides)]))
 
     return build
 

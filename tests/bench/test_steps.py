@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
@@ -17,6 +16,7 @@ from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, phase_of, proje
 from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates
 from pggan.training.fake_step import FakeStep, StepCost
+from tests.composed import composed
 from tests.definitions import WGAN_GP
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def config():
-    return validated(BenchConfig, compose("bench", ["model.fmap_max=8", "stages=8", "batch=4", "device=cpu"]))
+    return validated(BenchConfig, composed("bench", ["model.fmap_max=8", "stages=8", "batch=4", "device=cpu"]))
 
 
 @pytest.fixture(scope="module")

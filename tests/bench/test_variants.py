@@ -2,16 +2,16 @@
 
 import torch
 
-from pggan.cli.compose import compose
 from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.validation import validated
 from pggan.networks.numerics import ComputeOptions
 from pggan.performance.bench.variants import Variant
+from tests.composed import composed
 
 
 def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto():
     choices = ["modes=[graph,eager]", "convolutions=[auto,native]", "penalties=[jvp,auto]"]
-    variants = validated(BenchConfig, compose("bench", choices)).variants()
+    variants = validated(BenchConfig, composed("bench", choices)).variants()
     assert [name for name in variants if "graph" in name] == [
         f"auto graph{convolution}{penalty}" for convolution in ("", " native") for penalty in (" jvp", "")
     ]

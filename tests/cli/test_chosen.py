@@ -5,7 +5,6 @@ import pytest
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.chosen import Given, with_choices
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.cli.recipe_file import read_recipe
 from pggan.config import TrainConfig
@@ -15,13 +14,14 @@ from pggan.performance.plan import hours
 from pggan.performance.plan.hours import MeasuredCosts
 from pggan.run import open_run
 from pggan.run.run_dir import write_config
+from tests.composed import composed
 
 SECONDS = 4
 HOURS = f"hours={SECONDS / 3600}"
 
 
 def given_by(*overrides):
-    return Given.of(overrides, compose("train", list(overrides)), compose("train", []))
+    return Given.of(overrides, composed("train", list(overrides)), composed("train", []))
 
 
 def test_keys_are_given_by_the_command_line_and_by_recipes():
@@ -42,11 +42,11 @@ def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch,
     monkeypatch.setattr(hours, "find_recipe", None)
     train = COMMANDS["train"]
     for overrides in (["seed=1"], [f"run_dir={tmp_path}", "devices=cpu"]):
-        values = compose("train", overrides)
+        values = composed("train", overrides)
         if overrides[0] != "seed=1":
             values = validated(TrainConfig, values | {"hours": 1.0})
             write_config(tmp_path, describe(values))
-            values = compose("train", overrides)
+            values = composed("train", overrides)
             assert values["hours"] == 1.0
         assert with_choices(train, values, overrides, None) is values
 

@@ -11,10 +11,10 @@ import yaml
 
 from pggan import config
 from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
-from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.core.validation import validated
 from pggan.core.version import __version__
+from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -38,7 +38,7 @@ def has(values, key):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_every_command_has_exactly_the_keys_of_its_schema(command):
-    schema, values = getattr(config, command.schema), compose(command.name, [])
+    schema, values = getattr(config, command.schema), composed(command.name, [])
     assert set(values) == {field.name for field in fields(schema)}
     missing = [key for key in keys_of_schema(schema) if not has(values, key)]
     assert not missing
@@ -97,22 +97,22 @@ def test_the_wheel_lists_every_package():
 
 @pytest.mark.parametrize("choice", [f"experiment={name}" for name in choices_of("experiment")] + ["debug=smoke"])
 def test_every_recipe_composes_and_has_a_name_of_its_own(choice):
-    checked = validated(config.TrainConfig, compose("train", [choice]))
+    checked = validated(config.TrainConfig, composed("train", [choice]))
     assert checked.name == choice.partition("=")[2]
     assert checked.schedule.build().phases[0].end > 0
     assert checked.data.path is None or "avatars" not in choice
 
 
 def test_the_official_presets_differ_in_the_schedule_alone():
-    one = validated(config.TrainConfig, compose("train", ["experiment=celebahq_1024"]))
-    eight = validated(config.TrainConfig, compose("train", ["experiment=celebahq_1024_8gpus"]))
+    one = validated(config.TrainConfig, composed("train", ["experiment=celebahq_1024"]))
+    eight = validated(config.TrainConfig, composed("train", ["experiment=celebahq_1024_8gpus"]))
     assert replace(eight, schedule=one.schedule, name=one.name) == one
     assert eight.schedule.build().phases[0].batch == 512
 
 
 def test_the_demo_is_the_recipe_of_the_avatars():
     demo, avatars = (
-        validated(config.TrainConfig, compose("train", [f"experiment={e}"])) for e in ("demo", "avatars_32")
+        validated(config.TrainConfig, composed("train", [f"experiment={e}"])) for e in ("demo", "avatars_32")
     )
     assert replace(demo, name=avatars.name) == avatars
 

@@ -12,6 +12,7 @@ from pggan.config.describe import describe
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.run.run_dir import write_config
+from tests.composed import composed
 
 
 @pytest.fixture
@@ -156,3 +157,28 @@ def test_cfg_job_shows_the_configuration_of_the_run(saved_run, capsys):
     run_dir, _ = saved_run
     assert main(["train", f"run_dir={run_dir}", "--cfg", "job"]) == 0
     assert "seed: 7" in capsys.readouterr().out
+
+
+# ---- what most tests take instead --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["loss=logistic", "schedule.learning_rate_g=0.5", "run_dir=out"],
+        ["monitor.grid=2x2", "experiment=demo", "seed=1,2", "data.path='a, b'", "schedule.total_images=null"],
+        ["schedule.batch=8", "schedule=official_1gpu", "schedule.batch={4: 64}", "schedule.batch={4: 16, 16: 4}"],
+        ["schedule.stable_images=8", "schedule=official_1gpu", "schedule.batch=12"],
+    ],
+)
+def test_composing_from_files_that_were_kept_gives_the_same(given):
+    first, second = (composed("train", given) for _ in range(2))
+    assert first == second == compose("train", given)
+
+
+def test_composing_from_files_that_were_kept_refuses_the_same():
+    with pytest.raises(UserError) as caught:
+        composed("train", ["sead=1"])
+    with pytest.raises(UserError) as expected:
+        compose("train", ["sead=1"])
+    assert str(caught.value) == str(expected.value)

@@ -73,10 +73,16 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks GNU's OpenMP")
-@pytest.mark.parametrize("module", ["pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest"])
 @pytest.mark.parametrize(
-    ("chosen", "count"),
-    [({}, "100000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+    ("module", "chosen", "count"),
+    [
+        *(
+            (module, {}, "100000")
+            for module in ("pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest")
+        ),
+        ("pggan.cli.main", {"GOMP_SPINCOUNT": "7"}, "7"),
+        ("pggan.cli.main", {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+    ],
     ids=str,
 )
 def test_threads_spin_for_a_while_only_in_every_process_unless_the_user_chooses(monkeypatch, module, chosen, count):

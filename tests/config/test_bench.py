@@ -2,14 +2,14 @@
 
 import pytest
 
-from pggan.cli.compose import compose
 from pggan.config import BenchConfig, BenchScalingConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
+from tests.composed import composed
 
 
 def bench(*overrides):
-    return validated(BenchConfig, compose("bench", list(overrides)))
+    return validated(BenchConfig, composed("bench", list(overrides)))
 
 
 def test_variants_are_all_combinations_by_name():
@@ -81,4 +81,4 @@ def test_what_can_not_be_measured_is_refused(overrides, hint):
 )
 def test_what_can_not_be_compared_is_refused(override, hint):
     with pytest.raises(UserError, match=hint):
-        validated(BenchScalingConfig, compose("bench scaling", [override]))
+        validated(BenchScalingConfig, composed("bench scaling", [override]))

@@ -2,14 +2,14 @@
 
 import json
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.config.describe import COMMAND_VARIABLE, changes, describe, flatten, to_plain, versions
 from pggan.core.validation import validated
+from tests.composed import composed
 
 
 def config(*overrides):
-    return validated(TrainConfig, compose("train", list(overrides)))
+    return validated(TrainConfig, composed("train", list(overrides)))
 
 
 def test_a_configuration_can_be_made_again_from_its_plain_values():

@@ -5,30 +5,25 @@ from dataclasses import MISSING, fields
 import pytest
 
 from pggan.cli.commands import CONFIGS
-from pggan.cli.compose import compose
 from pggan.config import CheckpointConfig, ComputeConfig, TrainConfig, TrainerConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.core.validation import validated
+from tests.composed import composed
 
-GROUPS = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name != "commands"]
+ELSEWHERE = {"commands", "experiment", "hydra"}  # tested in tests/cli; the last one is of sweeps alone
+GROUPS = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in ELSEWHERE]
 CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONFIGS / group).glob("*.yaml"))]
 
 
 def train_config(*overrides: str) -> TrainConfig:
-    return validated(TrainConfig, compose("train", list(overrides)))
+    return validated(TrainConfig, composed("train", list(overrides)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_of_every_group_makes_a_valid_configuration(group, choice):
     assert isinstance(train_config(f"{group}={choice}"), TrainConfig)
-
-
-@pytest.mark.slow
-def test_experiments_are_named_after_their_file():
-    for file in (CONFIGS / "experiment").glob("*.yaml"):
-        assert train_config(f"experiment={file.stem}").name == file.stem
 
 
 def test_the_defaults_of_a_trainer_are_those_of_the_yaml():

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.schedule import Schedule, table_at
 from pggan.core.validation import validated
+from tests.composed import composed
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -39,7 +39,7 @@ PRESETS = {
 @cache
 def preset(name):
     overrides = ["experiment=paper_1024"] if name == "paper" else [f"schedule={name}"]
-    return validated(TrainConfig, compose("train", overrides)).schedule.build()
+    return validated(TrainConfig, composed("train", overrides)).schedule.build()
 
 
 def make(**changes):

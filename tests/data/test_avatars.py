@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.core.validation import validated
@@ -22,6 +21,7 @@ from pggan.data.prepare.records import read_journal
 from pggan.data.sources import avatars
 from pggan.data.sources.avatars import BACKGROUNDS, AvatarSource, avatar_styles
 from pggan.data.stream import open as stream
+from tests.composed import composed
 
 pytest.importorskip("dicebear")
 pytest.importorskip("dicebear_styles")
@@ -142,11 +142,11 @@ def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(t
         assert "resource_tracker" not in said
         assert said.endswith("begins again: there is no checkpoint yet.\n")
     monkeypatch.setattr(stream, "default_workers", lambda: 1)  # whose drawings can be counted
-    pyramid = stream.open_data(validated(TrainConfig, compose("train", keys)).data, 16)
+    pyramid = stream.open_data(validated(TrainConfig, composed("train", keys)).data, 16)
     assert pyramid.images == count
     assert len(drawn) == count - done
     drawn.clear()
-    stream.open_data(validated(TrainConfig, compose("train", keys)).data, 16)
+    stream.open_data(validated(TrainConfig, composed("train", keys)).data, 16)
     assert drawn == []
 
 

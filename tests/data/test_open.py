@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.prepare import build as building
 from pggan.data.stream.open import open_data
+from tests.composed import composed
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def photos(tmp_path):
 
 
 def data_config(tmp_path, *overrides):
-    values = compose("train", [f"data.cache={tmp_path / 'cache'}", *overrides])
+    values = composed("train", [f"data.cache={tmp_path / 'cache'}", *overrides])
     return validated(TrainConfig, values).data
 
 

@@ -12,7 +12,6 @@ import torch
 from benchmarks.ranks import Victim, settings_of
 from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
-from pggan.cli.compose import compose
 from pggan.cli.main import guarded
 from pggan.config import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
@@ -22,6 +21,7 @@ from pggan.run import open_run
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.step import Trainer
+from tests.composed import composed
 from tests.processes import in_processes, values_of
 
 pytestmark = [
@@ -97,7 +97,7 @@ LONGER = (
 
 
 def config_of(folder: Path, name: str) -> TrainConfig:
-    return validated(TrainConfig, compose("train", settings_of(folder, name, *LONGER, "devices=cpu")))
+    return validated(TrainConfig, composed("train", settings_of(folder, name, *LONGER, "devices=cpu")))
 
 
 @pytest.fixture

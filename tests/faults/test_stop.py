@@ -47,7 +47,8 @@ LOSSES = {
     "relativistic": ["loss=relativistic", "loss.reg_interval=1"],
 }
 
-COMBINATIONS = [*((loss, precision) for loss in LOSSES for precision in ("fp32", "bf16")), ("wgan_gp", "fp16")]
+# Every loss and every precision; of what a checkpoint holds, they share nothing.
+COMBINATIONS = [("wgan_gp", "fp32"), ("logistic", "fp32"), ("relativistic", "bf16"), ("wgan_gp", "fp16")]
 
 
 @pytest.mark.fault(1)

@@ -4,16 +4,16 @@ import shutil
 
 import pytest
 
-from pggan.cli.compose import compose
 from pggan.config import EvaluateConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.metrics.inputs import find_generators, images_of_run, open_images
 from pggan.sampling.trained_generator import load
+from tests.composed import composed
 
 
 def config(*overrides):
-    return validated(EvaluateConfig, compose("evaluate", list(map(str, overrides))))
+    return validated(EvaluateConfig, composed("evaluate", list(map(str, overrides))))
 
 
 def test_checkpoints_are_chosen_by_their_images(finished_run):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pggan.cli.compose import compose
 from pggan.config import PlanConfig
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.numerics import ComputeOptions
 from pggan.performance.plan.phases import phase_costs
+from tests.composed import composed
 
 TINY = [
     "schedule.final_resolution=8",
@@ -30,7 +30,7 @@ def tiny():
 @pytest.fixture(scope="session")
 def make_config():
     """The configuration of the small run, with more overrides."""
-    return lambda *overrides: validated(PlanConfig, compose("plan", [*TINY, *overrides]))
+    return lambda *overrides: validated(PlanConfig, composed("plan", [*TINY, *overrides]))
 
 
 @pytest.fixture(scope="session")

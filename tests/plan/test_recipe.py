@@ -2,7 +2,6 @@
 
 import pytest
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import table_at
@@ -11,6 +10,7 @@ from pggan.performance.plan import recipe
 from pggan.performance.plan.data_facts import DataFacts
 from pggan.performance.plan.recipe import Machine, RecipeChooser, growth_seconds, one_two_five, two_digits
 from pggan.run.time_limit import TRAINING_SHARE
+from tests.composed import composed
 
 AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
 PORTRAITS = DataFacts(400, 256, 3, 0, drawn=False, note="portraits")
@@ -44,12 +44,12 @@ def fast(times):
 
 @pytest.fixture(scope="module")
 def config():
-    return validated(TrainConfig, compose("train", ["loss=logistic"]))
+    return validated(TrainConfig, composed("train", ["loss=logistic"]))
 
 
 @pytest.fixture(scope="module")
 def demo():
-    return validated(TrainConfig, compose("train", ["experiment=demo"]))
+    return validated(TrainConfig, composed("train", ["experiment=demo"]))
 
 
 def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):

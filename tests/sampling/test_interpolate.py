@@ -5,13 +5,13 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import InterpolateConfig
 from pggan.core.validation import validated
 from pggan.sampling.interpolate import draw_growing, latents_of_path, perceptual_steps
 from pggan.sampling.latents.latents import save_latents, seed_latents
 from pggan.sampling.output.images import enlarge
+from tests.composed import composed
 
 
 def pixels(path):
@@ -81,7 +81,7 @@ def test_slips_of_interpolations_are_refused_and_leave_nothing(run_dir, argument
 
 
 def latents(generator, number, *words):
-    config = validated(InterpolateConfig, compose("interpolate", ["run=x", *words]))
+    config = validated(InterpolateConfig, composed("interpolate", ["run=x", *words]))
     return latents_of_path(config, number, generator, generator.settings())(torch.arange(config.frames))
 
 
@@ -124,7 +124,7 @@ def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, pat
 
 def test_a_film_grows_from_a_lower_resolution_without_a_jump(generator):
     path = latents_of_path(
-        validated(InterpolateConfig, compose("interpolate", ["run=x", "seeds=1,1", "frames=9"])),
+        validated(InterpolateConfig, composed("interpolate", ["run=x", "seeds=1,1", "frames=9"])),
         *(0, generator, generator.settings()),
     )
     settings = generator.settings(resolution=16, alpha=1.0)
