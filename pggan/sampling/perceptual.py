@@ -1,9 +1,17 @@
-"""How different two images look.  N images, C channels, R resolution."""
+"""How different two images look.  N images, C channels, R resolution, F features."""
+
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.networks.fade import downsample, upsample
+from pggan.networks.features.backbone import Backbone
+
+Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
+
+LARGEST_SIDE = 256  # pixels that the projector of StyleGAN2 shows to its feature network
 
 
 def laplacian_pyramid(images: Tensor) -> list[Tensor]:
@@ -27,3 +35,29 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
     """
     levels = [level.abs().flatten(1).mean(1) for level in laplacian_pyramid(a - b)]  # the pyramid is linear
     return torch.stack(levels).sum(0)
+
+
+def feature_distance(backbone: Backbone) -> Distance:
+    """The distances [N] between images [N, C, R, R] by the feature maps of a pretrained network.
+
+    Features are scaled to length 1 at each place; of each map the mean squared difference, all added up: what is
+    depicted counts more than where its pixels are.  Differentiable.  Larger images are scaled down to LARGEST_SIDE.
+    Source: Zhang et al. 2018 (LPIPS), equation 1, with equal weights of all channels.
+    """
+
+    def features(images: Tensor) -> list[Tensor]:
+        colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1]
+        while colour.shape[-1] > LARGEST_SIDE:
+            colour = downsample(colour)
+        x, found = backbone.prepare(colour), []
+        for part in backbone.parts:
+            x = part(x)
+            found.append(F.normalize(x))  # over F
+        return found
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        one_image = b.stride(0) == 0  # repeated N times: its features are calculated once
+        maps = zip(features(a), features(b[:1] if one_image else b), strict=True)
+        return torch.stack([(of_a - of_b).square().sum(1).mean((1, 2)) for of_a, of_b in maps]).sum(0)
+
+    return distance

@@ -8,28 +8,34 @@ from importlib import import_module
 from math import isfinite
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import Progress, TaskID
-from torch import stack
 
 from pggan.config import ProjectConfig
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
+from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
+from pggan.core.next_step import next_step
+from pggan.networks.features.backbone import LITE0, load_backbone
+from pggan.networks.features.efficientnet_lite0 import weights_file
 from pggan.sampling.latents.latents import save_latents
 from pggan.sampling.output.images import make_folder
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
-from pggan.sampling.perceptual import laplacian_distance
-from pggan.sampling.projection import Distance, Projection, ProjectionSettings, project
+from pggan.sampling.perceptual import Distance, feature_distance, laplacian_distance
+from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import read_target
 from pggan.sampling.trained_generator import load
+
+LAPLACIAN = "laplacian"
 
 
 def run(config: ProjectConfig) -> int:
     """Write latents.safetensors, projection.png (each image beside its reconstruction) and projection.json."""
     paths = [str(path) for path in listed(config.image)]
-    distance = load_distance(config.distance)
+    distance = load_distance(config.distance, choose_device(config.device, "device"))
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -45,7 +51,7 @@ def run(config: ProjectConfig) -> int:
             tell = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
             found.append(project(generator.network, target, settings, how, distance=distance, tell=tell))
             print(f"{path}: PSNR {found[-1].psnr:.1f} dB, {config.distance} distance {found[-1].distance:.4f}")
-    save_latents(stack([one.latent for one in found]), out / "latents.safetensors", paths)
+    save_latents(torch.stack([one.latent for one in found]), out / "latents.safetensors", paths)
     write_report(config, how, paths, found, out / "projection.json")
 
     def tiles() -> Iterator[Tile]:
@@ -55,6 +61,7 @@ def run(config: ProjectConfig) -> int:
 
     save_sheet(tiles(), out / "projection.png", 2, len(paths), side * automatic_zoom(side, 2), captions=True)
     print(f"{out}: latents.safetensors, projection.png, projection.json")
+    print(next_step("sample", run=config.run, latents=out / "latents.safetensors"))
     return 0
 
 
@@ -81,13 +88,19 @@ def write_report(
         temporary.write_text(json.dumps(report, indent=1))
 
 
-def load_distance(name: str) -> Distance:
-    """The distance `laplacian`, or what MODULE:FUNCTION of the user's own returns; raises UserError without one."""
-    module, _, function = name.partition(":")
-    if name == "laplacian":
+def load_distance(name: str, device: torch.device) -> Distance:
+    """The distance `name` of images on `device`: a known one, or what MODULE:FUNCTION of the user's own returns.
+
+    Raises UserError for others, and where its weights are missing.
+    """
+    if name == LAPLACIAN:
         return laplacian_distance
+    if name == LITE0:
+        weights_file(f"Without them: distance={LAPLACIAN}.")
+        return feature_distance(load_backbone(name, None).to(device))
+    module, _, function = name.partition(":")
     if not function:
-        raise UserError(f"There is no distance={name}.", "Take laplacian, or MODULE:FUNCTION of your own.")
+        raise UserError(f"There is no distance={name}.", f"Take {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
     try:
         distance: Distance = getattr(import_module(module), function)()
     except (ImportError, AttributeError, TypeError) as error:

