@@ -9,6 +9,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from pggan.augmentation.geometry import power_of_two
+
 COLORS_OF = {1: 1, 2: 1, 3: 3, 4: 3}  # colours by channels: grey or red, green and blue, with or without opacity
 
 
@@ -29,10 +31,10 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
     colors, others = split_colors(images)
     if colors.shape[1] == 0:
         return images
-    gray, contrast = colors.mean(1, keepdim=True), a["contrast"].exp2()
+    gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
         across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product with the grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
-        result = result + contrast * a["saturation"].exp2() * turned
+        result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, others], 1)

@@ -5,7 +5,7 @@ coordinates to the 11 bits of TF32.
 """
 
 from collections.abc import Mapping
-from math import pi
+from math import log, pi
 from typing import Any
 
 import torch
@@ -26,6 +26,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return (a[:, :, :, None] * b[:, None]).sum(2)
 
 
+def power_of_two(exponents: Tensor) -> Tensor:
+    """2 to the power of `exponents`, without `torch.exp2`, which CUDA compiles while the program runs."""
+    return (log(2) * exponents).exp()
+
+
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     """Where each pixel of a result of `side` pixels comes from, in coordinates from -1 to 1.  [N, 2, 3]
 
@@ -33,8 +38,8 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     are the same.
     """
     a = parameters
-    shape = rotation(a["angle_before"]) * torch.stack([a["stretch"], -a["stretch"]], 1).exp2()[:, None]
-    shape = product(shape, rotation(a["angle_after"])) * a["scale"].exp2()[:, None, None]
+    shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
+    shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
     move = 2 * torch.stack([a["move_x"], a["move_y"]], 1)[:, :, None]
     shift = 2 * torch.stack([a["shift_x"], a["shift_y"]], 1)[:, :, None].mul(side).round() / side  # whole pixels
     affine = torch.cat([shape, product(shape, move) + shift], 2)
