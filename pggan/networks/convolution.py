@@ -22,7 +22,7 @@ from pggan.networks import fused, im2col, winograd
 from pggan.networks.constants import plain_tensors
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
-TILES = 64  # in a batch, from which they outweigh the transformation of the kernel
+TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
 CACHED = 128  # side up to which a transformed image of that width stays in the cache
 LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
 
