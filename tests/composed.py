@@ -26,15 +26,16 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     config = deepcopy(_of_files(name, tuple(choices)))
     try:
         for override in map(_parsed, allow_plain_lists(values, groups)):
-            OmegaConf.update(config, override.key_or_group, override.value())
+            value = override.value()
+            OmegaConf.update(config, override.key_or_group, value, force_add=isinstance(value, dict))
     except OmegaConfBaseException:
         return compose(name, overrides)  # which says what is wrong
     return to_plain(config)
 
 
 def is_plain(override: str) -> bool:
-    """Whether it gives one key another value, and no table, into which Hydra would merge."""
-    return re.fullmatch(r"[a-z_]\w*(\.\w+)*=[^{}$]*", override) is not None
+    """Whether it gives one key another value, which is that of no other key."""
+    return re.fullmatch(r"[a-z_]\w*(\.\w+)*=[^$]*", override) is not None
 
 
 @cache

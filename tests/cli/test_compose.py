@@ -168,7 +168,7 @@ def test_cfg_job_shows_the_configuration_of_the_run(saved_run, capsys):
         ["loss=logistic", "schedule.learning_rate_g=0.5", "run_dir=out"],
         ["monitor.grid=2x2", "experiment=demo", "seed=1,2", "data.path='a, b'", "schedule.total_images=null"],
         ["schedule.batch=8", "schedule=official_1gpu", "schedule.batch={4: 64}", "schedule.batch={4: 16, 16: 4}"],
-        ["schedule.stable_images=8", "schedule=official_1gpu", "schedule.batch=12"],
+        ["schedule.stable_images=8", "schedule=official_1gpu", "schedule.batch=12", "schedule.fade_images={4: 2}"],
     ],
 )
 def test_composing_from_files_that_were_kept_gives_the_same(given):

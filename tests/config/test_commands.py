@@ -4,9 +4,9 @@ import pytest
 
 from pggan import config
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
+from tests.composed import composed
 
 REFUSED = {
     "sample run=x zoom=0": "at least 1",
@@ -37,11 +37,11 @@ REFUSED = {
 def test_a_value_out_of_bounds_is_refused(words, hint):
     name, *overrides = words.split()
     with pytest.raises(UserError) as caught:
-        validated(getattr(config, COMMANDS[name].schema), compose(name, overrides))
+        validated(getattr(config, COMMANDS[name].schema), composed(name, overrides))
     assert hint in str(caught.value)
 
 
 def test_any_finite_truncation_is_accepted():
     for truncation in (-1.0, 0.0, 0.5, 2.0):
-        values = compose("sample", ["run=x", f"truncation={truncation}"])
+        values = composed("sample", ["run=x", f"truncation={truncation}"])
         assert validated(config.SampleConfig, values).truncation == truncation

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pggan.cli.compose import compose
 from pggan.config import ScheduleConfig, TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
+from tests.composed import composed
 
 
 def schedule_of(*overrides):
-    return validated(TrainConfig, compose("train", list(overrides))).schedule.build()
+    return validated(TrainConfig, composed("train", list(overrides))).schedule.build()
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_numbers_and_tables_in_the_configuration_cover_every_resolution():
 
 @pytest.mark.parametrize("key", ["stable_images", "batch", "learning_rate_g", "learning_rate_d"])
 def test_a_table_has_to_begin_at_the_first_resolution(key):
-    values = compose("train", [])["schedule"]
+    values = composed("train", [])["schedule"]
     with pytest.raises(UserError, match=rf"schedule\.{key}.* 4x4"):
         validated(ScheduleConfig, {**values, key: {8: 1}}, "schedule.")
     validated(ScheduleConfig, {**values, "first_resolution": 8, key: {8: 1}}, "schedule.")
@@ -91,6 +91,6 @@ def test_a_table_has_to_begin_at_the_first_resolution(key):
 
 @pytest.mark.parametrize("wrong", [{"4": 1}, {5: 1, 4: 1}, {4: -1}, {4: 1.5}, {4: True}, "many", -1])
 def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
-    values = compose("train", [])["schedule"]
+    values = composed("train", [])["schedule"]
     with pytest.raises(UserError, match=r"schedule\.stable_images"):
         validated(ScheduleConfig, {**values, "stable_images": wrong}, "schedule.")
