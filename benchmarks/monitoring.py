@@ -5,8 +5,8 @@
 The training that the arguments name runs in this process, in a new directory, with a terminal that nobody sees, so that
 the live view is drawn.  Counted are processor seconds, which other programs on the machine disturb little: those of the
 parts below, each in its thread, and of the whole process from the first step to the last.  The live view takes its
-share of a second however fast training is.  Evaluations and checkpoints are no reports.  A run has about 300 grids for
-its timelapse, however short it is.  Prints JSON.
+share of a second however fast training is.  Evaluations and checkpoints are no reports.  A run has at least 100 grids
+for its timelapse, however short it is: the share of a recipe is that of all its images.  Prints JSON.
 """
 
 import json
