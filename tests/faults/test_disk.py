@@ -124,8 +124,8 @@ def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
 
     # Once only, so that the second attempt finds a disk in order.
     faults = [refuse]
-    after_step(lambda state: state.images == 104 and faults and monkeypatch.setattr(os, call, faults.pop()))
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
+    after_step(lambda state: state.images == 80 and faults and monkeypatch.setattr(os, call, faults.pop()))
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128", "schedule.final_resolution=8")
     with pytest.raises(UserError, match=os.strerror(number)):
         train.run(config)
     assert facts_of_run(run_dir)["images"] == 64
