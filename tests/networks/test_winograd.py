@@ -2,28 +2,30 @@
 
 import math
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from pggan.core.architecture import Geometry
 from pggan.networks import winograd
-from pggan.networks.convolution import NATIVE, WINOGRAD, convolution
+from pggan.networks.convolution import NATIVE, WINOGRAD, WINOGRAD2, convolution
 
 
 def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
+@pytest.mark.parametrize("method", [WINOGRAD, WINOGRAD2], ids=lambda method: method.name)
+def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch, method):
     x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
-    made, results = WINOGRAD.transform(kernel, Geometry.same, 1.0), []
+    made, results = method.transform(kernel, Geometry.same, 1.0), []
     for chunk in (1, 2000, 2**21):
         monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
         results.append(
             (
-                WINOGRAD.convolve(x, made, None, Geometry.same),
-                WINOGRAD.input_gradient(gradient, made, Geometry.same),
-                WINOGRAD.kernel_gradient(x, gradient, Geometry.same),
+                method.convolve(x, made, None, Geometry.same),
+                method.input_gradient(gradient, made, Geometry.same),
+                method.kernel_gradient(x, gradient, Geometry.same),
             )
         )
     for one, other in ((results[0], results[2]), (results[1], results[2])):
@@ -31,19 +33,22 @@ def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch):
             torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
 
 
-def test_rounding_of_winograds_method_is_that_of_the_direct_one_times_what_its_maps_enlarge():
+@pytest.mark.parametrize(("winograds", "side"), [(WINOGRAD, 4), (WINOGRAD2, 2)], ids=["winograd", "winograd2"])
+def test_rounding_of_winograds_method_is_that_of_the_direct_one_times_what_its_maps_enlarge(winograds, side):
     x, kernel = normal(4, 256, 16, 16), normal(256, 256, 3, 3, seed=1)
     exact = F.conv2d(x, kernel, padding=1)
     errors = []
-    for method in (NATIVE, WINOGRAD):
+    for method in (NATIVE, winograds):
         made = method.transform(kernel.float(), Geometry.same, 1.0)
         found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
         errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
-    # Random roundings of at most u in a sum of n: sqrt(n) u.  Winograd's sums are of 256 maps, then of the maps' 36
+    # Random roundings of at most u in a sum of n: sqrt(n) u.  Winograd's sums are of 256 maps, then of the domain's
     # numbers, twice.  Products of random pixels and taps have the squared norms of the maps' rows as their variances;
     # a plain convolution adds 3 of variance 1 in each direction.
-    pixels, taps, result = (torch.tensor(rows) for rows in (winograd.PIXELS[4], winograd.TAPS[4], winograd.RESULT[4]))
+    pixels, taps, result = (
+        torch.tensor(rows) for rows in (winograd.PIXELS[side], winograd.TAPS[side], winograd.RESULT[side])
+    )
     variances = result.float().square() @ (pixels.float().square().sum(1) * taps.square().sum(1))
     enlarged, u = (variances.mean() / 3).item(), 2**-24  # the root, for two directions
     assert errors[0] < math.sqrt(9 * 256) * u
-    assert errors[1] < math.sqrt(256 + 2 * 36) * enlarged * u
+    assert errors[1] < math.sqrt(256 + 2 * (side + 2) ** 2) * enlarged * u
