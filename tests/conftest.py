@@ -23,10 +23,15 @@ settings.register_profile("fixed", deadline=None, derandomize=True)  # the same 
 settings.load_profile("fixed")
 
 
+def pytest_configure() -> None:
+    """Imports of tests, torch's among them, make a million objects, and next to no garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Leave what is there before the first test, a million objects, out of all later garbage collections."""
-    gc.collect()
+    """Leave what is there before the first test out of all garbage collections."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

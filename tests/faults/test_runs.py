@@ -1,12 +1,12 @@
 """Two runs at once, jumping clocks, other hosts, few file descriptors, TensorBoard after resumes."""
 
+import ctypes
 import json
 import os
 import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.lock import lock_run_dir
+from tests.launch.conftest import Forked
+from tests.processes import in_processes, values_of
 
-ROOT = Path(__file__).parents[2]
 TICKS = [32, 64, 96, 128, 160]
+NEW_MOUNTS = 0x20000  # CLONE_NEWNS
 SHORT = ["schedule.final_resolution=4", "schedule.total_images=16"]  # two steps
 
 
@@ -52,7 +54,7 @@ def test_a_second_run_is_refused_with_process_host_and_start_of_the_first(tiny_o
 def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_lock(tiny_overrides, tmp_path, capsys):
     run_dir = tmp_path / "run"
     arguments = [*tiny_overrides, f"run_dir={run_dir}", "schedule.total_images=1000000"]
-    first = subprocess.Popen([sys.executable, "train.py", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
+    first = Forked(tmp_path / "output.txt", ["train", *arguments], {})
     try:
         while not (run_dir / "checkpoints" / "000000064").exists():
             assert first.poll() is None
@@ -60,7 +62,7 @@ def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_loc
         assert main(["train", *arguments]) == 2
         assert f"process {first.pid} on" in capsys.readouterr().err
     finally:
-        first.kill()
+        first.send_signal(signal.SIGKILL)
         first.wait()
     assert json.loads((run_dir / ".lock").read_text())["pid"] == first.pid  # what a killed process leaves
     newest = facts_of_run(run_dir)["images"]
@@ -189,28 +191,42 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
 
 @pytest.mark.fault(34)
 def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
-    result = subprocess.run(
-        [sys.executable, "train.py", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
-    )
-    assert result.returncode == 0, result.stderr
+    words = ["train", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
+    assert values_of(in_processes(1, with_few_descriptors, words)) == [0]
+
+
+def alone(words: list[str]) -> int:
+    """The exit code of a command that no launcher has started."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        del os.environ[name]
+    return main(words)
+
+
+def with_few_descriptors(words: list[str]) -> int:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    return alone(words)
 
 
 @pytest.mark.fault(19)
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_little_shared_memory_is_enough(tiny_overrides, tmp_path):
     """Data comes from memory-mapped files, not through shared memory between processes."""
-    words = [sys.executable, "train.py", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
-    script = 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; exec "$@"'
-    command = ["unshare", "-m", "sh", "-c", script, "sh", *words]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if result.returncode == 77:
+    words = ["train", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
+    code, size = values_of(in_processes(1, with_little_shared_memory, words))[0]
+    if code is None:
         pytest.skip("mounting is not allowed here")
-    assert result.returncode == 0, result.stderr
+    assert (code, size) == (0, 4096)
+
+
+def with_little_shared_memory(words: list[str]) -> tuple[int | None, int]:
+    """The exit code of a command, None where mounting is not allowed; and the bytes of /dev/shm."""
+    refused = ctypes.CDLL(None).unshare(NEW_MOUNTS)
+    for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "size=4k", "tmpfs", "/dev/shm"]):
+        refused = refused or subprocess.run(["mount", *mount], check=False, capture_output=True).returncode
+    if refused:
+        return None, 0
+    facts = os.statvfs("/dev/shm")
+    return alone(words), facts.f_blocks * facts.f_frsize
 
 
 @pytest.mark.fault(35)

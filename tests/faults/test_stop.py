@@ -2,10 +2,8 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +16,7 @@ from pggan.core.signals import SIGNALS, Interruption
 from pggan.run import open_run, train
 from pggan.run.inspect import facts_of_run
 from pggan.run.previews import Previews
-
-ROOT = Path(__file__).parents[2]
+from tests.launch.conftest import CONTEXT
 
 # Steps of 8 images over 4x4, 8x8 and 16x16; phases change at 32, 64, 96 and 128; 48 images of data.
 POINTS = {
@@ -155,34 +152,38 @@ def test_a_second_interrupt_stops_at_once():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def save_slowly(words: list[str], errors: str) -> None:
+    """A command whose checkpoints beyond 64 images take a minute."""
+    write = saving.write_checkpoint
+
+    def slow(run_dir, snapshot) -> None:
+        if snapshot.images > 64:
+            (run_dir / "checkpoints" / ".partial-000000128").mkdir()
+            (run_dir / "saving").touch()
+            time.sleep(60)
+        write(run_dir, snapshot)
+
+    saving.write_checkpoint = slow
+    with open(errors, "w", buffering=1) as file:
+        sys.stderr = file
+        sys.exit(main(words))
+
+
 @pytest.mark.fault(13)
 def test_two_interrupts_while_saving_leave_at_once_and_the_checkpoint_before_whole(tiny_overrides, tmp_path):
-    program = """
-import sys, time
-from pggan.checkpoints import write as saving
-from pggan.cli.main import main
-write = saving.write_checkpoint
-def slow(run_dir, snapshot):
-    if snapshot.images > 64:
-        (run_dir / "checkpoints" / ".partial-000000128").mkdir()
-        (run_dir / "saving").touch()
-        time.sleep(60)
-    write(run_dir, snapshot)
-saving.write_checkpoint = slow
-sys.exit(main(["train", *sys.argv[1:]]))
-"""
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-c", program, *tiny_overrides, f"run_dir={run_dir}"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    run_dir, said = tmp_path / "run", tmp_path / "errors.txt"
+    process = CONTEXT.Process(target=save_slowly, args=(["train", *tiny_overrides, f"run_dir={run_dir}"], str(said)))
+    process.start()
     while not (run_dir / "saving").exists():
-        assert process.poll() is None, process.communicate()
+        assert process.exitcode is None, said.read_text()
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGINT)
     time.sleep(0.5)
-    assert process.poll() is None  # it waits for the checkpoint
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
-    assert process.returncode == 75, errors
+    assert process.exitcode is None  # it waits for the checkpoint
+    os.kill(process.pid, signal.SIGINT)
+    process.join(10)
+    errors = said.read_text()
+    assert process.exitcode == 75, errors
     assert f"Stopped at once. The same command with run_dir={run_dir} resumes from 64 images." in errors
     assert facts_of_run(run_dir)["images"] == 64
     assert main(["train", *tiny_overrides, f"run_dir={run_dir}"]) == 0
