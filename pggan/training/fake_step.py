@@ -7,7 +7,6 @@ The device "meta" stands for a CUDA device that need not be there: tensors on it
 can be one without CUDA, which FakeTensors on CUDA can't do without.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -95,7 +94,7 @@ class FakeStep:
         """Args: device: "meta" for any CUDA device; half: as of `new_state`."""
         self.device, self.augmentation = device, augmentation
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
-        with self.mode, warnings.catch_warnings(action="ignore"):  # copying looks for memory, and finds none
+        with self.mode:
             self.state = new_state(architecture, optimizer, 0, device, half=half)
             self.state.adaptive_p = AdaptiveP.of(augmentation, float, device)  # whatever the target
         if device.type == "meta":

@@ -23,3 +23,13 @@ def test_other_values_that_no_network_has_are_refused(name, wrong):
     plain = architecture_to_plain(variant(resolution=8, latent_size=8, fmap_base=64, fmap_max=8))
     with pytest.raises(ValueError, match=name):
         architecture_from({**plain, name: wrong})
+
+
+def test_features_are_in_a_header_where_there_are_some():
+    architecture = variant(resolution=32, features="torchvision:resnet18@0123456789abcdef", features_from=8)
+    plain = architecture_to_plain(architecture)
+    assert architecture_from(plain) == architecture
+    assert "features" not in architecture_to_plain(variant(resolution=32))
+    for name, wrong in (("features", 3), ("features", "../x@00"), ("features_from", 4), ("features_from", "8")):
+        with pytest.raises(ValueError, match="features"):
+            architecture_from({**plain, name: wrong})

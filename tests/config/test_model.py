@@ -1,6 +1,10 @@
 """Keys of the networks, of Adam and of the averaged generator."""
 
+from hashlib import sha256
+
 import pytest
+from safetensors.torch import save_file
+from torchvision.models import squeezenet1_1
 
 from pggan.config import EmaConfig, ModelConfig
 from pggan.core.architecture import Architecture, Resampling
@@ -46,3 +50,30 @@ def test_the_average_has_a_half_life_or_a_decay_per_update():
             EmaConfig(rampup=None, **wrong)
     with pytest.raises(UserError, match="below 1"):
         EmaConfig(half_life_images=None, rampup=None, decay_per_update=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"features": "effcientnet-lite0"}, "efficientnet-lite0"),
+        ({"features_weights": "w.pth"}, "model.features=torchvision:NAME"),
+        ({"features_from": 4}, "power of two from 8"),
+        ({"features_from": 24}, "power of two from 8"),
+    ],
+)
+def test_features_that_can_not_be_are_refused(changes, hint):
+    with pytest.raises(UserError) as caught:
+        ModelConfig(latent_size=None, **SIZES, **changes)
+    assert hint in str(caught.value)
+
+
+def test_features_are_part_of_the_architecture_with_the_checksum_of_their_weights(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    model = ModelConfig(latent_size=7, **SIZES, features="torchvision:squeezenet1_1", features_weights=str(path))
+    with pytest.raises(UserError, match="no weights at"):
+        model.architecture(64, channels=3, labels=0)
+    save_file(squeezenet1_1().state_dict(), path)
+    found = model.architecture(64, channels=3, labels=0).features
+    assert found == f"torchvision:squeezenet1_1@{sha256(path.read_bytes()).hexdigest()[:16]}"
+    with pytest.raises(UserError, match="1 or 3 channels"):
+        model.architecture(64, channels=4, labels=0)

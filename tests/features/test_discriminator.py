@@ -32,6 +32,7 @@ ARCHITECTURE = variant(
     resolution=16, latent_size=6, fmap_base=64, fmap_max=6, stddev_group=2, features="tiny@00", features_from=8
 )
 LOGISTIC = Logistic(gamma=2.0, reg_interval=1)
+ROUNDING = 1e-5  # of scores below 1, by sums of up to 2^9 products in three layers of float32
 PHASE = Phase(3, 8, True, 0.5, 0, 10_000, 4, 0.001, 0.002, 1)
 
 
@@ -91,7 +92,7 @@ def test_a_step_trains_the_heads_and_leaves_features_and_projections():
     assert isinstance(d, ProjectedDiscriminator)
     assert all(value.isfinite().all() for value in metrics.values())
     for name, weight in new.state_dict().items():
-        used = name.startswith(("scales", "score"))
+        used = name.startswith(("scales", "dense", "score"))
         assert torch.equal(weight, d.state_dict()[name]) != used, name
     for one, other in zip(d.backbone.buffers(), tiny_backbone().buffers(), strict=True):
         assert torch.equal(one, other)
@@ -118,7 +119,7 @@ def test_every_loss_trains_and_micro_batches_give_the_same_update(loss):
     parts, _ = take(loss, micro_batch_size=2)
     pairs = zip(whole.d.optimizer_params, parts.d.optimizer_params, strict=True)
     used = [pair for pair in pairs if pair[0] in whole.d.optimizer.state]
-    assert len(used) == len(list(whole.d.network.scales.parameters())) + 2
+    assert len(used) == len(list(whole.d.network.scales.parameters())) + 4
     for one, other in used:  # gradients are equal, up to the rounding of sums over pixels and images
         mean, expected = parts.d.optimizer.state[other]["exp_avg"], whole.d.optimizer.state[one]["exp_avg"]
         torch.testing.assert_close(mean, expected, rtol=0, atol=1e-4 * float(expected.abs().max()) + 1e-7)
@@ -143,6 +144,15 @@ def test_features_can_be_calculated_in_bfloat16():
     assert 0 < error < 30 * 2**-9
     _, metrics = take(state=state, dtype=torch.bfloat16)
     assert all(value.isfinite().all() for value in metrics.values())
+
+
+def test_scores_compare_the_images_of_a_group():
+    network, images = discriminator_of(), reals_of().images
+    alone = network(images, 8)[0]
+    alike = network(images[[0, 1, 0, 1]], 8)[0]  # groups are strided: each holds the same image twice
+    assert (alone[:2] - alike[:2]).abs().min() > 10 * ROUNDING
+    parts = network(torch.cat([images, images[[0, 1, 0, 1]]]), 8, parts=2)[0]
+    torch.testing.assert_close(parts, torch.cat([alone, alike]), rtol=0, atol=ROUNDING)
 
 
 def test_labels_are_judged_by_the_same_heads():

@@ -13,13 +13,13 @@ from pggan.core.architecture import Architecture, Geometry
 from pggan.networks.activation import activate, to_float32
 from pggan.networks.features.backbone import SIDE, STRIDES, Backbone, new_backbone
 from pggan.networks.features.projection import WIDTH, Projection
-from pggan.networks.layers import EqualizedConv, OutputLinear
+from pggan.networks.layers import EqualizedConv, EqualizedLinear, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 
 COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
 
 
-LAST_FEATURES = WIDTH * len(STRIDES)  # numbers that a score depends on
+LAST_FEATURES = 64  # numbers that a score depends on, directly
 
 
 class ScaleHead(nn.Module):
@@ -41,7 +41,8 @@ class ScaleHead(nn.Module):
 class ProjectedDiscriminator(Discriminator):
     """From `architecture.features_from` on, images to scores by projections of fixed features; below it, the plain D.
 
-    Scores are sums over the scales.  They do not grow: every resolution uses all of the heads.
+    A score depends on all scales, and on the minibatch stddev of each: without it, G collapses.  The heads do not grow:
+    every resolution uses all of them.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -53,6 +54,7 @@ class ProjectedDiscriminator(Discriminator):
         self.projection = Projection(self.backbone.channels)
         halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
+        self.dense = EqualizedLinear(LAST_FEATURES, (WIDTH + 1) * len(STRIDES))
         self.score = OutputLinear(1 + architecture.labels, LAST_FEATURES, gain=1.0)
         self.index_weights()
 
@@ -71,15 +73,15 @@ class ProjectedDiscriminator(Discriminator):
     def judge(self, embedded: Tensor, resolution: int, parts: int = 1) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of what `embed` made of images of `resolution`.
 
-        Scores of images don't depend on each other, whatever their `parts`.
+        `parts`: equal batches, as of `forward`.
         """
         sides = [max(resolution, SIDE) // stride for stride in STRIDES]
-        maps = torch.split(embedded.flatten(1), [WIDTH * side**2 for side in sides], 1)
-        found = [
-            head(features.view(-1, WIDTH, side, side))
-            for head, features, side in zip(self.scales, maps, sides, strict=True)
-        ]
-        output = self.score(torch.cat(found, 1))
+        found = []
+        rows = torch.split(embedded.flatten(1), [WIDTH * side**2 for side in sides], 1)
+        for head, row, side in zip(self.scales, rows, sides, strict=True):
+            maps = row.view(-1, WIDTH, side, side)
+            found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, parts)[:, None]]
+        output = self.score(self.dense(torch.cat(found, 1), activate))
         return output[:, 0], output[:, 1:]
 
     def last_layer(self, resolution: int) -> nn.Module:
@@ -90,7 +92,7 @@ class ProjectedDiscriminator(Discriminator):
     ) -> tuple[Tensor, Tensor]:
         if not self.architecture.has_features(resolution):
             return super().forward(images, resolution, alpha, parts)
-        return self.judge(self.embed(images), resolution)
+        return self.judge(self.embed(images), resolution, parts)
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
