@@ -64,8 +64,7 @@ EXPECTED = np.stack([noise(seed) for seed in (1, 3, 0, 2)])  # a, b/0, b/1, c/d/
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+@pytest.mark.parametrize(("kind", "workers"), [("zip", 1), ("zip", 2), ("tar", 2), ("tar.gz", 1)])
 def test_an_archive_gives_what_its_folder_gives(tmp_path, kind, workers):
     files = [(name, png(seed)) for name, seed in FILES.items()]
     archive = (write_zip if kind == "zip" else write_tar)(tmp_path / f"photos.{kind}", files)
