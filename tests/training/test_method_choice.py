@@ -96,7 +96,7 @@ def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
 def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
     first = choose_methods(*case(), ALONE).table.names()
     known, *others = first
-    recorded = {known: "winograd", others[0]: "unknown", others[1]: 7, "16x512x4x4-up-512": "im2col"}
+    recorded = {known: "winograd", others[0]: "unknown", others[1]: [7], "16x512x4x4-up-512": "im2col"}
     assert choose_methods(*case(), ALONE, recorded=recorded).table.names() == {**first, known: "winograd"}
     for nonsense in ([], "im2col", 3):
         assert choose_methods(*case(), ALONE, recorded=nonsense).table.names() == first
