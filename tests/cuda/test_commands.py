@@ -31,7 +31,10 @@ def found(program, toy_data, folder):
     return program("commands", str(toy_data), str(folder))
 
 
-@pytest.mark.parametrize("name", ["train", "resume", "streaming", "bench", "sample", "interpolate"])
+DRAWING = ["sample", "interpolate", "timelapse", "directions", "project", "evaluate", "explore"]
+
+
+@pytest.mark.parametrize("name", ["train", "resume", "streaming", "bench", *DRAWING])
 def test_commands_end_well_and_say_nothing_unusual(found, name):
     ended = found["commands"][name]
     assert ended["code"] == (EXIT_INTERRUPTED if name == "train" else 0), ended["said"]

@@ -13,6 +13,7 @@ import torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+ENTRY_POINT = HERE / "entry_point"  # makes torch call session.py
 SOURCES = sorted(HERE.glob("*.cpp"))
 PACKAGES = Path(torch.__file__).parents[1]
 # The wheels that come with PyTorch; the headers of the compiler, in crt/, are in Triton's alone.
@@ -60,7 +61,7 @@ def environment(library: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(library.parent / "triton"),
         "CUDA_VISIBLE_DEVICES": "0",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ENTRY_POINT), os.environ.get("PYTHONPATH", "")]),
     }
     return os.environ | ours
 

@@ -1,4 +1,4 @@
-// The functions of the CUDA driver that Triton calls: kernels are loaded by name, and their launches are counted.
+// The functions of the CUDA driver that Triton and torch.compile call: kernels are loaded by name, their launches counted.
 
 #include "device.hpp"
 
@@ -80,6 +80,7 @@ EXPORT CUresult cuModuleLoadData(CUmodule* module, const void*) {
     *module = MODULE;
     return CUDA_SUCCESS;
 }
+EXPORT CUresult cuModuleLoad(CUmodule* module, const char*) { return cuModuleLoadData(module, nullptr); }
 EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
     std::lock_guard<std::mutex> guard(mutex);

@@ -1,10 +1,11 @@
-"""In a program on the null GPU: convolutions without cuDNN, and what the program asked of the device.
+"""In every process on the null GPU: what cuDNN and cuSOLVER would do, and what the process asked of the device.
 
-Import this before any work on the device.
+`import torch` calls `install`, because it is the entry point of a backend: see entry_point/.
 """
 
 import ctypes
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -122,7 +123,28 @@ def _convolution_backward(
     )
 
 
+# ---- factors of matrices: cuSOLVER needs a driver, too ------------------------------------------------------------
+
+
+def _qr(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    assert mode == "r", "only R is asked for"
+    return matrix.new_empty(0), matrix.new_empty(min(matrix.shape), matrix.shape[1])
+
+
+def _singular_values(matrix: Tensor, full: bool, vectors: bool, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    assert not vectors, "only the values are asked for"
+    return matrix.new_empty(0), matrix.new_empty(min(matrix.shape)), matrix.new_empty(0)
+
+
 _library = torch.library.Library("aten", "IMPL", "CUDA")
-_library.impl("cudnn_convolution", _convolution, allow_override=True)
-_library.impl("cudnn_convolution_transpose", _transposed_convolution, allow_override=True)
-_library.impl("convolution_backward", _convolution_backward, allow_override=True)
+
+
+def install() -> None:
+    """Let these functions take the place of NVIDIA's libraries."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they take the place of others
+        _library.impl("cudnn_convolution", _convolution)
+        _library.impl("cudnn_convolution_transpose", _transposed_convolution)
+        _library.impl("convolution_backward", _convolution_backward)
+        _library.impl("linalg_qr", _qr)
+        _library.impl("_linalg_svd", _singular_values)

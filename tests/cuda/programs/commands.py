@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pggan.cli.main import main
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.stream.reals import RealStream
+from pggan.sampling.explore.server import Server
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
 from tests.cuda.null_gpu import session
@@ -36,7 +38,22 @@ RUN = [
     "monitor.grid_images=112",
     "monitor.grid=3x2",
     "checkpoint.every_images=128",
+    "evaluation.interval_images=112",
+    "evaluation.count=8",
+    "evaluation.extractor=pixels",
 ]
+STREAMING = [
+    "loss=logistic",
+    "loss.reg_interval=2",
+    "precision=fp16",
+    "augmentation=ada",
+    "compute.activation_checkpointing=true",
+    "data.device_budget_mib=0",
+    "evaluation.metrics=[swd,ms_ssim,kid]",
+    "debug=profile",
+    "monitor.profile_steps=1",
+]
+METRICS = "metrics=[swd,ms_ssim,kid,fid,precision_recall,neighbours,duplicates]"
 WARMUP_STEPS = 1  # instead of three, which would only take longer
 STEADY_AFTER = 2 * (WARMUP_STEPS + 1)  # steps of a phase: both kinds of lazy penalties have been captured
 
@@ -96,24 +113,38 @@ def interrupted_at(images: int) -> Iterator[None]:
         Trainer.step = step  # type: ignore[method-assign]
 
 
+def draw_once(server: Server) -> None:
+    """In place of waiting for requests: draw what one asks for, then be interrupted."""
+    generator = server.drawing.generator
+    server.drawing.images(generator.latents([0, 1]), generator.settings())
+    raise KeyboardInterrupt
+
+
 def run_all(data: str, folder: Path) -> dict[str, Any]:
     """What became of every command, by name."""
     resident, streaming = folder / "resident", folder / "streaming"
-    train = ["train", *RUN, f"data.path={data}", f"run_dir={resident}"]
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={resident}", "augmentation=diffaugment"]
     found, places = {}, {"resident": Counter[tuple[str, str]](), "streaming": Counter[tuple[str, str]]()}
     with interrupted_at(80):
         found["train"] = command(*train)
     with steady_steps(places["resident"]):
         found["resume"] = command(*train)
-    others = ["loss=logistic", "loss.reg_interval=2", "precision=fp16", "compute.activation_checkpointing=true"]
-    train = ["train", *RUN, f"data.path={data}", f"run_dir={streaming}", "data.device_budget_mib=0", *others]
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={streaming}", *STREAMING]
     with steady_steps(places["streaming"]):
         found["streaming"] = command(*train)
     stages = ["stages=[4]", "batch=4", "steps=1", "modes=[eager,graph]"]
     found["bench"] = command("bench", *MODEL, *stages, "against=true", "device=cuda", f"out={folder / 'bench.json'}")
-    found["sample"] = command("sample", f"run={resident}", "seeds=0-5", f"out={folder / 'sample.png'}")
-    frames = ["seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"]
-    found["interpolate"] = command("interpolate", f"run={resident}", *frames)
+    for name, *options in (
+        ("sample", "seeds=0-5", f"out={folder / 'sample.png'}"),
+        ("interpolate", "seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"),
+        ("timelapse", "milestones=true", "seconds=0.1", f"out={folder / 'growth.gif'}"),
+        ("directions", "method=activations", f"out={folder / 'directions.safetensors'}"),
+        ("project", f"image={folder / 'sample.png'}", "steps=3", "starts=2", "candidates=4", f"out={folder / 'found'}"),
+        ("evaluate", METRICS, "extractor=pixels", "count=32", f"out={folder / 'evaluation'}"),
+        ("explore",),
+    ):
+        with patch.object(Server, "serve_forever", draw_once):
+            found[name] = command(name, f"run={resident}", *options)
     return {"commands": found, "steady": {name: listed(counted) for name, counted in places.items()}}
 
 

@@ -44,13 +44,17 @@ def rows() -> dict[str, dict[str, int]]:
 
 
 def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
-    """The counts of an eager step, those of its graph, and those of a step that replays the graph."""
+    """The counts of an eager step, those of its graph, and those of a step that replays the graph.
+
+    `made_mib` are all tensors that the step makes, `peak_mib` the most that there are at a time.
+    """
     for _ in range(WARMUP_STEPS - 1):
         take_step(trainer, phase)
     torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
     session.reset()
     take_step(trainer, phase)
-    eager, peak = session.counts(), torch.cuda.max_memory_allocated(CUDA)
+    eager, memory = session.counts(), torch.cuda.memory_stats(CUDA)
     session.reset()
     take_step(trainer, phase)
     nodes = session.counts()["graph nodes"]
@@ -64,7 +68,8 @@ def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
         "memsets": eager["memset"],
         "copies": total(eager, "copy "),
         "waits": total(eager, "wait: ", "pageable "),
-        "peak_mib": -(-peak // MIB),
+        "made_mib": -(-memory["allocated_bytes.all.allocated"] // MIB),
+        "peak_mib": -(-memory["allocated_bytes.all.peak"] // MIB),
         "graph_nodes": nodes,
         "replay_launches": replay["kernel"] + replay["triton kernel"] + replay["memset"] + replay["graph launch"],
         "replay_copies": total(replay, "copy "),

@@ -18,6 +18,7 @@ BATCH = 8
 PHASES = [phase for phase in growth(4, 16, BATCH) if phase.name in ("4x4 stable", "8x8 fade", "16x16 stable")]
 WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+AUGMENTATIONS = ("none", "ada", "diffaugment")
 PENALTIES = ("autograd", "jvp")
 Configuration = dict[str, Any]
 
@@ -28,10 +29,11 @@ def configurations() -> list[Configuration]:
         {
             "loss": name,
             "precision": precision,
+            "augmentation": AUGMENTATIONS[(loss + number) % 3],
             "penalty": PENALTIES[(loss + number) % 2],
             "labels": (0, 3)[(loss + number // 2) % 2],
-            "micro_batch_size": (None, 4)[(loss + number + number // 2) % 2],
-            "reg_interval": (1, 2)[(loss + number) // 2 % 2],
+            "micro_batch_size": (None, 4)[(loss // 2 + number) % 2],
+            "reg_interval": (1, 2)[(loss + 3 * number) // 2 % 2],
         }
         for loss, name in enumerate(LOSSES)
         for number, precision in enumerate(PRECISIONS)
@@ -93,5 +95,5 @@ if __name__ == "__main__":
     cuda_graphs.WARMUP_STEPS = WARMUP_STEPS
     chosen = configurations()
     captured = [{"about": one, **attempt(grow, one)} for one in chosen]
-    eager = [{"about": one, **attempt(grow_eagerly, one)} for one in chosen[::8]]
+    eager = [{"about": one, **attempt(grow_eagerly, one)} for one in chosen[::5]]
     print(json.dumps({"captured": captured, "eager": eager}))

@@ -23,6 +23,12 @@ LOSSES: dict[str, dict[str, Any]] = {
     "logistic": {"gamma": 1.0, "reg_interval": 1},
     "relativistic": {"gamma": 1.0, "reg_interval": 1},
 }
+ADA = {"p": None, "target": 0.6, "interval": 1, "speed_images": 1000, "blit": True, "geometry": True, "colors": True}
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "ada": ADA,  # adapted in every step
+    "diffaugment": {"colors": True, "translation": True, "cutout": True},
+}
 
 
 def new_trainer(
@@ -32,6 +38,7 @@ def new_trainer(
     labels: int = 0,
     loss: str = "wgan_gp",
     reg_interval: int = 1,
+    augmentation: str = "none",
     precision: str = "fp32",
     check_memory: bool = False,
     compute: ComputeConfig = ComputeConfig(),  # noqa: B008
@@ -45,6 +52,7 @@ def new_trainer(
     config = TrainerConfig(
         model=model,
         loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
+        augmentation={"name": augmentation, **AUGMENTATIONS[augmentation]},
         precision=Precision(precision),
         compute=compute,
     )
