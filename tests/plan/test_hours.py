@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
@@ -17,10 +16,11 @@ from pggan.performance.plan.data_facts import facts_of
 from pggan.performance.plan.hours import MeasuredCosts, find_recipe
 from pggan.performance.plan.recipe import Networks
 from pggan.training import timing
+from tests.composed import composed
 
 
 def configured(*overrides):
-    return validated(TrainConfig, compose("train", ["devices=cpu", "loss=logistic", *overrides]))
+    return validated(TrainConfig, composed("train", ["devices=cpu", "loss=logistic", *overrides]))
 
 
 # ---- data ------------------------------------------------------------------------------------------------
