@@ -39,7 +39,7 @@ def program(device: torch.device) -> Finding:
 
 def pytorch(device: torch.device) -> Finding:
     """PyTorch's version, what it was built for, and whether torchvision was built for it."""
-    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for CPUs"
+    built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs"
     wanted = next((one for one in _requirements("torchvision") if one.name == "torch"), None)
     if wanted is None or wanted.specifier.contains(version("torch"), prereleases=True):
         vision = f", torchvision {version('torchvision')} fits" if wanted is not None else ""
@@ -104,7 +104,7 @@ def threads(device: torch.device) -> Finding:
 def convolutions(device: torch.device) -> Finding:
     """The measurements of convolution methods that are kept for this processor."""
     found = f"{count} shapes measured" if (count := len(kept_measurements())) else "nothing measured yet"
-    return Finding(f"{found}: {cache_file()}")
+    return Finding(f"{found}: {cache_file().parent}")
 
 
 def memory(device: torch.device) -> Finding:
