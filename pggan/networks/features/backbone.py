@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
@@ -20,6 +21,7 @@ from pggan.networks.features.torchvision_model import DEVIATION, MEAN, load_torc
 LITE0 = "efficientnet-lite0"
 WEIGHTS_KEY = "model.features_weights"
 STRIDES = (4, 8, 16, 32)
+CHOOSE = f"Choose model.features={LITE0}, or a chain of convolutions such as torchvision:resnet18."
 SIDE = 64  # to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
 LITE0_HEAD = 3  # last layers of efficientnet-lite0 that are left out: 1280 maps for the classifier
 LITE0_SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of its maps, of noise
@@ -84,7 +86,7 @@ def cut(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential,
     strides = [stride for stride, _ in sides]
     if not set(STRIDES) <= set(strides):
         problem = f"{name} has no feature maps at strides of {', '.join(map(str, STRIDES))} pixels."
-        raise UserError(problem, f"Choose model.features={LITE0}, or a chain of convolutions such as resnet18.")
+        raise UserError(problem, CHOOSE)
     ends = [0, *(len(strides) - strides[::-1].index(stride) for stride in STRIDES)]
     for start, end in pairwise(ends):
         yield nn.Sequential(*found[start:end]), sides[end - 1][1]
@@ -139,7 +141,16 @@ def load_backbone(name: str, weights: str | None) -> Backbone:
     """The backbone `name` with its pretrained weights; raises UserError where these or their package are missing."""
     if name == LITE0:
         return _lite0(efficientnet_lite0.load_efficientnet_lite0(_lite0_file(weights)))
-    return _torchvision(load_torchvision_model(name.partition(":")[2], weights, WEIGHTS_KEY)[0], name)
+    network, _ = load_torchvision_model(name.partition(":")[2], weights, WEIGHTS_KEY)
+    try:
+        with FakeTensorMode():  # on which steps are counted
+            new_backbone(name)
+    except UserError:
+        raise
+    except Exception as error:  # some networks calculate with tensors while they are built, or expect one side
+        problem = f"{name} can't be used as features: {str(error).splitlines()[0]}"
+        raise UserError(problem, CHOOSE) from error
+    return _torchvision(network, name)
 
 
 def identity(name: str, weights: str | None) -> str:
