@@ -22,7 +22,7 @@ FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
 LIBRARY = "libcuda.so.1"  # by this name Triton looks for the driver
 SECONDS = 600  # that a program may take
 # Warnings are errors, but for one of torch at its first forward derivative.
-WARNINGS = ["-W", "error", "-W", "ignore:`torch.jit.script` is deprecated"]
+WARNINGS = ["-W", "error", "-W", "ignore:`torch.jit.script` is"]
 
 
 def missing() -> str:
