@@ -26,7 +26,9 @@ CLIP = 0.01  # far less than any gradient here
 
 def trainer_of(group, clip=None, precision=Precision.fp32):
     config = TrainerConfig(
-        model=ModelConfig(**{name: getattr(SMALL, name) for name in ModelConfig.__dataclass_fields__ if hasattr(SMALL, name)}),
+        model=ModelConfig(
+            **{name: getattr(SMALL, name) for name in ModelConfig.__dataclass_fields__ if hasattr(SMALL, name)}
+        ),
         loss={"name": "logistic", "gamma": 1.0, "reg_interval": 1},
         precision=precision,
         gradients={"name": "dgc", "ratio": 0.1, "warmup_images": 8, "clip": clip},

@@ -19,7 +19,9 @@ GIB = 2**30
 
 
 def config_of(**changes):
-    sizes = {name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)}
+    sizes = {
+        name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)
+    }
     loss = {"name": "logistic", "gamma": 1.0, "reg_interval": 1}
     return TrainerConfig(**{"model": ModelConfig(**sizes), "loss": loss, "precision": Precision.fp32, **changes})
 

@@ -206,7 +206,9 @@ def agreed():
     able = group.rank == 0
     cuda_graphs.capture, build.captures_graphs = stand_in if able else fails, lambda *_: True
     build.compiled_passes = lambda: Passes() if able else Passes(d=fails)
-    sizes = {name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)}
+    sizes = {
+        name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)
+    }
     loss, compute = {"name": "logistic", "gamma": 1.0, "reg_interval": 1}, ComputeConfig(compile=True)
     config = TrainerConfig(model=ModelConfig(**sizes), loss=loss, compute=compute)
     phase, lines = phase_of(0, 0), []
