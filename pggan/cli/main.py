@@ -3,6 +3,7 @@
 Nothing here imports torch, so that --help and a typo are answered at once.
 """
 
+import gc
 import os
 import shlex
 import sys
@@ -84,7 +85,11 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     from pggan.core.validation import validated
 
     checked = validated(getattr(config, command.schema), values)
-    run: Callable[[object], int] = import_module(command.module).run
+    gc.disable()  # what is imported stays: to look through it again and again is a sixth of importing torch
+    try:
+        run: Callable[[object], int] = import_module(command.module).run
+    finally:
+        gc.enable()
     return note_end(command, values, run(checked))
 
 
