@@ -84,6 +84,9 @@ class BenchConfig(StagesConfig):
         require_bounds(self, steps=">=1", warmup=">=0")
         for key in ("precisions", "modes", "convolutions", "penalties"):
             require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
+        if self.against and self.model.features is not None:
+            problem = "against=true: the reference step has the paper's discriminator, without model.features."
+            raise UserError(problem, "Leave out one of them.")
         self.batches()
         self.variants()
 

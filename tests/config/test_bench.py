@@ -60,6 +60,7 @@ def test_compiled_modes_compile():
         (["steps=0"], "at least 1"),
         (["warmup=-1"], "at least 0"),
         (["data.batches=0"], "data.batches=0"),
+        (["against=true", "model.features=efficientnet-lite0"], "against=true"),
     ],
 )
 def test_what_can_not_be_measured_is_refused(overrides, hint):
