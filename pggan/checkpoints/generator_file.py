@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from pggan.checkpoints.header import (
@@ -18,9 +17,12 @@ from pggan.checkpoints.header import (
     architecture_to_plain,
     check_label_names,
     check_stage,
+    read_generator_header,
+    refusing_generators,
     require_shapes,
 )
-from pggan.core.atomic_io import atomic_write, parse_json
+from pggan.checkpoints.pretrained import path_of_run
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
 
@@ -37,29 +39,26 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
-    """The averaged generator of the run, checkpoint or file that `key` gives; raises UserError without a valid one."""
-    path = Path(run)
+    """The averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
+
+    Raises UserError without a valid one.
+    """
+    path = path_of_run(run, key)
     if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
         path = path / ("generator_ema.safetensors" if (path / STATE_FILE).exists() else GENERATOR_FILE)
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
         raise UserError(f"{key}={run} has no generator.", remedy)
-    try:
-        if not path.is_file():
-            raise ValueError("it is not a plain file")
-        with safe_open(path, "pt") as file:
-            about = parse_json((file.metadata() or {})[HEADER_KEY])
+    with refusing_generators(path):
+        about = read_generator_header(path)
         architecture = check_stage(about)
-        label_names = check_label_names(about, architecture)
         with torch.device("meta"):  # the file has to hold as much as is then allocated
             require_shapes(path, Generator(architecture))
         network = Generator(architecture)
         network.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        remedy = "Give a generator.safetensors that `pggan train` has written."
-        raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
     network.requires_grad_(False).to(device)
-    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], label_names)
+    names = check_label_names(about, architecture)
+    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], names)
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from pggan.checkpoints.header import read_generator_header, refusing_generators, stored_tensors
+from pggan.checkpoints.pretrained import path_of_run
 from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
@@ -30,7 +31,7 @@ def run(config: InspectConfig) -> int:
     if config.run is None:
         facts, step = facts_of_data(config), next_step("train", "hours=2", **{"data.path": config.data})
     else:
-        path = Path(config.run)
+        path = path_of_run(config.run)
         facts = facts_of_generator(path) if path.is_file() else facts_of_run(path)
         step = next_step("sample", "seeds=0-63", run=config.run)
     if config.json:

@@ -171,7 +171,6 @@ def test_only_two_functions_find_out_what_a_path_holds():
         "newest_checkpoint": {"checkpoints/read.py", "checkpoints/rollback.py"},
         "safe_open": {
             "checkpoints/header.py",
-            "checkpoints/generator_file.py",
             "metrics/cache.py",  # statistics
             "sampling/latents/latents.py",  # files of latents
         },
