@@ -80,7 +80,7 @@ def plain_steps(loss):
 
 
 def name_of(options):
-    fields = dataclasses.fields(options)
+    fields = [field for field in dataclasses.fields(options) if field.name != "table"]
     changed = {field.name: getattr(options, field.name) for field in fields}
     changed = {name: value for name, value in changed.items() if value not in (None, False)}
     return ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in changed.items())
