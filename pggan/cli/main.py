@@ -85,12 +85,19 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     from pggan.core.validation import validated
 
     checked = validated(getattr(config, command.schema), values)
-    gc.disable()  # what is imported stays: to look through it again and again is a sixth of importing torch
-    try:
+    with no_garbage_collection():
         run: Callable[[object], int] = import_module(command.module).run
+    return note_end(command, values, run(checked))
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """For imports: what they make stays, and to look through it again and again is a sixth of importing torch."""
+    gc.disable()
+    try:
+        yield
     finally:
         gc.enable()
-    return note_end(command, values, run(checked))
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -47,7 +47,7 @@ from pggan.training.build import build_trainer, choose_augmentation, choose_back
 from pggan.training.compute_options import captures_graphs, compute_options, configure_process
 from pggan.training.method_choice import choose_methods
 from pggan.training.step import Trainer
-from pggan.training.timing import expected_seconds, measured_pace
+from pggan.training.timing import measured_pace
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -219,9 +219,8 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
 
 def fix_methods(run: RunContext, trainer: Trainer, partition: BatchPartition, group: ProcessGroup) -> dict[str, str]:
     """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
-    config, schedule, recorded = run.config, run.schedule, run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
-    expected = partial(expected_seconds, config, run.architecture, schedule, group.device, trainer.state.images)
-    choice = choose_methods(config, trainer, schedule.phases, partition, group, recorded=recorded, run_seconds=expected)
+    recorded = run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
+    choice = choose_methods(run.config, trainer, run.schedule.phases, partition, group, recorded=recorded)
     trainer.options = replace(trainer.options, table=choice.table)
     return {"Convolutions": choice.summary} if choice.summary else {}
 

@@ -2,9 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +22,11 @@ from pggan.training.inputs import micro_batch_indices
 from pggan.training.method_cache import Measurements, cache_file, keep, kept_measurements
 from pggan.training.method_seconds import fastest, measure, sample_of
 from pggan.training.step import Trainer
-from pggan.training.timing import MOST_SHARE
 
 # Feature maps: of 36 shapes with 64, PyTorch's own convolution was the fastest for all, with AVX2 and with AVX-512.
 NARROWEST = WIDE
-MOST_SECONDS = 20.0  # of a start, and MOST_SHARE of the run; shapes for which they do not suffice go by the rule
-
+# Of a start.  Shapes for which they do not suffice go by the rule for good: the same command makes the same run again.
+MOST_SECONDS = 20.0
 
 CPU = torch.device("cpu")
 
@@ -48,12 +46,10 @@ def choose_methods(
     group: ProcessGroup,
     *,
     recorded: Any = None,
-    run_seconds: Callable[[], float] = lambda: inf,
 ) -> MethodChoice:
     """The methods for the steps of `phases`, the same on all ranks; called by all of them.
 
-    Args: recorded: what a checkpoint notes of them, names by names of shapes: they are taken again; run_seconds: that
-    the whole run may take.
+    Args: recorded: what a checkpoint notes of them, names by names of shapes: they are taken again.
     """
     options, architecture = trainer.options, trainer.state.g_ema.architecture
     wide = [level for level in architecture.resolutions if architecture.width(level) >= NARROWEST]
@@ -62,8 +58,7 @@ def choose_methods(
     shapes = wide_shapes(trainer, passes_of(phases, partition, trainer, highest=max(wide)))
     names, summary = {}, ""
     if group.is_main:
-        most_seconds = min(MOST_SECONDS, MOST_SHARE * run_seconds())
-        methods, summary = _choose(shapes, recorded if isinstance(recorded, dict) else {}, most_seconds)
+        methods, summary = _choose(shapes, recorded if isinstance(recorded, dict) else {})
         names = {str(shape): method.name for shape, method in methods.items()}
     names = group.broadcast_object(names)
     return MethodChoice(MethodTable({shape: METHODS[names[str(shape)]] for shape in shapes}), summary)
@@ -106,7 +101,7 @@ def wide_shapes(trainer: Trainer, passes: Mapping[int, int]) -> list[Convolution
 
 
 def _choose(
-    shapes: Sequence[ConvolutionShape], recorded: Mapping[str, Any], most_seconds: float
+    shapes: Sequence[ConvolutionShape], recorded: Mapping[str, Any]
 ) -> tuple[dict[ConvolutionShape, Method], str]:
     """The method of each shape, and a summary."""
     known, new, began, late = kept_measurements(), Measurements(), time.perf_counter(), 0
@@ -117,13 +112,13 @@ def _choose(
             (chosen[shape],) = possible
             continue
         sample = sample_of(shape)
-        seconds = known.get(str(sample)) or new.get(str(sample))
-        if seconds is None and time.perf_counter() - began < most_seconds:
-            seconds = new[str(sample)] = measure(sample)
-        late += seconds is None
-        chosen[shape] = fastest(shape, seconds or {})
+        if str(sample) not in known:
+            in_time = time.perf_counter() - began < MOST_SECONDS
+            known[str(sample)] = new[str(sample)] = measure(sample) if in_time else {}
+            late += not in_time
+        chosen[shape] = fastest(shape, known[str(sample)])
     spent, kept = time.perf_counter() - began, keep(new)
-    return chosen, _summary(chosen, len(new), late, spent, kept=kept)
+    return chosen, _summary(chosen, len(new) - late, late, spent, kept=kept)
 
 
 def _summary(chosen: Mapping[ConvolutionShape, Method], measured: int, late: int, spent: float, *, kept: bool) -> str:
@@ -134,5 +129,5 @@ def _summary(chosen: Mapping[ConvolutionShape, Method], measured: int, late: int
         where = f"kept in {cache_file()}" if kept else f"not kept: {cache_file().parent} can't be written to"
         words.append(f"{measured} measured in {spent:.1f} s, {where}")
     if late:
-        words.append(f"{late} by the rule, as time was short")
+        words.append(f"{late} more by the rule, as {MOST_SECONDS:.0f} s are over")
     return "; ".join(words)

@@ -182,14 +182,6 @@ def measured_pace(
     return model.pace(schedule, known)
 
 
-def expected_seconds(
-    config: TrainerConfig, architecture: Architecture, schedule: Schedule, device: torch.device, images: int
-) -> float:
-    """The seconds of a run from `images` on, by the cost model alone."""
-    pace = CostModel.of(config, architecture, device).pace(schedule, {})
-    return pace.seconds(schedule, images, schedule.total)
-
-
 def lone_timer(
     config: TrainerConfig,
     architecture: Architecture,

@@ -3,6 +3,7 @@
 Its ranks are small programs that do what a test says, so that an attempt costs a tenth of a second.
 """
 
+import logging
 import os
 import re
 import signal
@@ -175,7 +176,7 @@ def test_a_rendezvous_host_that_ends_before_this_machine_hears_of_it_is_no_trace
     monkeypatch.setattr(store, "barrier", lost)
     ended = launched(f"sys.exit({EXIT_INTERRUPTED})")
     assert (ended.code, ended.said) == (EXIT_INTERRUPTED, [])
-    assert caplog.records == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # ---- a machine that vanished -----------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_without_a_place_each_sheet_is_a_new_file_in_the_run(run_dir, tmp_path, 
     lone = tmp_path / "lone.safetensors"
     lone.write_bytes((run_dir / "generator.safetensors").read_bytes())
     assert main(["sample", f"run={lone}", "seeds=1", "device=cpu"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("sample-001.png")
+    assert capsys.readouterr().out.splitlines()[-2].startswith("sample-001.png")
 
 
 def test_several_checkpoints_are_rows_of_the_same_seeds(run_dir, generator, tmp_path):

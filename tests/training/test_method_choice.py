@@ -102,12 +102,15 @@ def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
         assert choose_methods(*case(), ALONE, recorded=nonsense).table.names() == first
 
 
-def test_where_time_is_short_the_rule_stays_and_is_measured_next_time(case, measured):
-    hurried = choose_methods(*case(), ALONE, run_seconds=lambda: 0.0)
+def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_same_run(case, measured, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(method_choice, "MOST_SECONDS", 0.0)
+        hurried = choose_methods(*case(), ALONE)
     assert not measured
     assert set(hurried.table.names().values()) == {"native"}
-    assert "by the rule, as time was short" in hurried.summary
-    assert set(choose_methods(*case(), ALONE).table.names().values()) == {"im2col"}
+    assert "more by the rule, as 0 s are over" in hurried.summary
+    again = choose_methods(*case(), ALONE)
+    assert (again.table.names(), measured) == (hurried.table.names(), [])
 
 
 @pytest.mark.parametrize(
