@@ -124,7 +124,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A port that is free, and of those that scripts/slurm takes for a job; no other test gets it meanwhile."""
-    for number in range(20000 + os.getpid() % 10000, 30000):
+    for tried in range(10000):
+        number = 20000 + (os.getpid() + tried) % 10000
         with open(Path(tempfile.gettempdir(), f"pggan-test-port-{number}"), "w") as taken, socket.socket() as found:
             try:
                 fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
