@@ -7,11 +7,14 @@ from pggan.core.schedule import Schedule
 from pggan.core.tables import duration
 from pggan.training.timing import Pace
 
-# Of what a run has taken, the last minutes count most: the level in training says most about those to come, and other
-# work on the machine comes and goes.  Twice as long, and the first level still counts when the last has begun.
+# Of what a run has taken, the last part counts most: the level in training says most about those to come, and other
+# work on the machine comes and goes.  What was half of the run ago counts half, but never less than a minute: ticks of
+# seconds differ much.
 HALF_LIFE_SECONDS = 60.0
-# A measured pace counts as much as so many seconds of training: the first tick has a few steps, and a grid.
-TRUSTED_SECONDS = 10.0
+HALF_LIFE_SHARE = 0.5
+# A measured pace counts as much as so many seconds of training.  With more, a machine that is five times slower than
+# it was while it was measured is not believed within a minute.
+TRUSTED_SECONDS = 3.0
 LONG_SECONDS = 86_400.0  # a day: what takes longer is said before it starts, and how it could be shorter
 WORKING_HOURS = 8  # which is proposed instead
 
@@ -20,30 +23,43 @@ class Eta:
     """From images to seconds and back, for the rest of one run.
 
     Expected are the seconds per image of every phase.  A correction, which is taken over the whole rest, is the ratio
-    of what the images shown have taken to what was expected of them; grids, checkpoints and all else count as theirs.
+    of what the images shown have taken to what was expected of them; grids, checkpoints and all else count as theirs,
+    but evaluations that have a share of the run do not.
     """
 
-    def __init__(self, schedule: Schedule, pace: Pace, images: int, now: float) -> None:
-        """Args: images: shown already; now: by the clock of all later calls, in seconds."""
-        self.schedule, self.pace = schedule, pace
+    def __init__(
+        self, schedule: Schedule, pace: Pace, images: int, now: float, *, evaluation_share: float = 0.0
+    ) -> None:
+        """Args: images: shown already; now: by the clock of all later calls, in seconds; evaluation_share: of the run's
+        time, 0 to 1, which is for evaluations.
+        """
+        self.schedule, self.pace, self.evaluation_share = schedule, pace, evaluation_share
         self._took = self._expected = TRUSTED_SECONDS if pace.measured else 0.0
+        self._began = now
         self.restart(images, now)
 
     def restart(self, images: int, now: float) -> None:
         """Continue from `images`: what the run did since the last observation is not counted."""
         self._images, self._time = images, now
 
+    def evaluated(self, seconds: float) -> None:
+        """Take in that so much of the time since the last observation was an evaluation."""
+        if self.evaluation_share:
+            self._time += seconds
+
     def observe(self, images: int, now: float) -> None:
         """Take in that `images` have been shown at `now`."""
         took, expected = now - self._time, self.pace.seconds(self.schedule, self._images, images)
-        kept = 0.5 ** (took / HALF_LIFE_SECONDS)
+        half_life = max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began))
+        kept = 0.5 ** (took / half_life)
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
         self.restart(images, now)
 
     @property
     def correction(self) -> float:
-        """How many times as long as expected the run takes."""
-        return self._took / self._expected if self._expected > 0 else 1.0
+        """How many times as long as its steps are expected to take the run takes."""
+        ratio = self._took / self._expected if self._expected > 0 else 1.0
+        return ratio / (1 - self.evaluation_share)
 
     def seconds_left(self, images: int) -> float:
         """Seconds from `images` to the end of the schedule."""
@@ -67,12 +83,15 @@ class Eta:
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:
     """How long the run is expected to take from `images` on, and until when."""
-    seconds = eta.seconds_left(images)
-    end = now + timedelta(seconds=min(seconds, 3e9))  # a century
-    until = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B}"
-    until += f" {end.year}" if end.year != now.year else ""
     how = "measured" if eta.pace.measured else "a first guess from the rate of a matrix product"
-    return f"about {duration(seconds)}, until {until} ({how})"
+    return f"{until(eta.seconds_left(images), now)} ({how})"
+
+
+def until(seconds: float, now: datetime) -> str:
+    """So many seconds from `now`, and the time of day at which they end."""
+    end = now + timedelta(seconds=min(seconds, 3e9))  # a century
+    clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B}"
+    return f"about {duration(seconds)}, until {clock}" + (f" {end.year}" if end.year != now.year else "")
 
 
 def too_long(eta: Eta, images: int, command: str) -> list[str]:

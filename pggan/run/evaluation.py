@@ -142,7 +142,9 @@ class TrainingEvaluator:
             return {}
         finally:
             self._evaluated_at = images
-            self.budget.note(phase.resolution, began, time.monotonic())
+            ended = time.monotonic()
+            self.budget.note(phase.resolution, began, ended)
+            self.reporter.evaluated(ended - began)
         for remark in found.remarks:
             self._remark(remark)
         self._judge(found.values, phase.resolution)

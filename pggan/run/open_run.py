@@ -94,7 +94,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         if group.is_main:
             images = trainer.state.images
             eta, time_limit = start_clock(run, partition, device, images, trainer.options.table)
-            needs["Time"] = expected_end(eta, images, datetime.now())
+            now = datetime.now()
+            needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
@@ -231,7 +232,9 @@ def start_clock(
     """The time left from `images` on, on rank 0, and the end of a run that was given hours; remarks on a long one."""
     config, schedule = run.config, run.schedule
     pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images, table=table)
-    eta = Eta(schedule, pace, images, time.monotonic())
+    planned = config.evaluation.metrics and config.evaluation.interval_images is None
+    share = config.evaluation.max_share if planned else 0.0
+    eta = Eta(schedule, pace, images, time.monotonic(), evaluation_share=share)
     if config.hours is None:
         run.remarks.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
         return eta, None

@@ -62,6 +62,9 @@ class NullReporter:
     def saved(self, images: int) -> None:
         """Tell that the checkpoint of `images` is on the disk."""
 
+    def evaluated(self, seconds: float) -> None:
+        """Tell that so much of the time since the last tick was an evaluation."""
+
     def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores | None = None) -> None:
         """Write the `means` since the last tick everywhere, and the distribution of the `scores` [N] to TensorBoard."""
 
@@ -176,6 +179,9 @@ class Reporter(NullReporter):
 
     def saved(self, images: int) -> None:
         self.console.note_checkpoint(images)
+
+    def evaluated(self, seconds: float) -> None:
+        self.eta.evaluated(seconds)
 
     def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores | None = None) -> None:
         self._raise_of_pictures(all_but=LARGEST_QUEUE)

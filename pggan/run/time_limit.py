@@ -5,8 +5,9 @@ from the image on at which that begins.  So a run of the images that were shown 
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from pggan.run.eta import Eta
+from pggan.run.eta import Eta, until
 
 TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
 
@@ -26,6 +27,10 @@ class TimeLimit:
     def spent_seconds(self, now: float) -> float:
         """Seconds of training until `now`."""
         return self.spent + now - self.began
+
+    def planned_end(self, now: datetime) -> str:
+        """What is left of the time as a run begins or resumes, and until when."""
+        return f"{until(max(3600 * self.hours - self.spent, 0.0), now)}, as hours={self.hours:g} asks for"
 
     def last_image(self, images: int, now: float) -> int:
         """The image count at which the run is to end, after `images` shown at `now`: at least one more."""

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from pggan.core.schedule import Schedule
-from pggan.run.eta import HALF_LIFE_SECONDS, TRUSTED_SECONDS, Eta, expected_end, too_long
+from pggan.run.eta import HALF_LIFE_SECONDS, HALF_LIFE_SHARE, TRUSTED_SECONDS, Eta, expected_end, too_long
 from pggan.training.timing import Pace
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -63,6 +63,66 @@ def test_without_a_measurement_the_first_tick_sets_the_scale():
     assert Eta(DEMO, pace(relative, measured=False), 0, 0.0).correction == 1.0
 
 
+# (images, seconds) of three runs of the demo: on two quiet cores, and twice beside work that came and went.
+RECORDED = {
+    "quiet": [
+        *((1008, 0.9), (2000, 2.2), (3008, 4.0), (4000, 5.6), (5008, 7.2), (6000, 9.4), (7008, 12.3), (8000, 15.1)),
+        *((9008, 18.3), (13008, 29.4), (17008, 45.1), (21008, 61.0), (25008, 76.9), (29008, 96.1), (33008, 111.4)),
+        *((37008, 130.4), (41008, 147.7), (45008, 165.5), (49008, 183.5), (53008, 201.4), (58512, 232.4)),
+    ],
+    "busy": [
+        *((1008, 1.7), (2000, 4.3), (3008, 7.6), (4000, 10.8), (5008, 15.4), (6000, 25.3), (7008, 37.8), (8000, 49.8)),
+        *((9008, 64.8), (13008, 121.5), (17008, 169.3), (21008, 238.4), (25008, 318.2), (29008, 362.8), (33008, 414.9)),
+        *((37008, 474.8), (41008, 518.2), (45008, 569.0), (49008, 611.7), (53008, 689.2), (58512, 845.5)),
+    ],
+    "busier": [
+        *(
+            (1008, 6.3),
+            (2000, 16.0),
+            (3008, 28.0),
+            (4000, 44.6),
+            (5008, 54.5),
+            (6000, 66.2),
+            (7008, 74.2),
+            (8000, 88.2),
+        ),
+        *(
+            (9008, 102.3),
+            (13008, 178.9),
+            (17008, 270.3),
+            (21008, 423.5),
+            (25008, 556.8),
+            (29008, 665.1),
+            (33008, 760.5),
+        ),
+        *((37008, 876.7), (41008, 1007.5), (45008, 1157.6), (49008, 1319.2), (53008, 1430.9), (58512, 1640.3)),
+    ],
+}
+QUIET = {4: 0.0009, 8: 0.0016, 16: 0.0027, 32: 0.0041}  # seconds of an image on the quiet cores
+
+
+@pytest.mark.parametrize(
+    ("load", "times", "one", "three"),
+    [
+        ("quiet", 1.0, 0.1, 0.05),
+        ("quiet", 1 / 3, 0.25, 0.1),
+        ("quiet", 3.0, 0.25, 0.1),
+        ("busy", 1.0, 0.25, 0.2),  # four times as slow as measured
+        ("busy", 3.0, 0.25, 0.2),
+        ("busier", 1.0, 0.35, 0.25),  # eight times, and more so later
+    ],
+)
+def test_recorded_runs_are_predicted(load, times, one, three):
+    """Of the whole run, after one minute and after three; `times`: measured updates over those of quiet cores."""
+    eta, end = Eta(DEMO, pace({side: times * each for side, each in QUIET.items()}), 0, 0.0), RECORDED[load][-1][1]
+    found = []
+    for images, now in RECORDED[load]:
+        eta.observe(images, now)
+        found.append((now, now + eta.seconds_left(images)))
+    assert worst(found, end, 60) < one
+    assert worst(found, end, 180) < three
+
+
 def test_what_was_long_ago_counts_little():
     """After a half-life the first minutes, and the trust in the measurement, weigh half as much as what came since."""
     eta = Eta(DEMO, pace(dict.fromkeys(SECONDS, 1.0)), 0, 0.0)
@@ -70,6 +130,30 @@ def test_what_was_long_ago_counts_little():
     eta.observe(10 + 30, 10.0 + HALF_LIFE_SECONDS)  # 30 images took 60 s
     kept = 0.5 * (TRUSTED_SECONDS * 0.5 ** (10 / HALF_LIFE_SECONDS) + 10)
     assert eta.correction == pytest.approx((kept + 60) / (kept + 30))
+
+
+def test_the_half_life_of_a_long_run_grows_with_it():
+    eta = Eta(DEMO, pace(dict.fromkeys(SECONDS, 1.0), measured=False), 0, 0.0)
+    eta.observe(1000, 1000.0)
+    later = 1000.0 + 1000.0 / HALF_LIFE_SHARE
+    half_life = HALF_LIFE_SHARE * later
+    eta.observe(2000, later)  # half as fast
+    kept = 1000 * 0.5 ** ((later - 1000.0) / half_life)
+    assert eta.correction == pytest.approx((kept + later - 1000.0) / (kept + 1000.0))
+
+
+def test_evaluations_with_a_share_of_the_time_are_planned_and_not_taken_for_slow_steps():
+    seconds, share = pace(SECONDS).seconds(DEMO, 0, DEMO.total), 0.05
+    eta = Eta(DEMO, pace(SECONDS), 0, 0.0, evaluation_share=share)
+    assert eta.seconds_left(0) == pytest.approx(seconds / (1 - share))
+    assert eta.images_after(seconds / (1 - share) + 1e-9, 0) == DEMO.total
+    eta.evaluated(7.0)
+    eta.observe(1000, 7.0 + 1000 * SECONDS[4])
+    assert eta.seconds_left(1000) == pytest.approx((seconds - 1000 * SECONDS[4]) / (1 - share))
+    given_images = Eta(DEMO, pace(SECONDS), 0, 0.0)  # how many there will be is not known
+    given_images.evaluated(7.0)
+    given_images.observe(1000, 7.0 + 1000 * SECONDS[4])
+    assert given_images.seconds_left(1000) > 2 * seconds
 
 
 def test_a_rollback_and_a_resume_count_what_is_trained_from_there():

@@ -1,6 +1,7 @@
 """A run that was given hours ends in time, on machines that turn out faster or slower."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -41,6 +42,12 @@ def test_a_resumed_run_has_the_time_that_is_left():
     schedule = replace(SCHEDULE, total_images=limit.eta.schedule.total)
     _, rest, _ = train(2.0, schedule, spent=limit.spent_seconds(seconds), images=images)
     assert seconds + rest == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
+
+
+def test_the_planned_end_is_that_of_the_hours_whatever_the_schedule_takes():
+    eta, noon = Eta(SCHEDULE, PACE, 0, 0.0), datetime(2026, 3, 1, 12, 0)
+    assert TimeLimit(2.0, eta, 0.0, 0.0).planned_end(noon) == "about 2 h, until 14:00, as hours=2 asks for"
+    assert TimeLimit(2.0, eta, 0.0, 5400.0).planned_end(noon).startswith("about 30 min, until 12:30")
 
 
 def test_a_run_that_has_no_time_left_takes_one_more_step():
