@@ -39,6 +39,7 @@ from pggan.run.eta import Eta, expected_end, too_long
 from pggan.run.evaluation import TrainingEvaluator, open_extractor
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
+from pggan.run.process_memory import process_memory
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
@@ -98,6 +99,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
             needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
+            if device.type == "cpu":
+                needs["Memory"] += f"; {process_memory(run, memory.most_bytes, budget)}"
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))

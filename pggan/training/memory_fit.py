@@ -31,6 +31,7 @@ class MemoryFit(NamedTuple):
 
     summary: str
     micro_batch_sizes: Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}
+    most_bytes: int = 0  # of the largest step; 0 where they are few and were not counted
 
 
 def activations(architecture: Architecture, phase: Phase) -> int:
@@ -67,7 +68,7 @@ def fit_memory(
     bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
-        return MemoryFit(f"less than {SMALL // 2**20} MiB", {})
+        return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
     half = options.dtype is torch.float16
     fake = FakeStep(architecture, optimizer, device, half=half, augmentation=augmentation)
     room = inf if free is None else free - flat_tensors * fake.weight_bytes
@@ -91,7 +92,7 @@ def fit_memory(
                 )
             size = found[kind] = max(size // 2 // group, 1) * group
         needs[part.resolution] = max(need, needs.get(part.resolution, 0))
-    return MemoryFit(_summary(needs, found, room, every_phase=every_phase), found)
+    return MemoryFit(_summary(needs, found, room, every_phase=every_phase), found, max(needs.values()))
 
 
 def _summary(needs: dict[int, int], sizes: dict[tuple[int, int], int], room: float, *, every_phase: bool) -> str:

@@ -39,13 +39,13 @@ def per_image(monkeypatch):
 
 
 def test_a_schedule_that_fits_keeps_its_batches(per_image):
-    assert fitted(2**36) == ("16.00 GiB at most, at 16x16 of 64.0 GiB free", {})
-    assert fitted(None) == ("16.00 GiB at most, at 16x16", {})
+    assert fitted(2**36) == ("16.00 GiB at most, at 16x16 of 64.0 GiB free", {}, 2**34)
+    assert fitted(None) == ("16.00 GiB at most, at 16x16", {}, 2**34)
 
 
 def test_small_networks_cost_no_time_to_find_out(monkeypatch):
     monkeypatch.setattr(FakeStep, "peak_bytes", None)
-    assert fitted(2**34) == ("less than 512 MiB", {})
+    assert fitted(2**34) == ("less than 512 MiB for a step", {}, 0)
 
 
 def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
@@ -57,7 +57,7 @@ def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
 
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
     monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
-    summary, sizes = fitted(2**36, every_phase=True)
+    summary, sizes, _ = fitted(2**36, every_phase=True)
     assert summary == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
     assert not sizes
     assert set(looked_at) == {"4x4 stable", "8x8 fade", "8x8 stable", "16x16 fade", "16x16 stable"}
@@ -73,7 +73,7 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     phase = Phase(0, 4, False, 1.0, 0, 1, 1024, 0.001, 0.001, 2)
     loss = Logistic(gamma=1.0, reg_interval=1)
     need = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, loss, ComputeOptions())
-    summary, sizes = fitted(int(0.8 * need), loss=loss, phases=[phase])
+    summary, sizes, _ = fitted(int(0.8 * need), loss=loss, phases=[phase])
     assert sizes == {(4, 1024): 512}
     assert "4x4 in micro-batches of 512" in summary
 
