@@ -56,7 +56,7 @@ def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
     assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
     assert trainer.micro_batch_sizes == {}
     assert (trainer.graphs, trainer.rehearsal, trainer.tensor_settings) == (None, None, False)  # of CUDA
-    assert memory.summary == "less than 512 MiB"
+    assert memory.summary == "less than 512 MiB for a step"
     weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
     assert torch.equal(weight, trainer.state.g.network.weights[0])
     assert not torch.equal(weight, other)
