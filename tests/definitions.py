@@ -1,6 +1,7 @@
 """What many tests start from: the paper's networks, its optimizer and its loss; a generator as if it were trained."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,3 +41,9 @@ def with_random_biases(architecture: Architecture) -> Generator:
         if name.endswith("bias"):
             weight.data.normal_(generator=random)
     return network
+
+
+def before_step(optimizer: Any, call: Callable[[], object]) -> None:
+    """Call something before every step of an optimizer."""
+    step = optimizer.step
+    optimizer.step = lambda: (call(), step())

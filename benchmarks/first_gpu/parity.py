@@ -1,7 +1,7 @@
 """Part 2: gradients on the device, compared with those in float64 on the CPU."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -129,11 +129,12 @@ def step(device: torch.device, precision: Precision | None, case: Case, width: i
         if precision is None:
             part.network.double()
 
-        def keep(*_: Any, name: str = name, part: Any = part) -> None:
+        def keep(name: str = name, part: Any = part, step: Callable[[], None] = part.optimizer.step) -> None:
             scale = 1.0 if part.scale is None else part.scale
             gradients[name] = torch.cat([(one.grad.double() / scale).flatten() for one in part.weights_in_use]).cpu()
+            step()
 
-        part.optimizer.register_step_pre_hook(keep)  # type: ignore[union-attr]
+        part.optimizer.step = keep  # type: ignore[method-assign]
     dtype = torch.float32
     if precision is None:
         state.g_ema.double()

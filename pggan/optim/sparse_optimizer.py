@@ -1,7 +1,6 @@
 """The optimizer where gradients are compressed: it applies sparse updates that the reducer has made."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,8 @@ class SparseOptimizer:
 
     def __init__(self, weights: Sequence[nn.Parameter], params: Sequence[Tensor]) -> None:
         """Moves the weights, once and for all; each keeps its strides.  `params`: the optimizer's views of them."""
-        self.param_groups: list[dict[str, Any]] = [{"params": params}]
+        self.params = list(params)
+        self.learning_rate: float | Tensor = 0.0  # to be set
         self.state: dict[Tensor, dict[str, Tensor]] = {}  # nothing is kept from step to step
         self.found_inf: Tensor | None = None
         self.grad_scale: Tensor | None = None  # updates don't grow with the loss
@@ -37,7 +37,7 @@ class SparseOptimizer:
         """Take the step, if one was given, unless `found_inf`; without waiting for the device."""
         if self.updates is None or self._positions is None:
             return
-        steps = self.updates * -self.param_groups[0]["lr"]
+        steps = self.updates * -self.learning_rate
         if self.found_inf is not None:
             steps = torch.where(self.found_inf == 0, steps, 0.0)
         self._memory.index_add_(0, self._positions, steps)

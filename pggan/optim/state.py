@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Generator, ProgressiveNetwork, initialize
+from pggan.optim.adam import Adam
 from pggan.optim.flat_memory import place_side_by_side
 from pggan.optim.sparse_optimizer import SparseOptimizer
 
@@ -29,16 +29,10 @@ class Trainable:
     """A network and its optimizer."""
 
     network: ProgressiveNetwork
-    optimizer: torch.optim.Adam | SparseOptimizer
+    optimizer: Adam | SparseOptimizer  # of views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]
     skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
-
-    @property
-    def optimizer_params(self) -> list[Tensor]:
-        """The optimizer's views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]."""
-        params: list[Tensor] = self.optimizer.param_groups[0]["params"]
-        return params
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
@@ -59,14 +53,11 @@ class Trainable:
 
     def prepare_update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
         """Hand gradients and settings to the optimizer, whose step leaves the weights alone unless `finite`."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        for weight, param in zip(self.network.weights, self.optimizer_params, strict=True):
+        for weight, param in zip(self.network.weights, self.optimizer.params, strict=True):
             param.data = in_memory_order(weight.data)
             param.grad = None if weight.grad is None else in_memory_order(weight.grad)
-        # Fused optimizers take these two from their attributes, as torch.amp.GradScaler hands them over.
-        optimizer: Any = self.optimizer
-        optimizer.found_inf, optimizer.grad_scale = (~finite).float(), self.scale
+        self.optimizer.learning_rate = learning_rate
+        self.optimizer.found_inf, self.optimizer.grad_scale = (~finite).float(), self.scale
 
     def finish_update(self, finite: Tensor) -> None:
         """Free the gradients, count skipped updates and adapt the loss scale; without waiting for the device.
@@ -82,7 +73,7 @@ class Trainable:
 
     def zero_grad(self) -> None:
         """Free the gradients; so levels that are not in use stay without one, and without update."""
-        for weight, param in zip(self.network.weights, self.optimizer_params, strict=True):
+        for weight, param in zip(self.network.weights, self.optimizer.params, strict=True):
             weight.grad = param.grad = None
 
 
@@ -166,14 +157,11 @@ def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bo
     if not sparse:  # that optimizer does it itself
         place_side_by_side(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
-    optimizer: torch.optim.Adam | SparseOptimizer
+    optimizer: Adam | SparseOptimizer
     if sparse:
         optimizer = SparseOptimizer(network.weights, params)
     else:
-        capturable = device.type == "cuda"  # as part of a CUDA graph
-        betas = (config.beta1, config.beta2)
-        fused = device.type != "meta"  # Adam refuses it there, where steps are counted without memory
-        optimizer = torch.optim.Adam(params, betas=betas, eps=config.epsilon, fused=fused, capturable=capturable)
+        optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(FIRST_SCALE, device=device) if half else None
     return Trainable(network, optimizer, skipped, scale, since_scaling)
@@ -199,7 +187,7 @@ def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: 
 
 
 def _moments(trainable: Trainable) -> Iterator[tuple[str, Tensor]]:
-    for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer_params, strict=True):
+    for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True):
         for key, value in trainable.optimizer.state.get(param, {}).items():
             yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
 
@@ -217,10 +205,10 @@ def _load_moments(trainable: Trainable, tensors: dict[str, Tensor]) -> None:
     if isinstance(trainable.optimizer, SparseOptimizer):
         return
     names = (name for name, _ in trainable.network.named_parameters())
-    params = dict(zip(names, trainable.optimizer_params, strict=True))
+    params = dict(zip(names, trainable.optimizer.params, strict=True))
     for path, saved in tensors.items():
         name, _, key = path.rpartition("/")
         param, value = params.get(name), in_memory_order(saved)
         if param is None or (saved.ndim > 0 and value.shape != param.shape):
             raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no weight")
-        trainable.optimizer.state[param][key] = value.to(param.device, copy=True).contiguous()
+        trainable.optimizer.state.setdefault(param, {})[key] = value.to(param.device, copy=True).contiguous()

@@ -28,6 +28,7 @@ from pggan.losses.base import Loss
 from pggan.networks.convolution import NATIVE
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.numerics import ComputeOptions
+from pggan.optim.adam import new_moments
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable, in_memory_order, new_state
 from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
@@ -135,13 +136,11 @@ class FakeStep:
         return counter
 
     def _make_moments(self) -> None:
-        """Make Adam's moments in advance: where it has no fused kernels, Adam refuses to make moments for them."""
+        """Make Adam's moments in advance: the first step that is counted is to be as all others."""
         for part in (self.state.g, self.state.d):
-            part.optimizer.param_groups[0]["fused"] = True
-            for weight, param in zip(part.network.weights, part.optimizer_params, strict=True):
+            for weight, param in zip(part.network.weights, part.optimizer.params, strict=True):
                 param.data = in_memory_order(weight.data)
-                moments = {name: torch.empty_like(param) for name in ("exp_avg", "exp_avg_sq")}
-                part.optimizer.state[param] = {"step": torch.zeros((), device=self.device), **moments}
+                part.optimizer.state[param] = new_moments(param)
 
     def _present(self) -> list[Tensor]:
         """All tensors of the state, to be kept while they are counted: what nothing refers to counts as freed."""

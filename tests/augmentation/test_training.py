@@ -73,7 +73,7 @@ def test_every_loss_and_penalty_trains_and_micro_batches_give_the_same_update(na
     whole, metrics = take(loss, augmentation, p, jvp=jvp)
     assert all(value.isfinite().all() for value in metrics.values())
     parts, _ = take(loss, augmentation, p, jvp=jvp, micro_batch_size=2)
-    for one, other in zip(whole.d.optimizer_params, parts.d.optimizer_params, strict=True):
+    for one, other in zip(whole.d.optimizer.params, parts.d.optimizer.params, strict=True):
         if one in whole.d.optimizer.state:  # gradients are equal, up to the rounding of sums of 8 images
             mean, expected = (
                 state.d.optimizer.state[param]["exp_avg"] for state, param in ((whole, one), (parts, other))

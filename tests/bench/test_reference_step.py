@@ -17,7 +17,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.training.step import Trainer
-from tests.definitions import ADAM, variant
+from tests.definitions import ADAM, before_step, variant
 
 CPU = torch.device("cpu")
 WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, reg_interval=1)
@@ -90,10 +90,10 @@ def test_gradients_differ_from_the_references_by_rounding_only(dtype, resolution
     found = {}
 
     def keep_gradients(trainable):
-        def keep(*_):
+        def keep():
             found.update({w: None if w.grad is None else w.grad.clone() for w in trainable.network.parameters()})
 
-        trainable.optimizer.register_step_pre_hook(keep)
+        before_step(trainable.optimizer, keep)
 
     keep_gradients(state.d)
     keep_gradients(state.g)

@@ -117,7 +117,7 @@ def test_every_loss_trains_and_micro_batches_give_the_same_update(loss):
     whole, metrics = take(loss)
     assert all(value.isfinite().all() for value in metrics.values())
     parts, _ = take(loss, micro_batch_size=2)
-    pairs = zip(whole.d.optimizer_params, parts.d.optimizer_params, strict=True)
+    pairs = zip(whole.d.optimizer.params, parts.d.optimizer.params, strict=True)
     used = [pair for pair in pairs if pair[0] in whole.d.optimizer.state]
     assert len(used) == len(list(whole.d.network.scales.parameters())) + 4
     for one, other in used:  # gradients are equal, up to the rounding of sums over pixels and images

@@ -20,7 +20,7 @@ from pggan.optim.elastic import ElasticReducer
 from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer, sends_sparse_updates
-from tests.definitions import ADAM, variant
+from tests.definitions import ADAM, before_step, variant
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -87,13 +87,13 @@ def step(case, group):
     state, gradients = trainer.state, {}
     for name, trainable in both(state):
 
-        def keep(*_, name=name, trainable=trainable):
+        def keep(name=name, trainable=trainable):
             found = [weight.grad for weight in trainable.network.weights if weight.grad is not None]
             scale = 1 if trainable.scale is None else float(trainable.scale)
             gradients[name] = torch.cat([gradient.flatten() for gradient in found]) / scale
 
         if case.gradients != "dgc":  # where the optimizer gets none
-            trainable.optimizer.register_step_pre_hook(keep)
+            before_step(trainable.optimizer, keep)
         if name == case.poison and group.rank == group.world_size - 1:
             trainable.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
     before = {name: flat(trainable) for name, trainable in both(state)}

@@ -71,7 +71,7 @@ def test_entries_reach_the_weights_in_use_and_no_others(name):
 def test_a_step_that_is_not_finite_changes_nothing_and_one_that_was_not_given_neither():
     weights = [nn.Parameter(torch.arange(3.0)), nn.Parameter(torch.ones(2, 2))]
     steps = SparseOptimizer(weights, weights)
-    steps.param_groups[0]["lr"] = 0.5
+    steps.learning_rate = 0.5
     steps.set_update(torch.tensor([0, 17]), torch.tensor([torch.inf, 1.0]))
     steps.found_inf = torch.tensor(1.0)
     steps.step()

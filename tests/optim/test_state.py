@@ -12,7 +12,7 @@ from pggan.core.schedule import Phase
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import FIRST_SCALE, LARGEST_SCALE, SCALE_INTERVAL, new_state, state_sha256
 from pggan.training.step import Trainer
-from tests.definitions import ADAM, WGAN_GP, variant
+from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
@@ -100,10 +100,9 @@ def test_optimizers_are_given_gradients_in_the_order_of_memory():
     """PyTorch's fused ones copy others."""
     state, seen = state_of(), []
     for trainable in (state.g, state.d):
-        trainable.optimizer.register_step_pre_hook(
-            lambda *_, trainable=trainable: seen.extend(
-                param.grad for param in trainable.optimizer_params if param.grad is not None
-            )
+        before_step(
+            trainable.optimizer,
+            lambda params=trainable.optimizer.params: seen.extend(one.grad for one in params if one.grad is not None),
         )
     train(state, 1)
     assert any(gradient.ndim == 4 and gradient.shape[1:3] == (3, 3) for gradient in seen)
@@ -124,9 +123,8 @@ def test_adam_has_the_configured_settings():
     config = dataclasses.replace(ADAM, beta1=0.3, beta2=0.8, epsilon=0.25)
     state = new_state(ARCHITECTURE, config, 0, CPU)
     for trainable in (state.g, state.d):
-        (group,) = trainable.optimizer.param_groups
-        assert (group["betas"], group["eps"]) == ((0.3, 0.8), 0.25)
-        assert (group["weight_decay"], group["amsgrad"]) == (0, False)
+        optimizer = trainable.optimizer
+        assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.3, 0.8, 0.25)
     # Adam's first step by hand: means are corrected to the gradient and its square, so w - lr * g / (|g| + epsilon).
     weight = state.d.network.weights[0]
     before, weight.grad = weight.detach().clone(), torch.full_like(weight, 0.5)
@@ -196,7 +194,7 @@ def test_the_norm_and_the_update_are_those_of_the_gradient_before_the_loss_was_s
     weight.grad = torch.full_like(weight, FIRST_SCALE * 0.5)
     assert float(scaled.gradient_norm()) == pytest.approx(0.5 * weight.numel() ** 0.5)
     update(scaled, finite=True)
-    (square,) = (value for name, value in scaled.optimizer.state[scaled.optimizer_params[0]].items() if "sq" in name)
+    (square,) = (value for name, value in scaled.optimizer.state[scaled.optimizer.params[0]].items() if "sq" in name)
     torch.testing.assert_close(square, torch.full_like(square, 0.01 * 0.25))  # (1 - beta2) g^2
 
 
@@ -224,7 +222,7 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
     ):
         assert parts[part].keys() == {name for name, _ in network.named_parameters()}
     for part, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
-        named = zip(trainable.network.named_parameters(), trainable.optimizer_params, strict=True)
+        named = zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True)
         used = {name for (name, _), param in named if param in trainable.optimizer.state}
         kinds = ("step", "exp_avg", "exp_avg_sq")
         assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}

@@ -21,7 +21,7 @@ from pggan.training import compute_options
 from pggan.training.compute_options import configure_process, set_float32
 from pggan.training.op_counter import OpCounter
 from pggan.training.step import Trainer
-from tests.definitions import ADAM, WGAN_GP, variant
+from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
 CPU = torch.device("cpu")
 LOSSES = {
@@ -49,10 +49,11 @@ def take_steps(options, loss="wgan_gp", count=2, dtype=torch.float64, batch=16, 
     gradients = []
     for trainable in (state.d, state.g):
         trainable.network.to(dtype)
-        trainable.optimizer.register_step_pre_hook(
-            lambda *_, trainable=trainable: gradients.append(
+        before_step(
+            trainable.optimizer,
+            lambda trainable=trainable: gradients.append(
                 torch.cat([weight.grad.flatten().clone() for weight in trainable.weights_in_use])
-            )
+            ),
         )
     state.g_ema.to(dtype)
     trainer = Trainer(state, LOSSES[loss], options, reset_at_phase=False)

@@ -20,7 +20,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import new_state
 from pggan.training.step import Trainer
-from tests.definitions import ADAM, WGAN_GP, variant
+from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=32, latent_size=6, fmap_base=32, fmap_max=6)
@@ -67,11 +67,11 @@ def gradients(network):
 def remember(trainable):
     """A step forgets its gradients; keep those that its optimizer saw."""
 
-    def keep(*_):
+    def keep():
         named = trainable.network.named_parameters()
         LAST[trainable.network] = {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
 
-    trainable.optimizer.register_step_pre_hook(keep)
+    before_step(trainable.optimizer, keep)
 
 
 def equal(one, other):
@@ -278,8 +278,7 @@ def test_learning_rates_of_g_and_d_are_those_of_the_phase_at_every_step():
         step(state, phase_at(rate_g=rate_g, rate_d=rate_d))
         assert equal(before_g, copies(state.g.network)) == (rate_g == 0)
         assert equal(before_d, copies(state.d.network)) == (rate_d == 0)
-        assert [group["lr"] for group in state.g.optimizer.param_groups] == [rate_g]
-        assert [group["lr"] for group in state.d.optimizer.param_groups] == [rate_d]
+        assert (state.g.optimizer.learning_rate, state.d.optimizer.learning_rate) == (rate_g, rate_d)
 
 
 def test_the_gradient_norms_shown_are_those_of_all_weights_together():
@@ -347,7 +346,7 @@ def test_moments_belong_to_the_levels_in_use_only():
     state = state_of()
     step(state, phase_at(8), reals_at(8))
     for trainable in (state.g, state.d):
-        for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer_params, strict=True):
+        for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True):
             levels = [int(part) for part in name.split(".") if part.isdecimal()]
             in_use = name.startswith(("stem", "head", "blocks.8.", "to_rgb.8.", "from_rgb.8."))
             assert (param in trainable.optimizer.state) == in_use, (name, levels)
@@ -378,13 +377,10 @@ def test_a_step_is_a_function_of_state_reals_and_seed():
 def test_optimizers_are_the_papers_adam():
     state = state_of()
     for trainable in (state.g, state.d):
-        (group,) = trainable.optimizer.param_groups
-        assert group["betas"] == (0.0, 0.99)
-        assert group["eps"] == 1e-8
-        assert group["weight_decay"] == 0
-        assert not group["amsgrad"]
+        optimizer = trainable.optimizer
+        assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.0, 0.99, 1e-8)
         memory = [parameter.data_ptr() for parameter in trainable.network.parameters()]
-        assert [param.data_ptr() for param in group["params"]] == memory
+        assert [param.data_ptr() for param in optimizer.params] == memory
 
 
 def test_resetting_the_optimizers_clears_their_moments_and_begins_anew():

@@ -1,0 +1,44 @@
+import sys
+from subprocess import run
+
+import torch
+from torch import nn
+
+from pggan.optim.adam import Adam
+
+
+def test_steps_are_those_of_torch_to_the_bit():
+    """Over steps that leave a parameter out, are skipped, scaled, or have another rate."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(5, 3), (7,), ()]
+    ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    one = Adam(ours, beta1=0.5, beta2=0.99, epsilon=1e-8)
+    other = torch.optim.Adam(theirs, betas=(0.5, 0.99), eps=1e-8, fused=True)
+    for number in range(8):
+        one.learning_rate = other.param_groups[0]["lr"] = 0.1 / (1 + number)
+        one.found_inf = other.found_inf = torch.tensor(float(number == 3))
+        one.grad_scale = other.grad_scale = torch.tensor(4.0) if number == 5 else None
+        for index, (param, same) in enumerate(zip(ours, theirs, strict=True)):
+            param.grad = torch.randn(param.shape, generator=generator) if (number + index) % 3 else None
+            same.grad = None if param.grad is None else param.grad.clone()
+        one.step()
+        other.step()
+        for param, same in zip(ours, theirs, strict=True):
+            assert torch.equal(param, same)
+            for key, value in other.state.get(same, {}).items():
+                assert torch.equal(one.state[param][key], value)
+            assert (param in one.state) == (same in other.state)
+
+
+def test_no_step_imports_the_compiler():
+    """It takes seconds of every start, and of every process of the tests."""
+    program = """
+import sys, torch
+from pggan.optim.adam import Adam
+weight = torch.ones(3, requires_grad=True)
+optimizer = Adam([weight], beta1=0.0, beta2=0.99, epsilon=1e-8)
+weight.grad = torch.ones(3)
+optimizer.step()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert run([sys.executable, "-c", program], check=False).returncode == 0
