@@ -11,6 +11,8 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.prepare import build as building
+from pggan.data.prepare.build import PreparedElsewhereError
+from pggan.data.stream import open as opening
 from pggan.data.stream.open import open_data
 from tests.composed import composed
 
@@ -44,6 +46,31 @@ def test_a_plain_folder_is_prepared_into_the_cache_once(photos, tmp_path):
     made = pyramid.path.stat().st_mtime_ns
     assert open_data(config, 16).path.stat().st_mtime_ns == made
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_runs_that_start_together_wait_for_the_one_that_prepares(photos, tmp_path, monkeypatch, capsys, ends):
+    """The other one ends, or is killed."""
+    config = data_config(tmp_path, f"data.path={photos}")
+    looks, prepare = [], opening.prepare
+
+    def prepare_unless_claimed(*arguments, **options):
+        if len(looks) < 3:
+            raise PreparedElsewhereError("Another process is preparing it.", "")
+        return prepare(*arguments, **options)
+
+    def sleep(_):
+        looks.append(1)
+        if len(looks) == 3 and ends:
+            with monkeypatch.context() as patch:
+                patch.setattr(opening, "prepare", prepare)
+                open_data(config, 8)
+
+    monkeypatch.setattr(opening, "prepare", prepare_unless_claimed)
+    monkeypatch.setattr(opening.time, "sleep", sleep)
+    assert open_data(config, 8).images == 4
+    assert len(looks) == 3
+    assert capsys.readouterr().err.count("Another process is preparing it; this one waits for it.") == 1
 
 
 def test_a_changed_folder_is_prepared_again(photos, tmp_path):

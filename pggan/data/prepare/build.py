@@ -45,6 +45,10 @@ LOCK_FILE = "lock"
 OF_A_GENERATION = re.compile(r"(?:r\d{4,}-\d{5}|labels|files)(-[0-9a-f]{8})?\.(?:bin|jsonl\.gz)")
 
 
+class PreparedElsewhereError(UserError):
+    """Another process is at work on the dataset."""
+
+
 class Job(NamedTuple):
     """One image to be made, or to be taken over from a place in an earlier dataset."""
 
@@ -273,7 +277,7 @@ def _claimed(directory: Path, destination: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK_FILE).open("ab") as lock:
         if not try_lock(lock.fileno(), without_locks=True):
-            raise UserError(f"Another process is preparing {destination}.", "Wait until it is done.")
+            raise PreparedElsewhereError(f"Another process is preparing {destination}.", "Wait until it is done.")
         try:
             yield
         finally:

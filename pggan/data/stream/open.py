@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,7 @@ from pggan.config import DataConfig
 from pggan.core.errors import UserError
 from pggan.data.format.index import levels_up_to
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.prepare.build import PreparedElsewhereError
 from pggan.data.prepare.command import default_workers, open_sources, prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources.avatars import AvatarSource
@@ -18,6 +20,7 @@ from pggan.data.sources.source import Source
 from pggan.data.sources.torchvision_sets import NamedSet
 
 FEWEST_IMAGES = 2
+SECONDS_BETWEEN_LOOKS = 1.0  # at images that another process prepares: that takes it seconds to hours
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
 
@@ -78,8 +81,23 @@ def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
 
 
 def _prepare(source: Source, cached: Path, reuse: Sequence[Path] = (), **options: Any) -> None:
+    """Prepare `cached`, or wait for another run that does: those of a sweep on a cluster start together."""
+    said = False
+    while not cached.exists():
+        try:
+            _prepare_alone(source, cached, reuse, **options)
+        except PreparedElsewhereError as error:
+            if not said:
+                print(f"{error.problem[:-1]}; this one waits for it.", file=sys.stderr)
+            said = True
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _prepare_alone(source: Source, cached: Path, reuse: Sequence[Path], **options: Any) -> None:
     try:
         prepare(source, cached, Options(**options), workers=default_workers(), reuse=reuse)
+    except PreparedElsewhereError:
+        raise
     except UserError as error:  # it names the keys of `pggan prepare`; here those of training are meant
         texts = [error.problem, error.remedy]
         for key, own in KEYS.items():
