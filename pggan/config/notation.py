@@ -10,6 +10,7 @@ from pggan.core.schedule import Table
 from pggan.core.validation import require
 
 MOST_TILES = 10_000
+MOST_SEEDS = 100_000  # 200 MiB of latents of 512 numbers
 NEWEST, BEST = "newest", "best"  # as checkpoint=
 PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
@@ -23,15 +24,17 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     return int(columns), int(rows)
 
 
-def parse_seeds(seeds: object) -> list[int]:
-    """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
+def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
+    """Seeds, the value of `key`, written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
     found: list[int] = []
     for part in map(str, seeds) if isinstance(seeds, list) else str(seeds).split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UserError(f"seeds={seeds} can't be read: '{part}'.", "Write seeds=5, seeds=0-63 or seeds=[1,5,9].")
+            raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
+        count = len(found) + int(last or first) - int(first) + 1
+        require(count <= MOST_SEEDS, key, seeds, f"at most {MOST_SEEDS} seeds")
         found.extend(range(int(first), int(last or first) + 1))
-    require(bool(found), "seeds", seeds, "a list of at least one, for example [1,5,9]")
+    require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
     return found
 
 

@@ -1,6 +1,7 @@
 """`pggan directions`: directions of latents along which images change, and a contact sheet of what they do."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
 from pggan.config.notation import parse_seeds
+from pggan.config.sampling import listed
+from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.directions import (
@@ -74,4 +77,9 @@ def latents_of_set(given: Any, size: int, key: str) -> Tensor:
     """The latents [N, Z] of a file, or of seeds."""
     if str(given).endswith(".safetensors"):
         return load_latents(given, size, key)
-    return seed_latents(parse_seeds(given), size)
+    names = [str(name) for name in listed(given)]
+    if any(Path(name).is_file() for name in names):
+        together = ",".join(names)
+        remedy = f"Find latents of images first: pggan project image={together}, which writes such a file."
+        raise UserError(f"{key}={together} is no file of latents.", remedy)
+    return seed_latents(parse_seeds(given, key), size)

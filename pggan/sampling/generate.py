@@ -63,6 +63,8 @@ def class_number(generator: LoadedGenerator, label: int | str | None) -> int | N
     count, names = generator.network.architecture.labels, generator.label_names
     if label is None:
         return 0 if count else None
+    if not count:
+        raise UserError(f"label={label}: this generator was trained without classes.", "Leave out label=.")
     if str(label) in names:
         return names.index(str(label))
     if str(label).isdecimal() and int(label) < count:

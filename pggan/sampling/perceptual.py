@@ -1,16 +1,20 @@
 """How different two images look.  N images, C channels, R resolution, F features."""
 
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.errors import UserError
 from pggan.networks.fade import downsample, upsample
-from pggan.networks.features.backbone import Backbone
+from pggan.networks.features.backbone import LITE0, Backbone, load_backbone
+from pggan.networks.features.efficientnet_lite0 import weights_file
 
 Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
 
+LAPLACIAN = "laplacian"
 LARGEST_SIDE = 256  # pixels that the projector of StyleGAN2 shows to its feature network
 
 
@@ -60,4 +64,25 @@ def feature_distance(backbone: Backbone) -> Distance:
         maps = zip(features(a), features(b[:1] if one_image else b), strict=True)
         return torch.stack([(of_a - of_b).square().sum(1).mean((1, 2)) for of_a, of_b in maps]).sum(0)
 
+    return distance
+
+
+def load_distance(name: str, device: torch.device) -> Distance:
+    """The distance `name` of images on `device`: a known one, or what MODULE:FUNCTION of the user's own returns.
+
+    Raises UserError for others, and where its weights are missing.
+    """
+    if name == LAPLACIAN:
+        return laplacian_distance
+    if name == LITE0:
+        weights_file(f"Without them: distance={LAPLACIAN}.")
+        return feature_distance(load_backbone(name, None).to(device))
+    module, _, function = name.partition(":")
+    if not function:
+        raise UserError(f"There is no distance={name}.", f"Take {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
+    try:
+        distance: Distance = getattr(import_module(module), function)()
+    except (ImportError, AttributeError, TypeError) as error:
+        remedy = "FUNCTION() has to return a function of two image batches; MODULE has to be importable from here."
+        raise UserError(f"distance={name} can't be used: {error}.", remedy) from error
     return distance

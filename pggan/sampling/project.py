@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from math import isfinite
 from pathlib import Path
 
@@ -16,20 +15,15 @@ from pggan.config import ProjectConfig
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
-from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
-from pggan.networks.features.backbone import LITE0, load_backbone
-from pggan.networks.features.efficientnet_lite0 import weights_file
 from pggan.sampling.latents.latents import save_latents
 from pggan.sampling.output.images import make_folder
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
-from pggan.sampling.perceptual import Distance, feature_distance, laplacian_distance
+from pggan.sampling.perceptual import load_distance
 from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import read_target
 from pggan.sampling.trained_generator import load
-
-LAPLACIAN = "laplacian"
 
 
 def run(config: ProjectConfig) -> int:
@@ -86,24 +80,3 @@ def write_report(
     report = {"run": config.run, "distance": config.distance, **asdict(how), "projections": projections}
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(report, indent=1))
-
-
-def load_distance(name: str, device: torch.device) -> Distance:
-    """The distance `name` of images on `device`: a known one, or what MODULE:FUNCTION of the user's own returns.
-
-    Raises UserError for others, and where its weights are missing.
-    """
-    if name == LAPLACIAN:
-        return laplacian_distance
-    if name == LITE0:
-        weights_file(f"Without them: distance={LAPLACIAN}.")
-        return feature_distance(load_backbone(name, None).to(device))
-    module, _, function = name.partition(":")
-    if not function:
-        raise UserError(f"There is no distance={name}.", f"Take {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
-    try:
-        distance: Distance = getattr(import_module(module), function)()
-    except (ImportError, AttributeError, TypeError) as error:
-        remedy = "FUNCTION() has to return a function of two image batches; MODULE has to be importable from here."
-        raise UserError(f"distance={name} can't be used: {error}.", remedy) from error
-    return distance

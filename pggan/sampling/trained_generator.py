@@ -18,6 +18,7 @@ from pggan.sampling.generate import RenderSettings, mean_features, render_each, 
 from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.latents.paths import Path, frame_positions, lerp, loop, slerp, through
 from pggan.sampling.output.images import Pixels, to_pil
+from pggan.sampling.perceptual import LAPLACIAN, load_distance
 from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import Picture, read_target
 
@@ -144,17 +145,21 @@ class TrainedGenerator:
         picture: Picture,
         how: ProjectionSettings = ProjectionSettings(),  # noqa: B008 - frozen
         *,
+        distance: str = LAPLACIAN,
         resolution: int | None = None,
         alpha: float | None = None,
         label: int | str | None = None,
     ) -> Projection:
         """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
 
-        Raises UserError for what is no image, or smaller than the generator's.
+        Args: distance: how images are compared, as of `pggan project`: laplacian, efficientnet-lite0 or
+        MODULE:FUNCTION.
+        Raises UserError for what is no image, or smaller than the generator's, and for another distance.
         """
+        measure = load_distance(distance, self.network.weights[0].device)
         settings = self.settings(resolution=resolution, alpha=alpha, label=label)
         target = read_target(picture, settings.resolution, self.network.architecture.channels)
-        return project(self.network, target, settings, how)
+        return project(self.network, target, settings, how, distance=measure)
 
     def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
         """Images uint8 [R, R, C] of `latents` [Z], one after the other; memory does not grow with their number."""

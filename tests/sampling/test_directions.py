@@ -99,6 +99,8 @@ def test_the_command_writes_directions_and_a_sheet_of_them(run_dir, generator, t
         (["method=sets", "positive=1"], "negative="),
         (["positive=1", "negative=2"], "method=sets"),
         (["method=sets", "positive=1", "negative=no.safetensors"], "negative=no.safetensors"),
+        (["method=sets", "positive=many", "negative=1"], "positive=many can't be read"),
+        (["method=sets", f"positive={__file__}", "negative=1"], f"pggan project image={__file__}"),
         (["method=magic"], "magic"),
         (["out=d.png"], ".safetensors"),
     ],

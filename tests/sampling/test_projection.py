@@ -89,7 +89,7 @@ def test_what_can_not_be_projected_is_refused_before_work_starts(
     assert not (tmp_path / "found").exists()
 
 
-def test_an_own_distance_is_a_function_of_a_module(run_dir, tmp_path, monkeypatch):
+def test_an_own_distance_is_a_function_of_a_module(run_dir, generator, tmp_path, monkeypatch):
     (tmp_path / "own_distance.py").write_text(
         "def pixels():\n    return lambda a, b: (a - b).square().mean((1, 2, 3))\n"
     )
@@ -97,6 +97,11 @@ def test_an_own_distance_is_a_function_of_a_module(run_dir, tmp_path, monkeypatc
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     arguments = [f"image={tmp_path / 'a.png'}", f"out={tmp_path / 'found'}", "distance=own_distance:pixels"]
     assert main(["project", f"run={run_dir}", *SHORT, *arguments]) == 0
+    how = ProjectionSettings(steps=3, starts=2, candidates=8)
+    found = generator.project(tmp_path / "a.png", how, distance="own_distance:pixels")
+    assert torch.equal(found.latent, load_latents(tmp_path / "found" / "latents.safetensors", 8)[0])
+    with pytest.raises(UserError, match="laplacian, efficientnet-lite0"):
+        generator.project(tmp_path / "a.png", distance="lpips")
 
 
 @pytest.mark.parametrize("there", [True, False])

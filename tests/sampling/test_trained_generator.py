@@ -70,6 +70,8 @@ def test_what_is_not_there_is_said(run_dir, generator):
         pggan.load(run_dir, device="tpu")
     with pytest.raises(UserError, match="seeds=x"):
         generator.sample("x")
+    with pytest.raises(UserError, match="without classes"):
+        pggan.load("pretrained:avatars64", "cpu").sample(1, label=3)
 
 
 @pytest.mark.slow
