@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 BLOCKS, PYTHON = ([block for name, block in FENCED if (name == "python") == wanted] for wanted in (False, True))
-LINES = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line and line[0] != "#"]
+LINES = [line.removeprefix("$ ").removeprefix(".venv/bin/") for block in BLOCKS for line in block.splitlines() if line and line[0] != "#"]
 
 # What fetches, watches or installs.
 NOT_RUN = r"make |source |pggan monitor|pip |git |cd |docker |.*fetch_orl"

@@ -16,7 +16,7 @@ from pggan.cli.chosen import with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
 from pggan.cli.mistakes import is_of_jobs, missing_choice, refuse_slips
-from pggan.cli.sweep import run_sweep
+from pggan.cli.sweep import Job, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,8 +62,10 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     folder, several = _config_folder(flags), bool({"-m", "--multirun"} & set(flags))
     if several and not any(map(is_of_jobs, overrides)):
         return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
+    jobs: list[Job] = []
     if several:
         refuse_slips(overrides, sweeps=True)
+        jobs = _jobs_of_launcher(command, overrides, folder)
     else:
         overrides = allow_plain_lists(overrides, command.groups)
         compose(command.name, overrides, folder)  # a typo gets our own answer
@@ -92,7 +94,24 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
             raise
         problem = f"Slurm takes no jobs here: {str(error).splitlines()[-1]}."
         raise UserError(problem, "Start the sweep where sbatch works, or leave out hydra=.") from error
+    if jobs:  # and all have ended well
+        sum_up(jobs, [0] * len(jobs))
     return 0
+
+
+def _jobs_of_launcher(command: Command, overrides: list[str], folder: str | None) -> list[Job]:
+    """The jobs that a launcher of Hydra is to start; none where another sweeper than Hydra's own chooses them.
+
+    Raises UserError where runs would share a directory.
+    """
+    if any(override.startswith("hydra/sweeper=") for override in overrides):
+        return []
+    jobs = list(jobs_of(command, [override for override in overrides if not is_of_jobs(override)], folder))
+    given = next((one for one in overrides if one.startswith("run_dir=")), None)
+    if given and len(jobs) > 1 and len({job.run_dir for job in jobs if "$" in given}) < len(jobs):
+        remedy = "Name a different one for each job: run_dir='outputs/seeds/${seed}'"
+        raise UserError(f"All {len(jobs)} jobs would train in one directory, or some of them: {given}.", remedy)
+    return jobs
 
 
 def refuse_unknown(flags: list[str]) -> None:

@@ -67,13 +67,18 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
         codes.append(run_job([*command.name.split(), *flags, *job.overrides]))
         if codes[-1] == EXIT_INTERRUPTED or codes[-1] < 0:
             break
+    sum_up(jobs, codes)
+    return next((max(code, EXIT_FAILED) for code in codes if code), 0)
+
+
+def sum_up(jobs: list[Job], codes: list[int]) -> None:
+    """Print what came out of the jobs, with the exit `codes` of those that ran, and the next command."""
     print(f"\n{table(jobs, codes)}")
     if jobs[0].run_dir:
         root = Path(jobs[0].run_dir).parent
         if len(codes) < len(jobs) or codes[-1] == EXIT_INTERRUPTED:
             print(f"\nThe same command with run_dir={root} finishes what is left.")
         print(f"\n{next_step('monitor', run=root)}")
-    return next((max(code, EXIT_FAILED) for code in codes if code), 0)
 
 
 def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[Job]:

@@ -94,8 +94,10 @@ def test_a_file_of_the_group_hydra_says_how_jobs_are_launched(own_folder, capsys
     mistakes = {
         "hydra=slurm": "Add --multirun",
         "--multirun hydra=slurm seed=1,2": "run_dir=",
-        "--multirun hydra=slrum seed=1,2 run_dir=x": "'slurm'",
-        f"--multirun --config-dir {own_folder} hydra=mime seed=1,2 run_dir=x": "'mine'",
+        "--multirun hydra=slurm seed=1,2 run_dir=x": "All 2 jobs would train in one directory",
+        "--multirun hydra=slurm seed=1,2 loss=logistic,wgan_gp run_dir=x/${seed}": "All 4 jobs",
+        "--multirun hydra=slrum seed=1,2 run_dir=x/${seed}": "'slurm'",
+        f"--multirun --config-dir {own_folder} hydra=mime seed=1,2 run_dir=x/${{seed}}": "'mine'",
         "--multirun --cfg job seed=1,2": "Leave out --multirun",
     }
     for words, hint in mistakes.items():
@@ -110,6 +112,19 @@ def test_the_settings_for_slurm_are_those_of_its_launcher():
         launcher = compose(file.stem, ["hydra=slurm"], return_hydra_config=True).hydra.launcher
     assert (launcher.gpus_per_node, launcher.timeout_min, launcher.max_num_timeout) == (1, 1440, 1000)
     assert launcher._target_.endswith("SlurmLauncher")
+
+
+def test_jobs_of_a_launcher_end_with_a_table_too(capsys, monkeypatch):
+    monkeypatch.setattr("hydra.main", lambda **_: lambda task: lambda: None)
+    words = ["train", "--multirun", "hydra/launcher=submitit_local", "seed=1,2", "debug=smoke", "run_dir='x/${seed}'"]
+    assert main(words) == 0
+    said = capsys.readouterr().out.strip().splitlines()
+    assert [line.split() for line in said[:3]] == [
+        ["seed", "end", "run_dir"],
+        ["1", "done", "x/1"],
+        ["2", "done", "x/2"],
+    ]
+    assert said[-1] == "Next: pggan monitor run=x"
 
 
 def test_a_machine_without_slurm_is_one_message(capsys, monkeypatch):
