@@ -1,14 +1,14 @@
-"""The null GPU, built once, and the programs that run on it, each once however many processes pytest has."""
+"""The null GPU, built once, and the programs that run on it: one worker of pytest-xdist takes all their tests."""
 
-import fcntl
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cuda.null_gpu.build import build, missing, run_module
+from tests.cuda.null_gpu.build import build, missing, started
 
 
 @pytest.fixture(scope="session")
@@ -21,22 +21,21 @@ def null_gpu(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder of all workers of pytest-xdist."""
-    folder = tmp_path_factory.getbasetemp()
-    return folder if worker_id == "master" else folder.parent
-
-
-@pytest.fixture(scope="session")
-def program(null_gpu: Path, shared: Path) -> Callable[..., Any]:
+def program(null_gpu: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """What a program of `programs/` prints as JSON: `program(name, *arguments)`."""
+    folder = tmp_path_factory.mktemp("programs")
+    errors = folder / "errors.txt"
+    with errors.open("w") as file:
+        server = started(null_gpu, "tests.cuda.programs", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file)
 
     def run(name: str, *arguments: str) -> Any:
-        result = shared / f"null_gpu_{name}.json"
-        with (shared / f"null_gpu_{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not result.exists():
-                result.write_text(run_module(null_gpu, f"tests.cuda.programs.{name}", *arguments))
-        return json.loads(result.read_text())
+        result = folder / f"{name}.json"
+        server.stdin.write(json.dumps([name, arguments, str(result)]) + "\n")
+        server.stdin.flush()
+        code = server.stdout.readline().strip()
+        said = result.read_text() if result.exists() else ""
+        assert code == "0", f"{name} ended with {code}:\n{said[-2000:]}\n{errors.read_text()[-8000:]}"
+        return json.loads(said)
 
-    return run
+    with server:
+        yield run

@@ -4,13 +4,14 @@ A change of pggan that changes the table has to say why.  Counts hold for one ve
 """
 
 import json
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.cuda.null_gpu.build import build, run_module
+from tests.cuda.null_gpu.build import build, started
 
 TABLE = Path(__file__).with_suffix(".json")
 WRITE = "python -m tests.cuda.launches"
@@ -18,7 +19,8 @@ WRITE = "python -m tests.cuda.launches"
 
 def count(library: Path) -> dict[str, dict[str, int]]:
     """The counts of `programs/launches.py`."""
-    rows: dict[str, dict[str, int]] = json.loads(run_module(library, "tests.cuda.programs.launches"))
+    with started(library, "tests.cuda.programs.launches", stdout=subprocess.PIPE) as program:
+        rows: dict[str, dict[str, int]] = json.load(program.stdout)
     return rows
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pggan.core.errors import EXIT_INTERRUPTED
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 # What a steady step of a run may cost the host, by where the images come from.
 RESIDENT = {
     "pageable copy to the device in pggan/data/stream/loader.py:get",  # the indices of a batch, 8 bytes per image
@@ -20,10 +20,8 @@ UNUSUAL = r"without CUDA graphs|Out of memory|plain|Error|Warning|Traceback"
 
 
 @pytest.fixture(scope="module")
-def folder(shared):
-    path = shared / "cuda_commands"
-    path.mkdir(exist_ok=True)
-    return path
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("commands")
 
 
 @pytest.fixture(scope="module")

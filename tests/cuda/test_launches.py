@@ -5,7 +5,7 @@ import torch
 
 from tests.cuda.launches import WRITE, read
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 
 
 def test_steps_ask_of_the_device_what_the_table_says(program):

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 
 
 @pytest.fixture(scope="module")

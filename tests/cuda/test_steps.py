@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 CONFIGURATIONS = 12
 
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,6 @@ PACKAGES = Path(torch.__file__).parents[1]
 HEADERS = [PACKAGES / "nvidia/cu13/include", PACKAGES / "triton/backends/nvidia/include"]
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
 LIBRARY = "libcuda.so.1"  # by this name Triton looks for the driver
-SECONDS = 600  # that a program may take
 # Warnings are errors, but for one of torch at its first forward derivative.
 WARNINGS = ["-W", "error", "-W", "ignore:`torch.jit.script` is"]
 
@@ -66,13 +66,7 @@ def environment(library: Path) -> dict[str, str]:
     return os.environ | ours
 
 
-def run_module(library: Path, name: str, *arguments: str) -> str:
-    """What the Python module `name` prints on the null GPU; fails with what it says where it fails."""
+def started(library: Path, name: str, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+    """The Python module `name`, started on the null GPU, with the standard streams of `subprocess.Popen`."""
     command = [sys.executable, *WARNINGS, "-m", name, *arguments]
-    ended = subprocess.run(
-        command, env=environment(library), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert ended.returncode == 0, (
-        f"{name} ended with {ended.returncode}:\n{ended.stdout[-2000:]}\n{ended.stderr[-8000:]}"
-    )
-    return ended.stdout
+    return subprocess.Popen(command, env=environment(library), cwd=ROOT, text=True, **streams)

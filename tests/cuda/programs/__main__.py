@@ -1,0 +1,36 @@
+"""Runs programs of this folder as they are asked for, each in a process forked from this one.
+
+This one has imported what they need, which takes longer than some of them.  A line of standard input is JSON: the name,
+the arguments, and a file for what the program prints.  A line of standard output is an exit code.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+
+import torch._dynamo  # which the first step of an optimizer imports
+
+import pggan.run.train
+import tests.cuda.programs.trainers
+
+SECONDS = 600  # that a program may take
+
+
+def become(name: str, arguments: list[str], output: str) -> None:
+    """Run the program in this process."""
+    signal.alarm(SECONDS)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, sys.stdout.fileno())
+    sys.argv[1:] = arguments
+    runpy.run_module(f"tests.cuda.programs.{name}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            become(*json.loads(line))
+            break
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
