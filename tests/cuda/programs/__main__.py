@@ -9,12 +9,9 @@ import os
 import runpy
 import signal
 import sys
+from importlib import import_module
 
-import torch._dynamo  # which the first step of an optimizer imports
-
-import pggan.run.train
-import tests.cuda.programs.trainers
-
+NEEDED = ("torch._dynamo", "pggan.run.train", "tests.cuda.programs.trainers")  # the first by any optimizer's first step
 SECONDS = 600  # that a program may take
 
 
@@ -28,6 +25,8 @@ def become(name: str, arguments: list[str], output: str) -> None:
 
 
 if __name__ == "__main__":
+    for name in NEEDED:
+        import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
