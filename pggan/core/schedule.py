@@ -53,7 +53,7 @@ class Schedule:
     batch_factor: int = 1  # multiplies all batches
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
-    lr_decay_images: int = 0  # last images of training over which both learning rates fall linearly to 0
+    lr_decay_images: int = 0  # last images, at most half of all, over which both learning rates fall linearly to 0
     total_images: int | None = None  # None: to the end of the last phase; more prolongs that phase
 
     @cached_property
@@ -88,6 +88,11 @@ class Schedule:
         """Images shown at which training is complete."""
         return self.phases[-1].end if self.total_images is None else self.total_images
 
+    @property
+    def decay_images(self) -> int:
+        """The last images over which the learning rates fall: `lr_decay_images`, or half of a training cut short."""
+        return min(self.lr_decay_images, self.total // 2)
+
     def updates(self) -> tuple[int, ...]:
         """The number of updates in each phase; a phase begins with the first update after the one before."""
         counts, images = [], 0
@@ -105,7 +110,7 @@ class Schedule:
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
-        decay = ahead / self.lr_decay_images if ahead < self.lr_decay_images else 1.0
+        decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
         warm = images + phase.batch - phase.start  # after this step
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor

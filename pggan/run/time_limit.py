@@ -36,7 +36,9 @@ class TimeLimit:
         """The image count at which the run is to end, after `images` shown at `now`: at least one more."""
         self.eta.observe(images, now)
         schedule = self.eta.schedule
-        if images >= schedule.total - schedule.lr_decay_images:
+        if images >= schedule.total - schedule.decay_images:
             return schedule.total
         left = TRAINING_SHARE * 3600 * self.hours - self.spent_seconds(now)
-        return max(self.eta.images_after(left, images), images + 1 + schedule.lr_decay_images)
+        # The rates shown so far stay as they were: the fall begins with the next image at the earliest.
+        least = images + 1 + min(schedule.lr_decay_images, images)
+        return max(self.eta.images_after(left, images), least)

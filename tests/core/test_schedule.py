@@ -387,6 +387,12 @@ def test_learning_rates_fall_towards_the_end_that_is_given():
     assert make(lr_decay_images=50, total_images=1000).at(975).learning_rate_g == pytest.approx(0.0005)
 
 
+def test_learning_rates_fall_over_half_of_a_training_at_most():
+    schedule = make(lr_decay_images=300, total_images=400)
+    rates = {0: 1, 199: 1, 200: 1, 300: 0.5, 400: 0}
+    assert {images: schedule.at(images).learning_rate_g / 0.001 for images in rates} == pytest.approx(rates)
+
+
 @pytest.mark.slow
 @given(schedules(), st.integers(0, 9000))
 def test_learning_rates_never_leave_the_range_from_0_to_their_table(schedule, images):

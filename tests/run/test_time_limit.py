@@ -18,12 +18,17 @@ PACE = Pace((0.01, 0.04, 0.04), measured=True)  # so the schedule takes 370 s
 HOURS = 400 / 3600
 
 
-def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9):
-    """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images."""
+def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9, rates=None):
+    """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images.
+
+    Args: rates: is given the learning rate of every step, by the images shown before.
+    """
     eta, now = Eta(schedule, PACE, images, 0.0), 0.0
     limit = TimeLimit(HOURS, eta, now, spent)
     while images < eta.schedule.total and images < stop:
         phase = eta.schedule.at(images)
+        if rates is not None:
+            rates[images] = phase.learning_rate_g
         images, now = images + phase.batch, now + phase.batch * times * PACE.seconds_per_image[phase.index]
         if images % 160 == 0 and images < eta.schedule.total:
             eta.schedule = replace(eta.schedule, total_images=limit.last_image(images, now))
@@ -35,6 +40,17 @@ def test_the_end_comes_within_a_tenth_of_the_hours(times):
     images, seconds, _ = train(times)
     assert seconds == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
     assert (images > SCHEDULE.total) == (times <= 1)
+
+
+@pytest.mark.parametrize("times", [0.2, 0.7, 1.0, 1.5, 4.0, 20.0])
+def test_a_run_whose_learning_rate_falls_ends_in_time_too(times):
+    """On a slow machine, its fall is shorter than asked for, and no rate that was used is another one afterwards."""
+    rates = {}
+    _, seconds, limit = train(times, replace(SCHEDULE, lr_decay_images=3000), rates=rates)
+    assert seconds == pytest.approx(400, rel=0.1)
+    end = limit.eta.schedule
+    assert {at: end.at(at).learning_rate_g for at in rates} == rates
+    assert rates[max(rates)] < 0.1 * rates[0]
 
 
 def test_a_resumed_run_has_the_time_that_is_left():
