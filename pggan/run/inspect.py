@@ -17,7 +17,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.sampling.output.images import Pixels, check_output, enlarge, grid, save_png
+from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
@@ -83,7 +83,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     if config.verify:
         pyramid.verify()
     if config.sheet is not None:
-        save_png(data_sheet(pyramid), check_output(config.sheet, (".png",), "sheet"))
+        save_picture(data_sheet(pyramid), check_output(config.sheet, STILLS, "sheet"))
     names, labels = pyramid.class_names, pyramid.labels
     counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {

@@ -4,6 +4,8 @@ import socket
 import sys
 import threading
 import webbrowser
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 from pggan.config import MonitorConfig
@@ -23,7 +25,7 @@ def run(config: MonitorConfig) -> int:
     address = serve(directory, config.host, config.port)
     if config.host not in LOCAL:
         print(f"Everyone who reaches {config.host} can see {directory}.", file=sys.stderr)
-    print(f"{directory}: {address}\nCtrl-C ends it.", flush=True)
+    print(f"{directory}: {address}\nGrids are under Images.  Ctrl-C ends it.", flush=True)
     if config.open:
         webbrowser.open(address)
     try:
@@ -69,7 +71,8 @@ def serve(directory: Path, host: str, port: int | None) -> str:
     arguments += [f"--window_title=pggan {directory.name}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
-        return str(board.launch())
+        with redirect_stderr(StringIO()):  # TensorBoard calls its usual way of reading files an experiment
+            return str(board.launch())
     except program.TensorBoardServerException as error:
         problem = f"TensorBoard can't be served at {where}: {error.msg}"
         raise UserError(problem, "Take another port= or host=.") from error

@@ -32,7 +32,7 @@ from pggan.sampling.latents.paths import (
 from pggan.sampling.output import sheet
 from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
 from pggan.sampling.output.film_file import save_film
-from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid, save_png
+from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, enlarge_smoothly, grid, save_picture
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.perceptual import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
@@ -72,7 +72,7 @@ def run(config: InterpolateConfig) -> int:
     paths = [
         latents_of_path(config, number, generator, settings) for number in range(columns * rows if animated else 1)
     ]
-    out = check_output(str(target), (".png", *ANIMATED))
+    out = check_output(str(target), (*STILLS, *ANIMATED))
     scale = enlarge_smoothly if config.scaling is Scaling.smooth else enlarge
 
     def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
@@ -83,7 +83,7 @@ def run(config: InterpolateConfig) -> int:
     if animated:
         save_film(Film(config.frames, config.fps, draw), out)
     else:
-        save_png(grid(np.stack(list(draw(range(config.frames)))), columns), out)
+        save_picture(grid(np.stack(list(draw(range(config.frames)))), columns), out)
     print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
     print(next_step("explore", "open=true", run=config.run))
     return 0

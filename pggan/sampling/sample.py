@@ -18,7 +18,7 @@ from pggan.core.next_step import next_step
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.directions import load_direction, move
 from pggan.sampling.latents.latents import load_latents
-from pggan.sampling.output.images import Pixels, check_output, enlarge, make_folder, save_png
+from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, make_folder, save_png
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.trained_generator import TrainedGenerator, load
@@ -42,7 +42,7 @@ class Series:
 
 
 def run(config: SampleConfig) -> int:
-    """Write a contact sheet (out=….png), or one file per image (out=DIRECTORY); returns the exit code."""
+    """Write a contact sheet (out=….png or .jpg), or one file per image (out=DIRECTORY); returns the exit code."""
     paths = [str(path) for path in listed(config.run)]
     strengths = listed(config.strength) if config.direction is not None else [None]
     target = Path(config.out) if config.out is not None else next_output(paths[0], "sample", ".png")
@@ -56,7 +56,7 @@ def run(config: SampleConfig) -> int:
         rows = count // columns
     images = with_progress((image for one in series for image in one.images()), count)
     if target.suffix:
-        out = check_output(str(target), (".png",))
+        out = check_output(str(target), STILLS)
         side = resolution * (config.zoom or automatic_zoom(resolution, columns))
         tiles = map(Tile, images, captions_of(series, strengths))
         save_sheet(tiles, out, columns, rows, side, captions=config.captions)

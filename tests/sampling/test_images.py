@@ -6,7 +6,16 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling.output.images import check_output, enlarge, enlarge_smoothly, grid, save_png, shrink, to_bytes
+from pggan.sampling.output.images import (
+    check_output,
+    enlarge,
+    enlarge_smoothly,
+    grid,
+    save_picture,
+    save_png,
+    shrink,
+    to_bytes,
+)
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
@@ -63,6 +72,27 @@ def test_a_png_holds_the_pixels(tmp_path, channels, mode):
     shown = np.asarray(opened).reshape(5, 7, -1)
     assert np.array_equal(shown, picture[:, :, : shown.shape[2]])
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_jpeg_has_the_picture_nearly(tmp_path, channels):
+    """Even blocks of 8x8 are stored as their mean, in steps of a quarter; Y, Cb and Cr are rounded to integers.
+
+    So blue, Y + 1.772 Cb, is off by less than (0.5 + 0.125) x 2.772 + 0.5 for its own rounding.
+    """
+    picture = np.random.default_rng(0).integers(0, 256, (4, 6, channels), dtype=np.uint8)
+    save_picture(enlarge(picture[None], 8)[0], tmp_path / "a.JPG")
+    with Image.open(tmp_path / "a.JPG", formats=["JPEG"]) as opened:
+        shown = np.asarray(opened, np.float64).reshape(4, 8, 6, 8, channels).mean((1, 3))
+    assert np.abs(shown - picture).max() < 2.3
+    assert [path.name for path in tmp_path.iterdir()] == ["a.JPG"]
+
+
+def test_what_no_jpeg_can_hold_is_refused(tmp_path):
+    for shape, problem in {(2, 2, 4): "transparency", (1, 65_501, 1): "65,501 x 1 pixels"}.items():
+        with pytest.raises(UserError, match=problem):
+            save_picture(np.zeros(shape, np.uint8), tmp_path / "a.jpeg")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_an_output_of_another_kind_is_refused():

@@ -77,6 +77,14 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
     assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
 
 
+def test_a_sheet_may_be_a_jpeg(tmp_path):
+    tiles = [Tile(np.full((4, 4, 3), 40 * number, np.uint8), "") for number in range(3)]
+    save_sheet(iter(tiles), tmp_path / "a.jpg", 2, 2, 8, captions=False)
+    with Image.open(tmp_path / "a.jpg") as sheet:
+        assert (sheet.format, sheet.size) == ("JPEG", (16, 16))
+        assert sheet.getpixel((12, 4)) == (40, 40, 40)
+
+
 def test_a_sheet_of_thousands_holds_one_row_at_a_time(monkeypatch, tmp_path):
     alive, most = weakref.WeakValueDictionary(), 0
 
@@ -109,7 +117,7 @@ def test_a_sheet_of_thousands_holds_one_row_at_a_time(monkeypatch, tmp_path):
         ([f"out={__file__}/faces"], "can't be a directory"),
         (["grid=2x2"], "no room"),
         (["resolution=64"], "4, 8, 16"),
-        (["out=a.jpg"], ".png"),
+        (["out=a.tiff"], ".png or .jpg"),
         (["run=nowhere"], "no generator"),
         (["seeds=1", "latents=a"], "both"),
         (["latents=nowhere"], "latents=nowhere is no file"),

@@ -1,4 +1,4 @@
-"""Tensors to pictures: bytes, grids and PNG files.  N images, R resolution, C channels.  Imported without torch."""
+"""Tensors to pictures: bytes, grids, PNG and JPEG.  N images, R resolution, C channels.  Imported without torch."""
 
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
+
+JPEG = (".jpg", ".jpeg")
+STILLS = (".png", *JPEG)  # the kinds of files that hold one picture
+JPEG_QUALITY = 95  # of 100; above, PIL says, files become larger and hardly better
+LARGEST_JPEG = 65_500  # pixels a side, of libjpeg; the format has 65,535
 
 SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 
@@ -83,6 +88,30 @@ def encode_png(picture: Pixels) -> bytes:
     content = BytesIO()
     to_pil(picture).save(content, format="PNG")
     return content.getvalue()
+
+
+def save_picture(picture: Pixels, path: Path) -> None:
+    """Write one picture [H, W, C] atomically, as the kind of STILLS that `path` ends as.
+
+    Raises UserError for what no JPEG can hold.
+    """
+    if path.suffix.lower() not in JPEG:
+        save_png(picture, path)
+        return
+    height, width, channels = picture.shape
+    require_jpeg(path, width, height, channels)
+    with atomic_write(path) as temporary:
+        # Colours at full resolution: else the edges of enlarged pixels are blurred.
+        to_pil(picture).save(temporary, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
+
+
+def require_jpeg(path: Path, width: int, height: int, channels: int) -> None:
+    """Raise UserError for what no JPEG can hold: transparency, and more than LARGEST_JPEG pixels a side."""
+    if channels == 4:  # RGBA
+        raise UserError(f"{path.name} can't hold the transparency of these images.", "Take a file that ends in .png.")
+    if max(width, height) > LARGEST_JPEG:
+        problem = f"{path.name} would have {width:,} x {height:,} pixels; a JPEG has at most {LARGEST_JPEG:,} a side."
+        raise UserError(problem, "Take a file that ends in .png, or a smaller zoom=.")
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pggan.sampling.output.images import SMALLEST_TILE, Pixels, enlarge
+from pggan.sampling.output.images import JPEG, SMALLEST_TILE, Pixels, enlarge
+from pggan.sampling.output.jpeg_stream import jpeg_stream
 from pggan.sampling.output.png_stream import png_stream
 
 PAPER, INK = 232, 40  # grey levels of what no image covers, and of captions
@@ -35,14 +36,15 @@ def automatic_zoom(resolution: int, columns: int) -> int:
 
 
 def save_sheet(tiles: Iterable[Tile], path: Path, columns: int, rows: int, side: int, *, captions: bool) -> None:
-    """Write `tiles`, row by row, as a PNG file; images are enlarged to `side` pixels, a multiple of theirs.
+    """Write `tiles`, row by row, as a PNG or JPEG file; images are enlarged to `side` pixels, a multiple of theirs.
 
-    Only one row of them is in memory at a time.  Cells without a tile are grey.
+    Of a PNG, only one row of them is in memory at a time.  Cells without a tile are grey.
     """
     remaining = iter(tiles)
     row = list(islice(remaining, columns))
     channels, height = row[0].image.shape[2], side + CAPTION_HEIGHT * captions
-    with png_stream(path, columns * side, rows * height, channels) as append:
+    stream = jpeg_stream if path.suffix.lower() in JPEG else png_stream
+    with stream(path, columns * side, rows * height, channels) as append:
         for _ in range(rows):
             append(_draw_row(row, columns, side, channels, captions=captions))
             row = list(islice(remaining, columns))
