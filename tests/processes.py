@@ -39,7 +39,7 @@ def in_processes(count: int, function: Callable[..., Any], *arguments: Any) -> l
     They are forked from one process that has imported everything, so that each costs a fraction of a second.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard", "torch._dynamo"])
+    context.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard"])
     (port,), started = free_ports(1), []
     for rank in range(count):
         here, there = context.Pipe(duplex=False)

@@ -24,9 +24,7 @@ from tests.launch.cable import Machine
 ROOT = Path(__file__).parents[2]
 LIMIT = 90  # seconds after which something hangs
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["pggan.run.train", "pggan.run.tensorboard", "pggan.distributed.agent", "hydra", "torch._dynamo"]
-)
+CONTEXT.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard", "pggan.distributed.agent", "hydra"])
 
 
 @dataclass

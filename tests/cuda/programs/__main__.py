@@ -11,7 +11,7 @@ import signal
 import sys
 from importlib import import_module
 
-NEEDED = ("torch._dynamo", "pggan.run.train", "tests.cuda.programs.trainers")  # the first by any optimizer's first step
+NEEDED = ("pggan.run.train", "tests.cuda.programs.trainers")
 SECONDS = 600  # that a program may take
 
 
