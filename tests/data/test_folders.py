@@ -1,65 +1,15 @@
 """Folders, pyramids and several sources as one."""
 
-import io
 import os
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources.folders import JoinedSource, open_source
-
-
-def noise(seed, side=16, channels=3):
-    return np.random.default_rng(seed).integers(0, 256, (side, side, channels), np.uint8)
-
-
-def png(seed, **options):
-    content = io.BytesIO()
-    Image.fromarray(noise(seed, **options)).save(content, "PNG")
-    return content.getvalue()
-
-
-FILES = {"b/1.png": 0, "a.png": 1, "c/d/e.png": 2, "b/0.png": 3}
-TARS = ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"]
-
-
-def write_tar(path, files):
-    mode = {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
-    with tarfile.open(path, mode) as archive:
-        for name, content in files:
-            member = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def write_zip(path, files):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files:
-            archive.writestr(name, content)
-    return path
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name, seed in FILES.items():
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(seed))
-    return tmp_path / "photos"
-
-
-def everything(pyramid):
-    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
-
-
-EXPECTED = np.stack([noise(seed) for seed in (1, 3, 0, 2)])  # a, b/0, b/1, c/d/e
+from tests.data.images import EXPECTED, everything, noise, png, write_tar
 
 
 def test_file_names_may_be_any_bytes(tmp_path):

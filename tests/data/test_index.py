@@ -2,28 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.format.writer import write_pyramid
-
-
-def random_images(count, resolution=16, channels=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, resolution, resolution, channels), np.uint8)
-
-
-def edit_index(dataset, **changes):
-    index = json.loads((dataset / "index.json").read_text())
-    index.update(changes)
-    (dataset / "index.json").write_text(json.dumps(index))
-
-
-@pytest.fixture
-def dataset(tmp_path):
-    write_pyramid(tmp_path / "set", random_images(5), {"kind": "test"})
-    return tmp_path / "set"
+from tests.data.images import edit_index
 
 
 def test_a_directory_without_an_index_is_no_dataset(tmp_path):

@@ -1,35 +1,20 @@
 """NumPy files as images, as CelebA-HQ was published."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources import image_file
 from pggan.data.sources.folders import disk_file
 from pggan.data.sources.image_file import Target
+from tests.data.images import everything, noise, png
 
 
 def load_image(path, target):
     return image_file.load_image(disk_file(path, path.parent), target)
-
-
-def noise(seed, side=16, channels=3):
-    return np.random.default_rng(seed).integers(0, 256, (side, side, channels), np.uint8)
-
-
-def png(seed, **options):
-    content = io.BytesIO()
-    Image.fromarray(noise(seed, **options)).save(content, "PNG")
-    return content.getvalue()
-
-
-def everything(pyramid):
-    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
 
 
 @pytest.mark.parametrize(

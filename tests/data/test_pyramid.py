@@ -1,7 +1,6 @@
 """Datasets opened for reading, complete or damaged."""
 
 import hashlib
-import json
 import os
 
 import numpy as np
@@ -10,22 +9,7 @@ import pytest
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
-
-
-def random_images(count, resolution=16, channels=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, resolution, resolution, channels), np.uint8)
-
-
-def edit_index(dataset, **changes):
-    index = json.loads((dataset / "index.json").read_text())
-    index.update(changes)
-    (dataset / "index.json").write_text(json.dumps(index))
-
-
-@pytest.fixture
-def dataset(tmp_path):
-    write_pyramid(tmp_path / "set", random_images(5), {"kind": "test"})
-    return tmp_path / "set"
+from tests.data.images import edit_index, random_images
 
 
 def test_images_come_in_the_order_asked_for_across_shards(tmp_path, monkeypatch):

@@ -3,10 +3,7 @@
 import numpy as np
 
 from pggan.data.format.writer import write_pyramid
-
-
-def random_images(count, resolution=16, channels=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, resolution, resolution, channels), np.uint8)
+from tests.data.images import random_images
 
 
 def test_the_top_level_file_holds_the_images_byte_by_byte(tmp_path):
