@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := outputs/demo
 OPTIONS ?=
+CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # One more than cores: tests that start processes and wait for them leave two workers a third of two cores.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
-UNIT_TESTS := --numprocesses $(WORKERS) -m "not slow" --ignore tests/faults --ignore tests/launch
+WORKERS ?= $(shell expr $(CORES) + 1)
+SHARED := --dist loadgroup --no-loadscope-reorder
+UNIT_TESTS := --numprocesses $(CORES) $(SHARED) -m "not slow" --ignore tests/faults --ignore tests/launch
 EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,metrics,slurm,video,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
@@ -39,7 +41,7 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	@echo "TensorBoard: $(BIN)/pggan monitor run=$(DEMO)"
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(SHARED)
 
 lint: setup
 	$(BIN)/ruff check

@@ -40,11 +40,36 @@ def pytest_unconfigure() -> None:
 
 
 # What takes longest comes first, so that no worker of pytest-xdist has it left when the others are done.
-LONG = ("test_readme.py", "test_docs.py", "launch", "cuda", "faults", "explore")
+LONG = (
+    "test_slurm_cluster.py",
+    "test_lost.py",
+    "cuda",
+    "test_readme.py",
+    "launch",
+    "faults",
+    "explore",
+    "test_docs.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not any(part in item.path.parts for part in LONG))
+    def place(item: pytest.Item) -> int:
+        return next((place for place, part in enumerate(LONG) if part in item.path.parts), len(LONG))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`, one worker takes a group of tests or else a file: it makes their fixtures once."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduler(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    return Scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def write_pyramid(
