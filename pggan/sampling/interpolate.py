@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from math import log2
 from pathlib import Path
 
@@ -32,7 +32,16 @@ from pggan.sampling.latents.paths import (
 from pggan.sampling.output import sheet
 from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
 from pggan.sampling.output.film_file import save_film
-from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, enlarge_smoothly, grid, save_picture
+from pggan.sampling.output.images import (
+    STILLS,
+    Pixels,
+    check_output,
+    enlarge,
+    enlarge_smoothly,
+    grid,
+    save_picture,
+    shrink,
+)
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.perceptual import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
@@ -158,32 +167,23 @@ def draw_growing(
 ) -> Iterator[Pixels]:
     """The images of frames `numbers` of `frames`, those of all paths for each, at one size.
 
-    Their resolution rises evenly from `first` in the first frame to that of `settings` in the last one: between two
-    levels, images of the lower fade into those of the higher one.
+    What they show rises evenly from `first` pixels in the first frame to the resolution of `settings` in the last one:
+    each image, averaged to a lower resolution, fades into itself at twice that.  The generator's own lower levels would
+    show other colours: nothing has trained them since the growth had passed them.
     """
-    levels, last = log2(settings.resolution / first), max(frames - 1, 1)
-    for level, some in groupby(numbers, key=lambda number: int(number * levels / last)):
-        group = list(some)
-        weights = [number * levels / last - level for number in group for _ in paths]
-        low = draw_level(generator, settings, first * 2**level, group, paths)
-        if not any(weights):
-            yield from low
-            continue
-        high = draw_level(generator, settings, first * 2 ** (level + 1), group, paths)
-        for weight, before, after in zip(weights, low, high, strict=True):
-            yield np.rint((1 - weight) * before + weight * after).astype(np.uint8)
-
-
-def draw_level(
-    generator: TrainedGenerator, settings: RenderSettings, resolution: int, numbers: list[int], paths: list[Latents]
-) -> Iterator[Pixels]:
-    """The images of frames `numbers` at a resolution, enlarged to that of `settings`."""
 
     def latents() -> Iterator[Tensor]:
         for block in torch.split(torch.tensor(numbers), BLOCK):
             yield from torch.stack([path(block) for path in paths], 1).flatten(0, 1)
 
-    factor = settings.resolution // resolution
-    stage = settings if factor == 1 else replace(settings, resolution=resolution, alpha=1.0)
-    for image in generator.stream(latents(), stage):
-        yield enlarge(image[None], factor)[0]
+    levels, last = log2(settings.resolution / first), max(frames - 1, 1)
+    grown = (number * levels / last for number in numbers for _ in paths)
+    for level, image in zip(grown, generator.stream(latents(), settings), strict=True):
+        low, high = (averaged(image, settings.resolution // first >> int(level) + above) for above in (0, 1))
+        weight = level - int(level)
+        yield np.rint((1 - weight) * low + weight * high).astype(np.uint8)
+
+
+def averaged(image: Pixels, factor: int) -> Pixels:
+    """An image with the mean of each `factor` x `factor` pixels in their place."""
+    return image if factor <= 1 else enlarge(shrink(image[None], factor), factor)[0]

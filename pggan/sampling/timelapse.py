@@ -42,7 +42,8 @@ class Shot:
     def stamp(self) -> str:
         """What is written below them."""
         facts = self.facts
-        return f"{facts.images:,} images   {facts.resolution}x{facts.resolution}   {facts.hours:.2f} h"
+        time = f"{facts.hours:.2f} h" if facts.hours >= 1 else f"{60 * facts.hours:.1f} min"
+        return f"{facts.images:,} images   {facts.resolution}x{facts.resolution}   {time}"
 
 
 def run(config: TimelapseConfig) -> int:

@@ -80,6 +80,12 @@ def test_files_that_are_no_grids_are_no_shots(run_dir):
     assert [path.stem for path in stored_grids(folder).values()] == sorted(path.stem for path in folder.iterdir())
 
 
+def test_a_stamp_says_images_resolution_and_hours_or_minutes():
+    short, long = shots((1234, 0.06), (1_234_567, 123.454))
+    assert short.stamp == "1,234 images   4x4   3.6 min"
+    assert long.stamp == "1,234,567 images   4x4   123.45 h"
+
+
 def test_a_stamp_fits_into_the_width():
     lines = ["1,234,567 images   1024x1024   123.45 h"]
     for width in (128, 256, 512):
