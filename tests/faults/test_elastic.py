@@ -96,7 +96,7 @@ def train_and_stop_at(points, whole, halting, ports):
 @pytest.mark.fault(12)
 @pytest.mark.parametrize(
     ("loss", "precision", "points"),
-    [("logistic", "fp32", sorted(POINTS)[1::2]), ("wgan_gp", "fp16", [*sorted(POINTS)[::2], 160])],
+    [("logistic", "fp32", sorted(POINTS)[1::3]), ("wgan_gp", "fp16", [*sorted(POINTS)[::3], 160])],
 )
 def test_two_ranks_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision, points):
     """The signal reaches rank 1 only.  Other losses, precisions and points are those of one process, in test_stop."""

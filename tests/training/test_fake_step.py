@@ -159,7 +159,7 @@ def test_gradients_are_those_of_the_levels_in_use(resolution, fading, g, d):
     ],
 )
 def test_the_predicted_memory_is_that_of_a_real_step(options):
-    small = variant(resolution=8, fmap_base=1024, fmap_max=128, latent_size=128)
+    small = variant(resolution=8, fmap_base=256, fmap_max=32, latent_size=32)
     predicted = fake(small).peak_bytes(phase_at(8, 8), WGAN_GP, options)
     state = new_state(small, ADAM, 0, CPU)
     real_step(state, phase_at(8, 8), WGAN_GP, 0, options)  # makes the moments
