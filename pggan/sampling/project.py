@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 
 import torch
@@ -24,6 +24,8 @@ from pggan.sampling.perceptual import load_distance
 from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import read_target
 from pggan.sampling.trained_generator import load
+
+PAIRS = 4  # of an image and its reconstruction, side by side
 
 
 def run(config: ProjectConfig) -> int:
@@ -53,7 +55,9 @@ def run(config: ProjectConfig) -> int:
             yield Tile(target, Path(path).name)
             yield Tile(one.image, f"PSNR {one.psnr:.1f} dB")
 
-    save_sheet(tiles(), out / "projection.png", 2, len(paths), side * automatic_zoom(side, 2), captions=True)
+    columns = 2 * min(len(paths), PAIRS)
+    rows, tile = ceil(2 * len(paths) / columns), side * automatic_zoom(side, columns)
+    save_sheet(tiles(), out / "projection.png", columns, rows, tile, captions=True)
     print(f"{out}: latents.safetensors, projection.png, projection.json")
     print(next_step("sample", run=config.run, latents=out / "latents.safetensors"))
     return 0

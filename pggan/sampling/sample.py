@@ -94,7 +94,7 @@ def captions_of(series: list[Series], strengths: list[float | None]) -> Iterator
         stage = f", {one.generator.images:,} images" if len(series) > 1 else ""
         for word, number in one.names:
             for strength in strengths:
-                yield f"{word} {number}{'' if strength is None else f' {strength:+g}'}{stage}"
+                yield f"{word} {number}{'' if strength is None else f', {strength:+g}'}{stage}"
 
 
 def grid_of(grid: str | None, count: int) -> tuple[int, int]:

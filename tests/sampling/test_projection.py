@@ -51,8 +51,8 @@ def test_the_command_writes_what_other_commands_read(run_dir, generator, tmp_pat
     assert load_latents(out / "latents.safetensors", 8).shape == (2, 8)
     picture = np.asarray(Image.open(out / "projection.png"))
     target = read_target(pictures[1], 16, 3)
-    zoom = picture.shape[1] // 32
-    assert np.array_equal(picture[picture.shape[0] // 2 :][: 16 * zoom : zoom, : 16 * zoom : zoom], target)
+    zoom = picture.shape[1] // 64  # of two pairs side by side
+    assert np.array_equal(picture[: 16 * zoom : zoom, 32 * zoom : 48 * zoom : zoom], target)
     sheet = tmp_path / "sheet.png"
     arguments = [f"latents={out / 'latents.safetensors'}", "zoom=1", f"out={sheet}", "device=cpu"]
     assert main(["sample", f"run={run_dir}", *arguments]) == 0
