@@ -21,7 +21,12 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 BLOCKS, PYTHON = ([block for name, block in FENCED if (name == "python") == wanted] for wanted in (False, True))
-LINES = [line.removeprefix("$ ").removeprefix(".venv/bin/") for block in BLOCKS for line in block.splitlines() if line and line[0] != "#"]
+LINES = [
+    line.removeprefix("$ ").removeprefix(".venv/bin/")
+    for block in BLOCKS
+    for line in block.splitlines()
+    if line and line[0] != "#"
+]
 
 # What fetches, watches or installs.
 NOT_RUN = r"make |source |pggan monitor|pip |git |cd |docker |.*fetch_orl"
@@ -104,6 +109,19 @@ def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path,
     for name in ("loop.webp", "walk.webp", "strip.png", "faces.png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.width >= 64
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_pretrained_generator_are_what_their_commands_draw(tmp_path):
+    shown = re.findall(r"!\[[^:]+: (pggan .*)\]\((.*\.png)\)", README)
+    assert len(shown) == 2
+    for command, file in shown:
+        out = tmp_path / Path(file).name
+        assert main([*shlex.split(command)[1:], f"out={out}", "device=cpu"]) == 0
+        with Image.open(out) as drawn, Image.open(ROOT / file) as stored:
+            assert drawn.size == stored.size
+            # On another machine, a sum may be rounded otherwise, and a few values by one.
+            assert np.abs(np.asarray(drawn, np.int16) - np.asarray(stored, np.int16)).max() <= 1
 
 
 def run_line(line: str) -> str:
