@@ -96,17 +96,19 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
 
 
 def note_end(command: Command, values: Mapping[str, Any], code: int) -> int:
-    """Write into the recipe of a run that was given hours, and ended with `code`, how many images it has shown.
+    """Write into the recipe of a run that was given hours, and ended with `code`, at how many images it ended.
 
-    So the recipe repeats the run, which ends there without a clock.  Returns `code`.
+    So the recipe repeats the run, which ends there without a clock.  It is the planned number, which the last batch may
+    exceed: learning rates fall towards it.  Returns `code`.
     """
     if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
         return code
+    from pggan.checkpoints.header import read_header
     from pggan.checkpoints.read import checkpoints_of
 
     run_dir = Path(values["run_dir"])
     if (run_dir / RECIPE_FILE).exists():
-        images = int(checkpoints_of(run_dir)[-1].name)
+        images = int(read_header(checkpoints_of(run_dir)[-1])["total_images"])
         set_images(run_dir / RECIPE_FILE, images, f"shown in hours={values['hours']:g}")
     return code
 

@@ -79,7 +79,7 @@ def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(toy_
     assert "schedule.final_resolution=" in shown
     recipe = read_recipe(run_dir / "recipe.yaml")
     checkpoint, _ = newest_checkpoint(run_dir)
-    assert f"schedule.total_images={checkpoint.images}" in recipe
+    assert f"schedule.total_images={checkpoint.header['total_images']}" in recipe
     assert "monitor.tick_images=32" in recipe
     assert not any(one.startswith(("run_dir", "hours", "devices")) for one in recipe)
     assert checkpoint.header["spent_seconds"] > 0.5 * SECONDS

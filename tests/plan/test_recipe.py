@@ -71,11 +71,13 @@ def test_five_minutes_of_avatars_are_the_demo(config, demo):
     for chosen, made in ((stable, demo.schedule.stable_images), (fade, demo.schedule.fade_images)):
         below = {side: images for side, images in made.items() if side < 32}
         assert {side: chosen[side] for side in below} == pytest.approx(below, rel=0.1)
-    assert stable[32] == pytest.approx(40_000, rel=0.1)
+    assert stable[32] == pytest.approx(demo.schedule.stable_images[32], rel=0.2)
+    falling = demo.schedule.lr_decay_images / demo.schedule.stable_images[32]
+    assert found["schedule.lr_decay_images"] / stable[32] == pytest.approx(falling, rel=0.1)
     assert found["schedule.batch"] == {4: demo.schedule.batch}
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
-    assert (found["ema.half_life_images"], found["ema.rampup"]) == (3000, 0.2)
+    assert (found["ema.half_life_images"], found["ema.rampup"]) == (demo.ema.half_life_images, 0.2)
     assert found["data.mirror"] is demo.data.mirror
     assert "augmentation" not in found
 
@@ -128,6 +130,7 @@ def test_large_images_are_trained_as_published(config):
     found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
     assert networks == (1024, 8192, 512)
     assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
+    assert "schedule.lr_decay_images" not in found
     assert batch == recipe.GPU_BATCH
     assert "loss.gamma" not in found
     assert max(found["schedule.fade_images"].values()) <= recipe.MOST_IMAGES
@@ -172,6 +175,9 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
     tables = found["schedule.stable_images"], demo.schedule.stable_images
     assert tables[0][32] / tables[0][4] == pytest.approx(tables[1][32] / tables[1][4], rel=0.1)
+    assert tables[0][32] / tables[1][32] == pytest.approx(
+        found["schedule.lr_decay_images"] / demo.schedule.lr_decay_images, rel=0.1
+    )
     assert found["schedule.total_images"] is None
     typed = Given(*keys)
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(demo, 1.0, given=typed)[0])

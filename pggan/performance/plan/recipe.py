@@ -24,6 +24,9 @@ STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images above,
 MOST_IMAGES = 600_000  # up to those of the official presets
+# Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
+# constant rates, eyes stay blurred and backgrounds mottled (lab book).
+FALLING_SHARE = 0.14
 # Images at the final resolution that are worth choosing it.  Half of the demo's and of the ORL run's; above, estimates.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
 # Feature maps of the widest levels, and how many times FINAL there has to be time for before they are worth it: in the
@@ -203,6 +206,11 @@ class RecipeChooser:
         stable[side] = two_digits((self.seconds - growing) / each[side], least=int(table_at(batch, side)))
         self._take("schedule.stable_images", stable, f"{why}, {side}x{side} the rest")
         self._take("schedule.fade_images", fade or 0, "as above")
+        if side < PUBLISHED_FROM:
+            falling = two_digits(FALLING_SHARE * stable[side], least=0)
+            self._take(
+                "schedule.lr_decay_images", falling, f"the last {FALLING_SHARE:.0%} of {side}x{side}, the demo's"
+            )
         return sum(stable.values()) + sum(fade.values())
 
     def _scaled_lengths(self, each: Mapping[int, float]) -> int:
@@ -271,8 +279,8 @@ class RecipeChooser:
 
     def _reports(self, images: int) -> None:
         """Choose how a run of `images` averages, and how often it reports and saves."""
-        half_life = two_digits(min(max(images / 20, 3000), 10_000), least=1)
-        self._take("ema.half_life_images", half_life, "a twentieth of the run, but 3,000 to 10,000 images")
+        half_life = two_digits(min(max(images / 60, 1000), 10_000), least=1)
+        self._take("ema.half_life_images", half_life, "a sixtieth of the run, but 1,000 to 10,000 images")
         short = images < 200_000
         self._take("ema.rampup", 0.2 if short else 0.05, "the demo's" if short else "StyleGAN2-ADA's")
         for key, parts in (("monitor.tick_images", 60), ("monitor.grid_images", 12), ("checkpoint.every_images", 3)):
