@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pggan.cli.commands import choices_of
+from pggan.cli.commands import CONFIGS, choices_of
 from pggan.core.errors import UserError, nearest
 
 MOST_LISTED = 20
@@ -89,11 +89,20 @@ def suggestion(key: str, known: Collection[str]) -> str:
     """What was probably meant by the unknown `key`: the name used here, a key of this name, or the nearest one."""
     if key in HERE:
         return f"Here it is {HERE[key]}."
+    if others := choices_with(key):
+        return f"It is a key of {' and '.join(others)}."
     ends = sorted(name for name in known if name.endswith(f".{key}"))
     if ends:
         return f"Did you mean '{ends[0]}'?"
     answer = nearest(key, known)
     return answer if answer.startswith("Did") or len(known) <= MOST_LISTED else "--help lists the keys."
+
+
+def choices_with(key: str) -> list[str]:
+    """The choices of a config group, as overrides, that have a `key` of the form group.name: none for other keys."""
+    group, _, name = key.partition(".")
+    line = re.compile(rf"^{re.escape(name)}:", re.MULTILINE)
+    return [f"{group}={one}" for one in choices_of(group) if line.search((CONFIGS / group / f"{one}.yaml").read_text())]
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:

@@ -10,6 +10,8 @@ SLIPS = {
     "lr=0.1": "schedule.learning_rate_g",
     "batch=16": "schedule.batch",
     "gamma=3": "loss.gamma",
+    "loss.gamma=3": "It is a key of loss=logistic and loss=relativistic.",
+    "loss.gama=3": "Did you mean",
     "kimg=25000": "schedule.total_images",
     "data=photos": "data.path=photos",
     "data=avatar": "Did you mean 'avatars'?",
