@@ -264,6 +264,19 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     assert page.run("document.querySelector('#export').disabled")
 
 
+def test_numbers_that_stay_are_not_laid_out_again_while_a_film_plays(page):
+    keep_random(page, 2)
+    page.run("""(() => {
+      globalThis.changes = 0;
+      const observer = new MutationObserver((found) => { changes += found.length; });
+      observer.observe(document.querySelector("#directions"), { subtree: true, childList: true, characterData: true });
+    })()""")
+    page.click("#play")
+    page.wait("document.querySelector('#playhead').value > 0.05")
+    page.click("#play")
+    assert page.run("changes") == 0
+
+
 def test_a_film_can_be_cancelled(page):
     keep_random(page, 2)
     page.set("#seconds", "10")

@@ -38,6 +38,7 @@ const timeline = new Timeline({
     $("playhead").value = timeline.position;
     (rest ? look : pass)(latent, name);
   },
+  ready: () => !painter.waiting,
   changed: updateFilm,
 });
 
@@ -125,7 +126,9 @@ function remember() {
 // Look at a face on the way to others.
 function pass(latent, name) {
   Object.assign(seen, { latent, name });
-  for (const input of $("directions").querySelectorAll("input")) input.value = 0;
+  for (const input of $("directions").querySelectorAll("input")) {
+    if (Number(input.value)) input.value = 0;
+  }
   refresh();
 }
 
@@ -155,13 +158,18 @@ function refreshTiles() {
   painter.tiles(settings(), tiles);
 }
 
+// Only what differs: each change of a film's sixty a second would be laid out and painted anew.
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 function showNumbers() {
   document.body.classList.toggle("smooth", $("smooth").checked);
   const { resolution, alpha } = settings();
-  $("title").textContent = currentName();
-  $("growth").nextSibling.textContent = alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`;
+  write($("title"), currentName());
+  write($("growth").nextSibling, alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`);
   for (const input of document.querySelectorAll("#truncation, #distance, #directions input")) {
-    input.nextSibling.textContent = Number(input.value).toFixed(2);
+    write(input.nextSibling, Number(input.value).toFixed(2));
   }
   const sides = [...new Set([resolution, resolution * zoomOf(resolution)])];
   if ($("size").childElementCount !== sides.length || Number($("size").firstChild.value) !== resolution) {

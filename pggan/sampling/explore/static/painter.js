@@ -16,6 +16,11 @@ export class Painter {
     this.onError = onError;
   }
 
+  // Whether a face is wanted that is not being drawn yet.
+  get waiting() {
+    return this.#face !== null;
+  }
+
   // Draw a face; `done` gets it with the milliseconds that it took, unless a newer one was wanted first.
   face(latent, look, done) {
     this.#face = { latent, look, done };

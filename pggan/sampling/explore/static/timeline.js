@@ -12,10 +12,10 @@ export class Timeline {
   #path = null;
   #playing = null;
 
-  // `show` is called with a latent and a name, while the film moves or when a keyframe is clicked; `changed` when there
-  // are other keyframes.
-  constructor({ element, closed, seconds, show, changed }) {
-    Object.assign(this, { element, closed, seconds, show, changed });
+  // `show` is called with a latent and a name, while the film moves and the page is `ready` for another face, or when a
+  // keyframe is clicked; `changed` when there are other keyframes.
+  constructor({ element, closed, seconds, show, ready, changed }) {
+    Object.assign(this, { element, closed, seconds, show, readyToShow: ready, changed });
   }
 
   add(latent, name) {
@@ -101,9 +101,12 @@ export class Timeline {
   play() {
     let before = null;
     const step = (now) => {
-      const next = this.position + (before === null ? 0 : (now - before) / 1000 / this.duration);
-      before = now;
-      this.seek(next % 1);
+      before ??= now;
+      if (this.readyToShow()) {
+        const next = this.position + (now - before) / 1000 / this.duration;
+        before = now;
+        this.seek(next % 1);
+      }
       if (this.playing) this.#playing = requestAnimationFrame(step);
     };
     this.#playing = requestAnimationFrame(step);
