@@ -75,6 +75,15 @@ def test_every_choice_that_the_readme_lists_exists_and_none_is_missing(group):
     assert set(re.findall(r"`(\w+)`", row.split("|")[3])) == {file.stem for file in (CONFIGS / group).glob("*.yaml")}
 
 
+def test_the_source_distribution_has_the_files_that_tests_read():
+    manifest = (ROOT / "MANIFEST.in").read_text().split()
+    always = {"README.md", "pyproject.toml", "LICENSE", "NOTICE", "MANIFEST.in", "pggan"}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    read = {name for name in re.findall(r'ROOT / "([^"/]+)', tests) if (ROOT / name).exists()}
+    assert {"mkdocs.yml", "docs"} <= read
+    assert read <= {*manifest, *always}
+
+
 def test_the_makefile_has_the_targets_and_explains_them():
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in ("help", "setup", "demo", "test", "check"):
