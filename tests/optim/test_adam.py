@@ -1,6 +1,7 @@
 import sys
 from subprocess import run
 
+import pytest
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ def test_steps_are_those_of_torch_to_the_bit():
             assert (param in one.state) == (same in other.state)
 
 
+@pytest.mark.slow
 def test_no_step_imports_the_compiler():
     """It takes seconds of every start, and of every process of the tests."""
     program = """

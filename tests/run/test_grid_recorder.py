@@ -34,6 +34,7 @@ def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows
     assert min(grids, updates) >= min(updates, LEAST) * 16 / 17
 
 
+@pytest.mark.slow
 def test_a_run_stores_its_growth_and_a_resumed_one_has_no_grid_twice(tiny_config, tmp_path, monkeypatch):
     """Another interval after the resume, and grids beyond it: what is left are those of one training."""
     folder = tmp_path / "samples" / "timelapse"

@@ -17,6 +17,7 @@ from pggan.sampling.target_image import read_target
 SHORT = ["steps=3", "starts=2", "candidates=8", "device=cpu"]
 
 
+@pytest.mark.slow
 def test_a_generated_image_is_found_again(generator):
     how = ProjectionSettings(steps=100, starts=2, candidates=64, seed=1000)
     target = generator.sample([7])[0]

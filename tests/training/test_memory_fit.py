@@ -78,6 +78,7 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     assert "4x4 in micro-batches of 512" in summary
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("interval", [1, 4])
 def test_captured_steps_need_more_than_eager_ones_whatever_the_penalties(per_image, interval):

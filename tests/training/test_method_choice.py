@@ -66,6 +66,7 @@ def case(tiny_config):
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides", [("compute.micro_batch_size=4",), ("loss=logistic", "loss.reg_interval=2", "elastic=true")]
 )
@@ -93,6 +94,7 @@ def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
     assert "measured in" not in again.summary
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
     first = choose_methods(*case(), ALONE).table.names()
     known, *others = first
