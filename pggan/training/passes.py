@@ -44,16 +44,16 @@ def d_forward(
 ) -> LossTerms:
     """D's terms for `reals` and `fakes` [N, C, R, R].
 
-    Where D looks at pretrained features, these stand for the images: gradient penalties are taken at them.
+    Where D looks at pretrained features, too, gradient penalties are taken at images and projected features together.
     """
-    d, missing, views = state.d.network, spec.missing_levels, views_of(state, spec, augment, D_PASS)
+    d, views = state.d.network, views_of(state, spec, augment, D_PASS)
     critic = partial(d, resolution=spec.resolution, alpha=alpha)
     if isinstance(d, ProjectedDiscriminator) and d.architecture.has_features(spec.resolution):
         with torch.no_grad():
             embedded = d.embed(torch.cat([views.reals(reals.images), views.fakes(fakes)]))  # [2 N, F, 1, 1]
         reals, fakes = reals._replace(images=embedded[: len(fakes)]), embedded[len(fakes) :]
-        critic, missing, views = partial(d.judge, resolution=spec.resolution), 0, Views()
-    context = PenaltyContext(spec.due, missing, mix, state.d.scale, spec.options.jvp)
+        critic, views = partial(d.judge, resolution=spec.resolution, alpha=alpha), Views()
+    context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
     terms = spec.loss.for_d(critic, reals, fakes, context, views)
     if state.adaptive_p is not None:
         terms.metrics[SIGN] = spec.loss.signs(terms.metrics["scores/reals"], terms.metrics["scores/fakes"])

@@ -1,10 +1,9 @@
 """A discriminator that judges images by pretrained features, and the choice between the two kinds.
 
 N batch, C channels, R resolution, S side of the images that the backbone is shown, F numbers, L labels.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4; beside a plain D: Kumari et
+al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,8 @@ from pggan.networks.layers import EqualizedConv, EqualizedLinear, OutputLinear, 
 from pggan.networks.networks import Discriminator
 
 COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
-
-
+# Of the heads' scores: the gradient of new heads at images is about seven times that of the plain D (lab book).
+HEADS_WEIGHT = 1 / 8
 LAST_FEATURES = 64  # numbers that a score depends on, directly
 
 
@@ -39,17 +38,15 @@ class ScaleHead(nn.Module):
 
 
 class ProjectedDiscriminator(Discriminator):
-    """From `architecture.features_from` on, images to scores by projections of fixed features; below it, the plain D.
+    """The plain D, and from `architecture.features_from` on, beside it, heads on projections of fixed features.
 
-    A score depends on all scales, and on the minibatch stddev of each: without it, G collapses.  The heads do not grow:
-    every resolution uses all of them.
+    A score is the weighted sum of both.  The part of the heads fades in at `features_from` as layers do, and depends
+    on all scales, and on the minibatch stddev of each.  The heads do not grow.
     """
 
     def __init__(self, architecture: Architecture) -> None:
-        plain = min(architecture.resolution, architecture.features_from // 2)
-        super().__init__(replace(architecture, resolution=plain))
+        super().__init__(architecture)
         assert architecture.features is not None, "else D is a plain one"
-        self.architecture = architecture
         self.backbone = new_backbone(architecture.features.partition("@")[0])
         self.projection = Projection(self.backbone.channels)
         halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
@@ -63,28 +60,36 @@ class ProjectedDiscriminator(Discriminator):
         self.backbone = backbone.to(self.score.weight.device, dtype or torch.float32)
 
     def embed(self, images: Tensor) -> Tensor:
-        """The projections of all scales of `images` [N, C, R, R] in [-1, 1], in float32: an image [N, F, 1, 1]."""
+        """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""
         x, maps = self.backbone.prepare(images).to(self.backbone.mean.dtype), []
         for part, scale in zip(self.backbone.parts, self.backbone.scales, strict=True):
             x = self.run_block(part, x)
             maps.append(x / scale)
-        return torch.cat([to_float32(m).flatten(1) for m in self.projection(maps)], 1)[:, :, None, None]
+        rows = [to_float32(m).flatten(1) for m in (images, *self.projection(maps))]
+        return torch.cat(rows, 1)[:, :, None, None]
 
-    def judge(self, embedded: Tensor, resolution: int, parts: int = 1) -> tuple[Tensor, Tensor]:
+    def judge(
+        self, embedded: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+    ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of what `embed` made of images of `resolution`.
 
-        `parts`: equal batches, as of `forward`.
+        `alpha` and `parts`: as of `forward`.
         """
-        sides = [max(resolution, SIDE) // stride for stride in STRIDES]
+        channels, sides = self.architecture.channels, [max(resolution, SIDE) // stride for stride in STRIDES]
+        sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
+        pixels, *rows = torch.split(embedded.flatten(1), sizes, 1)
+        images = pixels.view(-1, channels, resolution, resolution)
+        scores, logits = super().forward(images, resolution, alpha, parts)
         found = []
-        rows = torch.split(embedded.flatten(1), [WIDTH * side**2 for side in sides], 1)
         for head, row, side in zip(self.scales, rows, sides, strict=True):
             maps = row.view(-1, WIDTH, side, side)
             found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, parts)[:, None]]
-        output = self.score(self.dense(torch.cat(found, 1), activate))
-        return output[:, 0], output[:, 1:]
+        weight = HEADS_WEIGHT * (alpha if resolution == self.architecture.features_from else 1)
+        output = weight * self.score(self.dense(torch.cat(found, 1), activate))
+        return scores + output[:, 0], logits + output[:, 1:]
 
     def last_layer(self, resolution: int) -> nn.Module:
+        """That of the heads, where there are features."""
         return self.score if self.architecture.has_features(resolution) else super().last_layer(resolution)
 
     def forward(
@@ -92,7 +97,7 @@ class ProjectedDiscriminator(Discriminator):
     ) -> tuple[Tensor, Tensor]:
         if not self.architecture.has_features(resolution):
             return super().forward(images, resolution, alpha, parts)
-        return self.judge(self.embed(images), resolution, parts)
+        return self.judge(self.embed(images), resolution, alpha, parts)
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
