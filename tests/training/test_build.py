@@ -108,7 +108,7 @@ def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_im
 def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
     trainer, memory = built(config_of(), check_memory=False)
     assert not fits
-    assert memory == ("not checked", {})
+    assert memory == MemoryFit("not checked", {})
     assert trainer.rehearsal is None
 
 
