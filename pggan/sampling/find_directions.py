@@ -52,7 +52,8 @@ def run(config: DirectionsConfig) -> int:
 
     side = settings.resolution * automatic_zoom(settings.resolution, STEPS)
     save_sheet(tiles(), sheet, STEPS, rows, side, captions=True)
-    print(f"{out}: {len(directions)} directions of {generator.latent_size} numbers; {sheet} shows them")
+    several = "s" * (len(directions) > 1)
+    print(f"{out}: {len(directions)} direction{several} of {generator.latent_size} numbers, shown in {sheet}")
     print(next_step("sample", "seeds=0-7", "strength=[-3,0,3]", run=config.run, direction=out))
     return 0
 
