@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,12 +25,18 @@ class Outcome:
     pid: int = 0
 
 
+# Of each worker of pytest-xdist others, and below those that the system gives to any connection meanwhile.
+FIRST_PORT = 10_000 + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)
+PORTS = cycle(range(FIRST_PORT, FIRST_PORT + 1000))
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on just now."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(PORTS)
+        with suppress(OSError), socket.create_server(("localhost", port)):
+            ports.append(port)
     return ports
 
 

@@ -20,6 +20,7 @@ import pytest
 from pggan.run.inspect import facts_of_run
 from tests.launch import one_process
 from tests.launch.cable import Machine
+from tests.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 90  # seconds after which something hangs
@@ -203,8 +204,7 @@ def expected_state(ranks, tiny_overrides, tmp_path_factory) -> Callable[[int], s
     def state(world_size: int) -> str:
         if world_size not in known:
             run_dir = tmp_path_factory.mktemp("expected") / "run"
-            with socket.create_server(("127.0.0.1", 0)) as found:
-                number = found.getsockname()[1]
+            (number,) = free_ports(1)
             require_done(ranks(*world_size * [[*tiny_overrides, f"run_dir={run_dir}"]], master_port=number))
             known[world_size] = str(facts_of_run(run_dir)["state_sha256"])
         return known[world_size]
