@@ -1,6 +1,6 @@
 """What the JSON of a checkpoint or generator file says, and whether that is possible.
 
-A file may come from anywhere: sizes and shapes are checked against the architecture before anything is allocated.
+Files are untrusted: sizes and shapes are checked against the architecture before anything is allocated.
 Without torch.
 """
 

@@ -10,7 +10,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 
-MOST_ROLLBACKS = 3  # of one process: a run that needs more is not getting anywhere
+MOST_ROLLBACKS = 3  # of one process: a run that needs more has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and give the command again: it resumes from the last checkpoint."

@@ -94,7 +94,7 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
     """A composed configuration as plain values, interpolations resolved, without Hydra's own part.
 
     Raises UserError for an interpolation that asks for more than another key, such as `${oc.env:HOME}`: a configuration
-    can come from anywhere, and what it fetches would be written into the run's files.
+    is untrusted, and what it fetches would be written into the run's files.
     """
     from omegaconf import OmegaConf
 

@@ -1,4 +1,4 @@
-"""Atomic writes, and strict reading of files from anywhere.
+"""Atomic writes, and strict reading of untrusted files.
 
 A write goes to a temporary name in the same directory: fsync of the content, rename, fsync of the directory.  So a
 kill or a power failure leaves the old content or the new one, never a part.

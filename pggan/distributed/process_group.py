@@ -27,7 +27,7 @@ from pggan.distributed.connect import reason, who_answers, within
 # The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
-RUN_AHEAD = 8  # steps that the host may be ahead of a GPU: more than enough to keep it busy
+MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: more than enough to keep it busy
 ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -228,7 +228,7 @@ class ProcessGroup:
         self.wait(self._reduce)
         if self.device.type == "cuda":
             self._marks.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._marks) > RUN_AHEAD:  # or the host would stop at a full queue, anywhere in a step
+            if len(self._marks) > MAX_STEPS_IN_FLIGHT:  # or the host would stop at a full queue, anywhere in a step
                 self.wait_for_device(self._marks.popleft().synchronize)
         reduced = int(self._flags)
         self._raised = flags & ~self._raised

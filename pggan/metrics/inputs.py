@@ -72,7 +72,7 @@ def images_of_run(run: str) -> tuple[DataConfig, int]:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         if not isinstance(values, dict) or not isinstance(values["data"], dict):
             raise ValueError("it has no keys of data")
-        # A file may come from anywhere, and an interpolation could ask for more than it holds.
+        # The file is untrusted, and an interpolation could ask for more than it holds.
         if any("${" in str(value) for _, value in flatten(values["data"])):
             raise ValueError("it has an interpolation")
         data = validated(DataConfig, values["data"], "data.")

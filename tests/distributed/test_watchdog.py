@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pggan.core.errors import EXIT_LEFT
-from pggan.distributed.process_group import GRADIENT_TIMEOUT, RUN_AHEAD, ProcessGroup, RankInfo
+from pggan.distributed.process_group import GRADIENT_TIMEOUT, MAX_STEPS_IN_FLIGHT, ProcessGroup, RankInfo
 from pggan.distributed.watchdog import (
     HEARTBEAT_SECONDS,
     SLOW_FACTOR,
@@ -226,7 +226,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
             group.all_reduce(torch.ones(1))
         elif where == "the weights":
             group.require_equal_weights({"G": [torch.ones(1)]})
-        for _ in range(2 * RUN_AHEAD):
+        for _ in range(2 * MAX_STEPS_IN_FLIGHT):
             group.all_reduce_flags(0)
 
     training = threading.Thread(target=train, daemon=True)
@@ -239,7 +239,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
     assert (group.waits_for_device, training.is_alive()) == (True, True)
     assert ended == [EXIT_LEFT]
     assert "Hung: rank 1 (pid 5) has been silent" in said[0]
-    assert device.events == (RUN_AHEAD + 1 if where == "a full queue" else 0)
+    assert device.events == (MAX_STEPS_IN_FLIGHT + 1 if where == "a full queue" else 0)
     device.moves.set()
     training.join(60)
     assert (group.waits_for_device, group.waiting_since) == (False, None)

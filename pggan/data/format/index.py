@@ -55,7 +55,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """The index in the bytes of an index.json, checked throughout because those may come from anywhere.
+    """The index in the bytes of an index.json, checked throughout because they are untrusted.
 
     Raises ValueError with what is wrong, and UserError for a dataset from a newer version of this package.
     """

@@ -1,4 +1,4 @@
-"""Images in zip and tar archives, read in place and never unpacked: nothing in them can be written anywhere."""
+"""Images in zip and tar archives, read in place and never unpacked: no member is written to the disk."""
 
 import bz2
 import gzip
