@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.ranks import Victim, settings_of
+from benchmarks.ranks import Victim, command_of, settings_of
 from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
@@ -22,6 +22,7 @@ from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.step import Trainer
 from tests.composed import composed
+from tests.launch.conftest import Forked
 from tests.processes import in_processes, values_of
 
 pytestmark = [
@@ -30,23 +31,39 @@ pytestmark = [
 ]
 
 
+class ForkedVictim(Victim):
+    """A run whose processes are forked from one that has imported everything."""
+
+    def __init__(self, folder: Path, name: str, ranks: int, *more: str) -> None:
+        self.run_dir, self.log = folder / name, folder / f"{name}.log"
+        words = ["train", *settings_of(folder, name, f"devices=cpu:{ranks}", *more)]
+        self.process = Forked(self.log, words, {}, folder=folder)
+
+    def workers(self) -> list[int]:
+        """Process ids of those that train, in order of rank: the children that lead a session."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        try:
+            pids = [int(pid) for pid in children.read_text().split()]
+            return sorted(pid for pid in pids if os.getsid(pid) == pid and command_of(str(pid)))
+        except OSError:  # one has ended
+            return []
+
+
 @pytest.fixture
-def victims(tmp_path, monkeypatch):
+def victims(tmp_path):
     """Start runs of two ranks; none of their processes may outlive them for more than 10 seconds."""
     write_data(tmp_path / "data")
-    monkeypatch.setenv("PGGAN_TEST_RUN", str(tmp_path))  # inherited by everything that they start
     started = []
 
-    def start(name: str, *settings: str) -> Victim:
-        started.append(Victim(tmp_path, name, 2, *settings))
+    def start(kind: type[Victim], name: str, *settings: str) -> Victim:
+        started.append(kind(tmp_path, name, 2, *settings))
         return started[-1]
 
     yield start
     for victim in started:
         assert victim.process.poll() is not None, victim.log.read_text()
-    monkeypatch.delenv("PGGAN_TEST_RUN")
     for _ in range(100):
-        if not (left := running_with(f"PGGAN_TEST_RUN={tmp_path}")):
+        if not (left := running_in(tmp_path)):
             break
         time.sleep(0.1)
     for pid in left:
@@ -54,16 +71,16 @@ def victims(tmp_path, monkeypatch):
     assert not left
 
 
-def running_with(variable: str) -> list[int]:
-    """Processes that were started with this in their environment, zombies left out."""
+def running_in(folder: Path) -> list[int]:
+    """Processes whose current directory is `folder`; zombies have none."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            if variable.encode() in path.read_bytes().split(b"\0"):
+            if path.readlink() == folder:
                 found.append(int(path.parent.name))
         except OSError:  # gone, or somebody else's
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return found
 
 
 def until(victim: Victim, condition) -> None:
@@ -91,8 +108,8 @@ def log_of(victim: Victim) -> str:
 
 
 LONGER = (
-    *("schedule.total_images=640", "schedule.stable_images=128", "schedule.fade_images=128"),
-    "checkpoint.every_images=64",
+    *("schedule.total_images=320", "schedule.stable_images=64", "schedule.fade_images=64"),
+    "checkpoint.every_images=32",
 )
 
 
@@ -115,7 +132,9 @@ def undisturbed(tmp_path):
 @pytest.mark.fault(36)
 def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbed, victims, tmp_path):
     """Rank 0, which keeps the store, is stopped before the first checkpoint, and killed while it saves one."""
-    victim = victims("lost", *LONGER, "distributed.heartbeat_timeout_seconds=5", "distributed.max_restarts=1")
+    victim = victims(
+        ForkedVictim, "lost", *LONGER, "distributed.heartbeat_timeout_seconds=5", "distributed.max_restarts=1"
+    )
     before = training(victim)
     os.kill(before[0], signal.SIGSTOP)
     began = time.monotonic()
@@ -137,15 +156,15 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
 
     assert values_of(in_processes(2, run, config_of(tmp_path, "lost"))) == [0, 0]
     assert remains(victim.run_dir) == undisturbed
-    assert undisturbed["points"] == list(range(8, 641, 8))
+    assert undisturbed["points"] == list(range(8, 321, 8))
     assert len(list(victim.run_dir.glob("train.log*"))) == 1
 
 
 @pytest.mark.fault(13)
 def test_ranks_whose_parent_is_killed_save_and_end(victims):
-    victim = victims("orphaned", "schedule.total_images=80000", "checkpoint.every_images=160000")
+    victim = victims(ForkedVictim, "orphaned", "schedule.total_images=80000", "checkpoint.every_images=160000")
     workers = training(victim)
-    victim.process.kill()
+    victim.process.send_signal(signal.SIGKILL)
     victim.process.wait()
     for _ in range(200):
         if not any(Path(f"/proc/{pid}").exists() for pid in workers):
@@ -158,7 +177,7 @@ def test_ranks_whose_parent_is_killed_save_and_end(victims):
 
 @pytest.mark.fault(13)
 def test_a_second_interrupt_ends_all_ranks_at_once_and_the_last_checkpoint_is_valid(victims):
-    victim = victims("interrupted", "schedule.total_images=80000", "checkpoint.every_images=64")
+    victim = victims(Victim, "interrupted", "schedule.total_images=80000", "checkpoint.every_images=64")
     workers = training(victim, 12)
     victim.process.send_signal(signal.SIGINT)
     time.sleep(0.02)  # two pending signals of one kind arrive as one
