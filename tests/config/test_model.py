@@ -4,7 +4,6 @@ from hashlib import sha256
 
 import pytest
 from safetensors.torch import save_file
-from torchvision.models import squeezenet1_1
 
 from pggan.config import EmaConfig, ModelConfig
 from pggan.core.architecture import Architecture, Resampling
@@ -67,7 +66,10 @@ def test_features_that_can_not_be_are_refused(changes, hint):
     assert hint in str(caught.value)
 
 
+@pytest.mark.xdist_group("torchvision")  # which takes seconds to import
 def test_features_are_part_of_the_architecture_with_the_checksum_of_their_weights(tmp_path):
+    from torchvision.models import squeezenet1_1
+
     path = tmp_path / "weights.safetensors"
     model = ModelConfig(latent_size=7, **SIZES, features="torchvision:squeezenet1_1", features_weights=str(path))
     with pytest.raises(UserError, match="no weights at"):

@@ -4,8 +4,6 @@ import json
 import sys
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +18,8 @@ STAGES = [(4, 1.0), (8, 0.0), (8, 0.5), (16, 1.0), (16, 0.25)]
 
 
 def images_of(path, **inputs):
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return session.run(["images"], {name: value.numpy() for name, value in inputs.items()})[0]
 
@@ -56,6 +56,8 @@ def test_a_file_that_draws_something_else_is_not_kept(make_network, tmp_path, mo
 
 
 def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(generator_file, tmp_path, capsys):
+    import onnx
+
     out = tmp_path / "new" / "faces.onnx"
     assert main(["export", f"run={generator_file}", f"out={out}"]) == 0
     assert "16x16, alpha 0.25; at most" in capsys.readouterr().out

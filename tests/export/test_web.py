@@ -8,7 +8,6 @@ import tarfile
 from hashlib import sha256
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,6 +44,8 @@ def archive(path, files):
 
 @pytest.mark.parametrize("labels", [0, 3])
 def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, labels):
+    import onnxruntime
+
     network: Generator = make_network(labels)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
     one_hot = F.one_hot(classes, labels).float() if labels else None

@@ -5,12 +5,13 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torchvision.models import resnet18
 
 from pggan.core.errors import UserError
 from pggan.networks.features import backbone as module
 from pggan.networks.features.backbone import LITE0, SIDE, STRIDES, identity, load_backbone, new_backbone
 from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
+
+pytestmark = pytest.mark.xdist_group("torchvision")  # which takes seconds to import
 
 # In float64, sums of up to 2^13 products in each of at most 60 layers are off by far less than this.
 EXACT = 1e-9
@@ -65,6 +66,8 @@ def test_efficientnet_lite0_has_the_maps_of_its_blocks_without_batch_normalizati
 
 @pytest.mark.usefixtures("in_float64")
 def test_a_chain_of_torchvision_is_cut_where_its_stages_end():
+    from torchvision.models import resnet18
+
     torch.manual_seed(0)
     network = resnet18().train(False)
     images = images_of(count=1)

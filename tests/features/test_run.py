@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torchvision.models import mnasnet0_5
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import newest_checkpoint
@@ -17,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_grows_into_its_features_and_resumes_with_the_same_weights_only(tmp_path, tiny_config, monkeypatch):
+    from torchvision.models import mnasnet0_5
+
     monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))  # it takes seconds
     weights, run_dir = tmp_path / "weights.pth", tmp_path / "run"
     keys = ["loss=logistic", "model.features=torchvision:mnasnet0_5", f"model.features_weights={weights}"]

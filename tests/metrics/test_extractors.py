@@ -138,6 +138,7 @@ def test_weights_are_read_from_both_kinds_of_files(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("torchvision")  # which takes seconds to import
 def test_a_torchvision_model_gives_the_inputs_of_its_last_layer(tmp_path):
     from torchvision.models import resnet18, squeezenet1_0
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torchmetrics.image.fid import _compute_fid
 
 from pggan.metrics.fid import frechet_distance
 
@@ -18,8 +17,11 @@ def test_a_set_has_no_distance_to_itself_even_with_fewer_images_than_features(fe
     assert frechet_distance(few, few) == pytest.approx(0, abs=1e-13)  # sums of 18 numbers of about 1
 
 
+@pytest.mark.xdist_group("torchvision")  # torchmetrics imports it, which takes seconds
 def test_it_is_that_of_torchmetrics_on_the_same_features(features):
     """Which takes the root of the eigenvalues: of a well-conditioned product, they lose few digits."""
+    from torchmetrics.image.fid import _compute_fid
+
     x, y = (part.double() for part in features)
     theirs = _compute_fid(x.mean(0), x.T.cov(), y.mean(0), y.T.cov())
     assert frechet_distance(x, y) == pytest.approx(float(theirs), rel=1e-9)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torchmetrics.image.kid import poly_mmd
 
 from pggan.metrics.kid import KernelInceptionDistance, kernel_distance
 
@@ -18,7 +17,10 @@ def test_the_kernel_distance_is_the_unbiased_one_of_its_definition():
     assert kernel_distance(torch.tensor(x), torch.tensor(y)) == pytest.approx(1000 * total)
 
 
+@pytest.mark.xdist_group("torchvision")  # torchmetrics imports it, which takes seconds
 def test_it_is_that_of_torchmetrics_on_the_same_features(features, monkeypatch):
+    from torchmetrics.image.kid import poly_mmd
+
     x, y = features[0].double(), features[1][:80].double()
     monkeypatch.setattr("pggan.metrics.kid.ROWS", 7)
     # Sums of 80 x 80 kernel values of about 1 to 100, each rounded to 2^-53.

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch_fidelity.metric_prc import calculate_precision_recall_full
 
 from pggan.metrics.precision_recall import covered
 
@@ -13,7 +12,10 @@ def test_a_point_is_covered_within_the_third_neighbour_of_any_centre():
     assert covered(points, centres) == pytest.approx(3 / 5)
 
 
+@pytest.mark.xdist_group("torchvision")  # torch_fidelity imports it, which takes seconds
 def test_both_are_those_of_torch_fidelity_on_the_same_features(features):
+    from torch_fidelity.metric_prc import calculate_precision_recall_full
+
     fakes, reals = (part.double() for part in features)
     precision, recall = calculate_precision_recall_full(fakes, reals, neighborhood=3)
     assert (covered(fakes, reals), covered(reals, fakes)) == (float(precision), float(recall))
