@@ -3,7 +3,8 @@
 Eleven parts, each of several items: rates of the device, gradients compared with float64, captured steps compared with
 eager ones, a resumed run, memory that runs out, a capture that fails, convolutions, the step of every stage, kernels by
 name, streaming, compiled steps.  Every item is on disk as soon as it is measured; the same command resumes where it was
-stopped.  A second process does the work: one that crashes or hangs costs its item, and the next one follows.
+stopped.  A second process does the work: one that crashes or hangs costs its item, and the next one follows.  On a slow
+host, `--retry --item-seconds 900 --seconds 1800` gives an item that compiles more time.
 
 The exit code is 0 when all items are there, 75 when time ran out before, 1 when items failed (`--retry` tries them
 again).  `--small` measures reduced sizes, without expectations; a CPU always does.
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "first_gpu.json", help="the result file")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="deadline of this call")
+    parser.add_argument("--item-seconds", type=float, default=ITEM_SECONDS, help="an item that takes longer is ended")
     parser.add_argument("--device", default="auto", help="auto, cuda or cpu")
     parser.add_argument("--small", action="store_true", help="reduced sizes; a CPU always has them")
     parser.add_argument("--retry", action="store_true", help="try items again that have failed")
@@ -46,11 +48,12 @@ def main() -> int:
         flags = [str(record.path), arguments.device, folder, *["small"] * arguments.small]
         while time.monotonic() < deadline:
             record.forget_running()
-            tried, code = record.tried, work(record, flags, deadline)
+            tried, code = record.tried, work(record, flags, deadline, arguments.item_seconds)
             record.reload()
             if not code:
                 break
-            record.failed_while_running(f"its process ended with exit code {code} (-9: no end within {ITEM_SECONDS} s)")
+            limit = f"-9: no end within the {arguments.item_seconds:g} s of --item-seconds"
+            record.failed_while_running(f"its process ended with exit code {code} ({limit})")
             if record.tried == tried:
                 print("The process that measures has ended before it measured anything: see above.")
                 return EXIT_USER_ERROR if code == EXIT_USER_ERROR else EXIT_FAILED
@@ -62,8 +65,8 @@ def main() -> int:
     return EXIT_FAILED if record.failures else 0
 
 
-def work(record: Record, flags: list[str], deadline: float) -> int | None:
-    """Let a process measure items until all are there, it fails, it hangs, or time is up.
+def work(record: Record, flags: list[str], deadline: float, item_seconds: float) -> int | None:
+    """Let a process measure items until all are there, it fails, an item takes longer than allowed, or time is up.
 
     Returns its exit code; None if it was stopped because time is up.
     """
@@ -76,7 +79,7 @@ def work(record: Record, flags: list[str], deadline: float) -> int | None:
             time.sleep(LOOK_SECONDS)
             if time.monotonic() > deadline:
                 return None
-            if record.idle_seconds() > ITEM_SECONDS:
+            if record.idle_seconds() > item_seconds:
                 return -signal.SIGKILL
         return code
     except KeyboardInterrupt:

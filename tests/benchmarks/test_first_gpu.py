@@ -166,11 +166,10 @@ def test_an_item_that_kills_its_process_is_noted_and_another_process_goes_on(cal
 
 
 @pytest.mark.slow
-def test_an_item_that_hangs_is_ended(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "ITEM_SECONDS", 0.3)
+def test_an_item_that_hangs_is_ended(call, tmp_path):
     hang = f"if [ $(wc -l < calls) = 1 ]; then {state('second')}; sleep 60; fi; exit 1"
-    assert call(hang) == (EXIT_FAILED, 2)
-    assert "exit code -9" in items_in(tmp_path)["second"]["failed"]
+    assert call(hang, "--item-seconds", "0.3") == (EXIT_FAILED, 2)
+    assert "no end within the 0.3 s of --item-seconds" in items_in(tmp_path)["second"]["failed"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,11 @@
 """The null GPU counts what programs ask of it, refuses what captures forbid, and is as large as it is told."""
 
+import os
+from pathlib import Path
+
 import pytest
+
+from tests.cuda.null_gpu.build import ENTRY_POINT, ROOT, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 
@@ -47,3 +52,11 @@ def test_memory_runs_out_and_comes_back(found):
 
 def test_a_wait_is_attributed_to_the_line_of_the_package_that_caused_it(found):
     assert found["places"] == ["elsewhere", "pggan/training/device_rates.py:seconds"]
+
+
+def test_workers_of_torch_compile_find_the_null_gpu_although_other_packages_install_a_module_tests(monkeypatch):
+    from torch._inductor.utils import python_subprocess_env
+
+    for name, value in environment(Path("library")).items():
+        monkeypatch.setenv(name, value)
+    assert python_subprocess_env()["PYTHONPATH"].split(os.pathsep)[:2] == [str(ROOT), str(ENTRY_POINT)]

@@ -55,13 +55,16 @@ def build(cache: Path) -> Path:
 
 def environment(library: Path) -> dict[str, str]:
     """The environment of a program on the null GPU."""
+    path = os.pathsep.join([str(ROOT), str(ENTRY_POINT), os.environ.get("PYTHONPATH", "")])
     ours = {
         "LD_PRELOAD": str(library),
         "TRITON_LIBCUDA_PATH": str(library.parent),
         "TRITON_CACHE_DIR": str(library.parent / "triton"),
         "CUDA_VISIBLE_DEVICES": "0",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ENTRY_POINT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": path,
+        # By default, torch.compile's workers look in site-packages first, where other packages leave a module `tests`.
+        "TORCH_CUSTOM_PYTHONPATH": path,
     }
     return os.environ | ours
 
