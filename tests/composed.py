@@ -3,6 +3,7 @@
 import re
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -10,7 +11,6 @@ from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import HERE, allow_plain_lists, compose, to_plain
@@ -23,12 +23,12 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     values = [override for override in overrides if override not in choices]
     if {override.partition("=")[0] for override in values} <= HERE or not all(map(is_plain, values)):
         return compose(name, overrides)
-    config = deepcopy(_of_files(name, tuple(choices)))
     try:
+        config = deepcopy(_of_files(COMMANDS[name].config_file, tuple(choices)))
         for override in map(_parsed, allow_plain_lists(values, groups)):
             value = override.value()
             OmegaConf.update(config, override.key_or_group, value, force_add=isinstance(value, dict))
-    except OmegaConfBaseException:
+    except Exception:
         return compose(name, overrides)  # which says what is wrong
     return to_plain(config)
 
@@ -39,9 +39,8 @@ def is_plain(override: str) -> bool:
 
 
 @cache
-def _of_files(name: str, choices: tuple[str, ...]) -> DictConfig:
-    """The files of the command and those chosen, without Hydra's own part."""
-    file = COMMANDS[name].config_file
+def _of_files(file: Path, choices: tuple[str, ...]) -> DictConfig:
+    """The file of a command and those chosen, without Hydra's own part."""
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         config = hydra_compose(file.stem, list(choices))
     own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import settings
 # Before torch is imported: results depend on the number of threads, and for networks this small one is fastest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from pggan.cli import main
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.format import writer
@@ -37,6 +38,14 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let everything be collected at the end: nanobind reports what is not."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_files() -> Iterator[None]:
+    """Commands in this process, but for those of tests/cli, compose from files that were kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "compose", composed)
+        yield
 
 
 # What takes longest comes first, so that no worker of pytest-xdist has it left when the others are done.

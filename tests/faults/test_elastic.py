@@ -14,7 +14,7 @@ from pggan.run import train
 from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
 from pggan.training.step import Trainer
-from tests.faults.test_stop import LOSSES, POINTS
+from tests.faults.test_stop import LOSSES
 from tests.processes import free_ports, in_processes, set_port, values_of
 
 SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 ranks can share it
@@ -96,9 +96,9 @@ def train_and_stop_at(points, whole, halting, ports):
 @pytest.mark.fault(12)
 @pytest.mark.parametrize(
     ("loss", "precision", "points"),
-    [("logistic", "fp32", sorted(POINTS)[1::3]), ("wgan_gp", "fp16", [*sorted(POINTS)[::3], 160])],
+    [("logistic", "fp32", [24, 64, 104, 160]), ("wgan_gp", "fp16", [8, 40, 128, 160])],
 )
-def test_two_ranks_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp_path, loss, precision, points):
+def test_two_ranks_stopped_at_points_of_many_kinds_change_no_bit(tiny_config, tmp_path, loss, precision, points):
     """The signal reaches rank 1 only.  Other losses, precisions and points are those of one process, in test_stop."""
     settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
@@ -114,7 +114,7 @@ def test_two_ranks_stopped_at_every_kind_of_point_change_no_bit(tiny_config, tmp
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(
     ("loss", "continued"),
-    [("wgan_gp", ((2, [72]), (1, [96]), (3, [128]), (4, []))), ("relativistic", ((4, []),))],
+    [("wgan_gp", ((2, [72]), (1, [96]), (3, []))), ("relativistic", ((4, []),))],
 )
 def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
     tiny_config, tmp_path, monkeypatch, loss, continued
