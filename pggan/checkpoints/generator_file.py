@@ -9,10 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pggan.checkpoints.header import (
-    GENERATOR_FILE,
     HEADER_KEY,
     LABEL_NAMES,
-    STATE_FILE,
     VERSION,
     architecture_to_plain,
     check_label_names,
@@ -21,9 +19,8 @@ from pggan.checkpoints.header import (
     refusing_generators,
     require_shapes,
 )
-from pggan.checkpoints.pretrained import path_of_run
+from pggan.checkpoints.read import generator_path
 from pggan.core.atomic_io import atomic_write
-from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
 
 
@@ -43,12 +40,7 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
 
     Raises UserError without a valid one.
     """
-    path = path_of_run(run, key)
-    if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
-        path = path / ("generator_ema.safetensors" if (path / STATE_FILE).exists() else GENERATOR_FILE)
-    if not path.exists() or path.is_dir():
-        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
-        raise UserError(f"{key}={run} has no generator.", remedy)
+    path = generator_path(run, key)
     with refusing_generators(path):
         about = read_generator_header(path)
         architecture = check_stage(about)

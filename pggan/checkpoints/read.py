@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from pggan.checkpoints.header import PARTS, STATE_FILE, architecture_from, mark_of, read_header, stored_tensors
+from pggan.checkpoints.header import (
+    GENERATOR_FILE,
+    PARTS,
+    STATE_FILE,
+    architecture_from,
+    mark_of,
+    read_header,
+    stored_tensors,
+)
+from pggan.checkpoints.pretrained import path_of_run
 from pggan.config.notation import BEST, NEWEST
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain
@@ -143,6 +152,32 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     return str(chosen)
 
 
+def generator_path(run: str, key: str = "run") -> Path:
+    """The file of the averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
+
+    Raises UserError when there is none.
+    """
+    path = path_of_run(run, key)
+    if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
+        path = path / ("generator_ema.safetensors" if (path / STATE_FILE).exists() else GENERATOR_FILE)
+    if not path.exists() or path.is_dir():
+        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
+        raise UserError(f"{key}={run} has no generator.", remedy)
+    return path
+
+
+def has_checkpoints(path: Path) -> bool:
+    """Whether `path` is a checkpoint, or a run that has some, valid or not."""
+    return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
+
+
+def require_checkpoints(path: Path, key: str) -> None:
+    """Raise UserError, naming `key`, unless `path` is a checkpoint or a run that has some, valid or not."""
+    if not has_checkpoints(path):
+        where = "a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>"
+        raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")
+
+
 def newest_checkpoint(run_dir: Path, *, light: bool = False) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint of a run, and what is wrong with newer ones; `light` as of `open_checkpoint`."""
     corrupt: list[str] = []
@@ -160,6 +195,7 @@ def resolve_checkpoint(path: Path, key: str, *, light: bool = False) -> tuple[Ch
     Args: light: as of `open_checkpoint`.
     Raises UserError, naming `key`, when there is none.
     """
+    require_checkpoints(path, key)
     if (path / STATE_FILE).is_file():
         try:
             return open_checkpoint(path, light=light), []
@@ -169,8 +205,5 @@ def resolve_checkpoint(path: Path, key: str, *, light: bool = False) -> tuple[Ch
     checkpoint, corrupt = newest_checkpoint(path, light=light)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
-    if corrupt:
-        remedy = "Put back an undamaged copy, or start anew with another run_dir=."
-        raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
-    remedy = "Give a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>."
-    raise UserError(f"{key}={path} has no checkpoint.", remedy)
+    remedy = "Put back an undamaged copy, or start anew with another run_dir=."
+    raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)

@@ -7,8 +7,8 @@ from typing import Any
 from torch import device
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.header import STATE_FILE, differences
-from pggan.checkpoints.read import Checkpoint, checkpoints_of, resolve_checkpoint
+from pggan.checkpoints.header import differences
+from pggan.checkpoints.read import Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
 from pggan.config import TrainConfig
 from pggan.config.describe import changes
 from pggan.core.architecture import Architecture
@@ -29,7 +29,7 @@ REFUSED = {
 DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # What makes two networks of one kind, so that the weights of one fit the other.
-KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling")
+KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -125,7 +125,7 @@ def load_weights(path: str, architecture: Architecture) -> Parts:
     Raises UserError when there is nothing there, or its networks are of another kind than `architecture`.
     """
     directory = Path(path)
-    if (directory / STATE_FILE).exists() or checkpoints_of(directory):
+    if has_checkpoints(directory):
         checkpoint, _ = resolve_checkpoint(directory, "init_from")
         parts = {name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")}
         theirs = checkpoint.architecture

@@ -119,9 +119,9 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
 
     from rich.console import Console
 
+    from pggan.cli.inputs import require_training_inputs
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
-    from pggan.performance.plan.hours import find_recipe
 
     given = Given.of(overrides, values, compose(command.name, []))
 
@@ -131,6 +131,9 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     def composed(choices: list["Choice"]) -> TrainConfig:
         found = overrides_of([difference(choice) for choice in choices])
         return validated(TrainConfig, compose("train", merged(found, keys), folder))
+
+    require_training_inputs(composed([]))
+    from pggan.performance.plan.hours import find_recipe  # and torch
 
     console = Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:

@@ -82,9 +82,11 @@ def answer(arguments: list[str]) -> int:
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
     from pggan import config
+    from pggan.cli.inputs import require_inputs
     from pggan.core.validation import validated
 
     checked = validated(getattr(config, command.schema), values)
+    require_inputs(checked)
     with no_garbage_collection():
         run: Callable[[object], int] = import_module(command.module).run
     return note_end(command, values, run(checked))

@@ -20,7 +20,7 @@ from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
 from pggan.data.prepare.records import ExistingDataset, existing_dataset, interrupted_dataset
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks
-from pggan.data.sources.folders import JoinedSource, open_source
+from pggan.data.sources.folders import FolderSource, JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, Target, load_image
 from pggan.data.sources.source import Entry, Source
 from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
@@ -74,6 +74,13 @@ def open_sources(paths: object, named: NamedSet) -> Source:
         return JoinedSource([open_sources(path, named) for path in paths])
     name = named_set(str(paths))
     return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
+
+
+def require_source(path: str) -> None:
+    """Raise UserError for a path that `open_sources` refuses, or a folder without images; a known set is not opened."""
+    source = open_source(Path(path)) if named_set(path) is None else None
+    if isinstance(source, FolderSource):
+        source.require_images()
 
 
 def prepare(

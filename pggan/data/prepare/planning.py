@@ -15,9 +15,9 @@ from pggan.data.prepare.checks import ValidationReport, examine, report_on
 from pggan.data.prepare.records import ExistingDataset, Record, found_before
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks, read_landmarks
-from pggan.data.sources.image_file import EXTENSIONS, MODES, Target, too_small, usable_side
+from pggan.data.sources.image_file import MODES, Target, too_small, usable_side
 from pggan.data.sources.labels import classes_of
-from pggan.data.sources.source import Entry, Source
+from pggan.data.sources.source import Entry, Source, no_images
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
 
@@ -97,10 +97,7 @@ def make_plan(
     """
     entries = source.entries()
     if not entries:
-        raise UserError(
-            f"There are no images in {source.description['name']}.",
-            f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered.",
-        )
+        raise no_images(source.description["name"])
     records = _examined(source, entries, known, workers)
     headers = {name: record.header for name, record in records.items() if record.header is not None}
     faces = faces_of(entries, options.landmarks)

@@ -14,7 +14,7 @@ from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.sources.archives import ARCHIVES, TarSource, ZipSource
 from pggan.data.sources.image_file import BadImage, ImageFile
 from pggan.data.sources.npy import array_file
-from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
+from pggan.data.sources.source import Entry, Source, first_folder, is_image_name, no_images
 
 
 def open_source(path: Path) -> Source:
@@ -70,18 +70,22 @@ class FolderSource(Source):
         self.path = path
         self.description = {"kind": "folder", "name": path.resolve().name}
 
+    def require_images(self) -> None:
+        """Raise UserError where no file is named like an image."""
+        if next(self._paths(), None) is None:
+            raise no_images(self.description["name"])
+
     def entries(self) -> list[Entry]:
         """All image files, sorted by path."""
         root = Path(os.path.realpath(self.path))
-        found: list[Entry] = []
+        names = [(path, path.relative_to(self.path).as_posix()) for path in self._paths()]
+        found = [disk_entry(path, root, name, first_folder(name)) for path, name in names]
+        return sorted(found, key=lambda entry: entry.file.path)
+
+    def _paths(self) -> Iterator[Path]:
         for folder, subfolders, names in os.walk(self.path):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            for name in names:
-                if is_image_name(name):
-                    path = Path(folder, name)
-                    inner = path.relative_to(self.path).as_posix()
-                    found.append(disk_entry(path, root, inner, first_folder(inner)))
-        return sorted(found, key=lambda entry: entry.file.path)
+            yield from (Path(folder, name) for name in names if is_image_name(name))
 
 
 # ---- pyramids

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from pggan.core.errors import UserError
 from pggan.data.sources.image_file import EXTENSIONS, ImageFile, ImageHeader
 
 # Named among the bad files instead of being passed over: whoever has them wants to know.
@@ -48,6 +49,13 @@ class Source(ABC):
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The given entries, perhaps in another order, ready to be opened in another process."""
         return iter(entries)
+
+
+def no_images(name: object) -> UserError:
+    """The error for a source called `name` that has no images."""
+    endings = ", ".join(EXTENSIONS)
+    remedy = f"Images are files ending in {endings}; linked folders are not entered."
+    return UserError(f"There are no images in {name}.", remedy)
 
 
 def is_image_name(name: str) -> bool:

@@ -1,0 +1,35 @@
+"""The images, the run or the generator that a command reads, looked for before torch is imported: it takes seconds."""
+
+import os
+from pathlib import Path
+
+from pggan.checkpoints.read import choose_checkpoint, generator_path, has_checkpoints, require_checkpoints
+from pggan.config import EvaluateConfig, ExploreConfig, ExportConfig, PlanConfig, TrainConfig
+from pggan.config.evaluate import ALL
+from pggan.config.sampling import DrawConfig, listed
+
+
+def require_inputs(config: object) -> None:
+    """Raise UserError for images, a run or a generator that `config` names and that is not there."""
+    match config:
+        case PlanConfig():  # predicts runs on images that are elsewhere, too
+            return
+        case TrainConfig():
+            require_training_inputs(config)
+        case DrawConfig() | EvaluateConfig() | ExploreConfig() | ExportConfig() if config.checkpoint != ALL:
+            for run in listed(config.run):
+                generator_path(choose_checkpoint(str(run), config.checkpoint))
+
+
+def require_training_inputs(config: TrainConfig) -> None:
+    """The same for training on one machine; where there are several, they tell one another what one of them misses."""
+    if "RANK" in os.environ or config.distributed.nnodes > 1:
+        return
+    if config.data.path is not None:
+        from pggan.data.prepare.command import require_source
+
+        require_source(config.data.path)
+    if config.resume not in ("auto", "never"):
+        require_checkpoints(Path(config.resume), "resume")
+    if config.init_from is not None and not has_checkpoints(Path(config.init_from)):
+        generator_path(config.init_from, "init_from")

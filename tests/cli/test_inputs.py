@@ -1,0 +1,52 @@
+"""What a command reads and is not there is missed before the command, and with it torch, is imported."""
+
+import pytest
+
+from pggan.cli import main as cli
+from pggan.cli.inputs import require_inputs
+from pggan.config import TrainConfig
+from pggan.core.validation import validated
+from tests.composed import composed
+
+MISSING = {
+    "train data.path=nowhere": "nowhere does not exist",
+    "train data.path=empty": "There are no images in empty",
+    "train data.path=empty/file": "neither a folder nor an archive",
+    "train resume=nowhere": "resume=nowhere has no checkpoint",
+    "train init_from=nowhere": "init_from=nowhere has no generator",
+    "train data.path=nowhere hours=1": "nowhere does not exist",
+    "plan data.path=nowhere hours=1": "nowhere does not exist",
+    "sample run=[pretrained:avatars64,nowhere]": "run=nowhere has no generator",
+    "interpolate run=pretrained:avatar": "no such generator comes with the package",
+    "evaluate run=nowhere": "run=nowhere has no generator",
+    "explore run=empty": "run=empty has no generator",
+    "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
+}
+
+
+def train_config(*overrides):
+    return validated(TrainConfig, composed("train", list(overrides)))
+
+
+@pytest.mark.parametrize(("line", "problem"), MISSING.items())
+def test_what_is_not_there_is_missed_before_anything_slow(line, problem, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    assert cli.main(line.split()) == 2
+    assert problem in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_ranks_leave_it_to_the_training_which_tells_all_of_them(monkeypatch):
+    config = train_config("data.path=nowhere")
+    monkeypatch.setenv("RANK", "1")
+    require_inputs(config)
+    monkeypatch.delenv("RANK")
+    machines = ["distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500", "run_dir=x"]
+    require_inputs(train_config("data.path=nowhere", *machines))
+
+
+def test_known_sets_are_not_downloaded_for_it():
+    require_inputs(train_config("data.path=torchvision:cifar10"))
