@@ -152,6 +152,8 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
     plain = {**asdict(architecture), "resampling": architecture.resampling.value, "stem": architecture.stem.value}
     if architecture.stem is Stem.official:  # as all files have it that were trained here
         del plain["stem"]
+    if not architecture.blur:  # likewise
+        del plain["blur"]
     if architecture.features is None:
         del plain["features"], plain["features_from"]
     return plain
@@ -168,6 +170,8 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
         raise ValueError(f"resolution={resolution} is not possible")
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
+    if not isinstance(plain.get("blur", False), bool):
+        raise ValueError("'blur' is neither true nor false")
     stem = Stem(plain.get("stem", Stem.official.value))
     _check_features(plain)
     return Architecture(**{**plain, "resampling": Resampling(plain["resampling"]), "stem": stem})

@@ -17,6 +17,7 @@ class ModelConfig:
     fmap_max: int
     stddev_group: int
     resampling: Resampling
+    blur: bool = False
     features: str | None = None
     features_weights: str | None = None
     features_from: int = 16

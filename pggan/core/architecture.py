@@ -65,6 +65,7 @@ class Architecture:
     fmap_max: int
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
+    blur: bool = False  # a low-pass filter after every upsampling of features
     stem: Stem = Stem.official
     features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
     features_from: int = 16  # resolution from which it does

@@ -1,18 +1,47 @@
 """Resampling, and the blend that fades new layers in.  N batch, C channels, R resolution."""
 
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.networks import fused
 from pggan.networks.activation import to_float32
+from pggan.networks.constants import plain_tensors
 
 
 def upsample(images: Tensor) -> Tensor:
     """Nearest-neighbour upsampling.  [N, C, R, R] -> [N, C, 2R, 2R]"""
     return F.interpolate(images, scale_factor=2, mode="nearest")
+
+
+def blur(features: Tensor) -> Tensor:
+    """Features smoothed by [1, 2, 1] x [1, 2, 1]; weights of what is outside are left out.  [N, C, R, R] -> the same
+
+    After nearest upsampling, it makes that bilinear: the low-pass filter of Karras et al. 2019, appendix C.
+    """
+    channels, side = features.shape[1], features.shape[-1]
+    kept = not (torch.compiler.is_compiling() or isinstance(features, FakeTensor))
+    kernel, share = (kept_filter if kept else low_pass_filter)(side, features.dtype, features.device)
+    return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
+
+
+def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The kernel [1, 1, 3, 3], whose sum is 1, and the inverse of its sum over what lies in an image, [R, R]."""
+    binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
+    kernel = torch.outer(binomial, binomial)[None, None]
+    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)
+    return kernel.to(dtype), inside.reciprocal()[0, 0].to(dtype)
+
+
+@cache
+def kept_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """That filter, made once."""
+    with plain_tensors():
+        return low_pass_filter(side, dtype, device)
 
 
 def downsample(images: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pggan.core.architecture import Geometry
 from pggan.networks.activation import Activation, adds_bias, to_float32
 from pggan.networks.convolution import Method, convolution, linear, pointwise
+from pggan.networks.fade import blur
 from pggan.networks.numerics import ComputeOptions
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
@@ -125,9 +126,10 @@ class ToOrFromRGB(Equalized):
 class EqualizedConv(Equalized):
     """A 3x3 convolution.  [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its geometry"""
 
-    def __init__(self, *shape: int, geometry: Geometry = Geometry.same) -> None:
+    def __init__(self, *shape: int, geometry: Geometry = Geometry.same, blur: bool = False) -> None:
+        """Args: blur: smooth the result, before the activation."""
         super().__init__(*shape)
-        self.geometry = geometry
+        self.geometry, self.blur = geometry, blur
 
     def prepare(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
         assert method is not None, "a convolution needs one"
@@ -140,7 +142,12 @@ class EqualizedConv(Equalized):
         if not method.transforms(self.geometry):
             x, scale = self.fold_scale(x)
         kernel, bias = self.weights_for(scale, method)
-        return self.finish(lambda bias: convolution(x, kernel, bias, method, self.geometry), bias, activation)
+
+        def layer(bias: Tensor | None) -> Tensor:  # smoothing a bias does not change it
+            result = convolution(x, kernel, bias, method, self.geometry)
+            return blur(result) if self.blur else result
+
+        return self.finish(layer, bias, activation)
 
 
 class ConvWithStddev(EqualizedConv):

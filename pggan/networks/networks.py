@@ -55,10 +55,11 @@ class GeneratorStem(nn.Module):
 class GeneratorBlock(nn.Module):
     """Double the resolution.  [N, I, R/2, R/2] -> [N, O, R, R]"""
 
-    def __init__(self, inputs: int, outputs: int, resampling: Resampling) -> None:
+    def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, blur: bool = False) -> None:
         super().__init__()
         self.fused = resampling is Resampling.fused
-        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.up if self.fused else Geometry.same)
+        geometry = Geometry.up if self.fused else Geometry.same
+        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=geometry, blur=blur)
         self.conv = EqualizedConv(outputs, outputs, 3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -148,7 +149,9 @@ class Generator(ProgressiveNetwork):
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
         self.stem = GeneratorStem(a.latent_size + a.labels, width(SMALLEST_RESOLUTION), a.stem)
-        self.blocks = nn.ModuleDict({str(r): GeneratorBlock(width(r // 2), width(r), a.resampling) for r in levels[1:]})
+        self.blocks = nn.ModuleDict(
+            {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
+        )
         self.to_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
         self.index_weights()
 

@@ -35,9 +35,9 @@ def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resoluti
 
 
 @pytest.mark.parametrize("resampling", Resampling)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_labels_channels_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels):
-    network = make_network(3, resampling, channels)
+@pytest.mark.parametrize(("channels", "blur"), [(1, True), (3, False)])
+def test_labels_channels_blur_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, blur):
+    network = make_network(3, resampling, channels, blur=blur)
     latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
     onnx_file.write_onnx(network, tmp_path / "a.onnx", 16, 1.0, {})
     found = images_of(tmp_path / "a.onnx", latents=latents, labels=labels)

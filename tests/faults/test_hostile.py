@@ -230,6 +230,7 @@ HEADERS = {
     "a giant resolution": with_architecture(resolution=2**40),
     "a negative width": with_architecture(fmap_max=-8),
     "a decay that is not a number": with_architecture(fmap_decay="os.system"),
+    "a filter that is a number": with_architecture(blur=1),
     "a field that is none": with_architecture(_target_="os.system"),
     "lists in lists in lists": lambda directory: (directory / "state.json").write_text("[" * 200_000),
     "a gigabyte of nothing": lambda directory: os.truncate(directory / "state.json", 2**30),

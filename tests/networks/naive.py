@@ -57,6 +57,20 @@ def naive_down(x):
     return (x[:, :, ::2, ::2] + x[:, :, 1::2, ::2] + x[:, :, ::2, 1::2] + x[:, :, 1::2, 1::2]) / 4
 
 
+def naive_blur(x):
+    """The mean of the neighbours with weights 1, 2, 1 in both directions, of those that lie in the image."""
+    out, weights = np.zeros(x.shape), np.zeros(x.shape)
+    side = x.shape[-1]
+    for row in (-1, 0, 1):
+        for column in (-1, 0, 1):
+            weight = (2 - abs(row)) * (2 - abs(column))
+            here = np.s_[..., max(0, -row) : side - max(0, row), max(0, -column) : side - max(0, column)]
+            there = np.s_[..., max(0, row) : side + min(0, row), max(0, column) : side + min(0, column)]
+            out[here] += weight * x[there]
+            weights[here] += weight
+    return out / weights
+
+
 def naive_activation(x):
     return np.where(x < 0, 0.2 * x, x)
 
@@ -84,7 +98,7 @@ class Naive:
     def __init__(self, network):
         self.values = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
         self.group = network.architecture.stddev_group
-        self.fused = network.architecture.resampling is Resampling.fused
+        self.fused, self.blur = network.architecture.resampling is Resampling.fused, network.architecture.blur
 
     def layer(self, name, gain=HE):
         weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]
@@ -103,8 +117,8 @@ class Naive:
         while level <= resolution:
             old = x
             for up, name in ((True, "up_conv"), (False, "conv")):
-                x = naive_up(x) if up else x
-                x = naive_pixel_norm(naive_activation(self.conv(f"blocks.{level}.{name}", x)))
+                x = self.conv(f"blocks.{level}.{name}", naive_up(x) if up else x)
+                x = naive_pixel_norm(naive_activation(naive_blur(x) if up and self.blur else x))
             level *= 2
         images = self.conv(f"to_rgb.{resolution}", x, 1)
         if resolution == 4 or alpha == 1:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pggan.networks.activation import pixel_norm
-from pggan.networks.fade import downsample, fade, upsample
+from pggan.networks.fade import blur, downsample, fade, upsample
 from pggan.networks.networks import Discriminator, Generator
 from tests.networks.naive import LEVELS, TALL, assert_rounded_once, naive_down, naive_up, normal, ready
 
@@ -18,6 +18,15 @@ def test_resampling_is_by_nearest_neighbour_and_by_the_mean_of_boxes():
     assert upsample(image).tolist() == [[[[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 6, 6], [3, 3, 6, 6]]]]
     assert downsample(image).tolist() == [[[[3.0]]]]
     assert torch.equal(downsample(upsample(image)), image)
+
+
+def test_blurred_nearest_upsampling_is_bilinear_inside_and_keeps_what_is_flat():
+    image = normal(2, 3, 8, 8)
+    inside = np.s_[..., 1:-1, 1:-1]
+    found, bilinear = blur(upsample(image)), F.interpolate(image, scale_factor=2, mode="bilinear")
+    torch.testing.assert_close(found[inside], bilinear[inside], rtol=0, atol=9 * 2**-24 * image.abs().max().item())
+    flat = torch.full((1, 3, 8, 8), 0.7)
+    torch.testing.assert_close(blur(flat), flat, rtol=10 * 2**-24, atol=0)  # at the borders, too
 
 
 def test_a_fade_is_exact_at_both_ends_for_any_numbers():

@@ -291,10 +291,10 @@ def test_the_features_of_every_generator_block_have_unit_mean_square():
 # ---- definition -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", [0, 3])
+@pytest.mark.parametrize(("labels", "blur"), [(0, True), (0, False), (3, False)])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, labels):
-    g = ready(Generator, variant(TINY, resampling=resampling, labels=labels)).double()
+def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, labels, blur):
+    g = ready(Generator, variant(TINY, resampling=resampling, labels=labels, blur=blur)).double()
     latents = normal(3, 7, dtype=torch.float64)
     one_hot = torch.eye(3, dtype=torch.float64) if labels else None
     given = None if one_hot is None else one_hot.numpy()

@@ -9,13 +9,15 @@ N batch, Z latent size, L labels, C feature maps, R resolution.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pggan.core.architecture import SMALLEST_RESOLUTION, Geometry, Stem
 from pggan.core.version import __version__
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
 from pggan.networks.convolution import fuse_resampling
-from pggan.networks.layers import Equalized
+from pggan.networks.fade import low_pass_filter
+from pggan.networks.layers import Equalized, EqualizedConv
 from pggan.networks.networks import Generator
 
 if TYPE_CHECKING:
@@ -60,15 +62,27 @@ class Graph:
         """Pixel norm of the leaky ReLU."""
         return self.normalize(name, self.apply("LeakyRelu", f"{name}.activation", x, alpha=LEAKY_SLOPE))
 
-    def convolution(self, name: str, x: str, layer: Equalized, geometry: Geometry = Geometry.same) -> str:
-        """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function."""
+    def convolution(
+        self, name: str, x: str, layer: EqualizedConv, geometry: Geometry = Geometry.same, side: int = 0
+    ) -> str:
+        """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function.
+
+        Args: side: of the result, for layers that smooth it.
+        """
         kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), geometry, layer.scale))
         bias = self.weight(f"{name}.bias", layer.bias)
         if geometry is Geometry.up:
             y = self.apply("ConvTranspose", name, x, kernel, bias, strides=[2, 2], pads=[1, 1, 1, 1])
         else:
             y = self.apply("Conv", name, x, kernel, bias, pads=[1, 1, 1, 1])
-        return self.activate(name, y)
+        return self.activate(name, self.blur(f"{name}.blur", y, len(layer.bias), side) if layer.blur else y)
+
+    def blur(self, name: str, x: str, maps: int, side: int) -> str:
+        """The low-pass filter, on `maps` feature maps."""
+        kernel, share = low_pass_filter(side, torch.float32, torch.device("cpu"))
+        kernel = kernel.expand(maps, 1, 3, 3)
+        y = self.apply("Conv", name, x, self.weight(f"{name}.weight", kernel), pads=[1, 1, 1, 1], group=maps)
+        return self.apply("Mul", f"{name}.whole", y, self.weight(f"{name}.share", share))
 
     def to_rgb(self, name: str, x: str, layer: Equalized, share: float) -> str:
         """A 1x1 convolution to images, times `share`: a blend needs no more than a sum then."""
@@ -135,7 +149,7 @@ def add_stem(graph: Graph, network: Generator) -> str:
 def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
     """Features of the level below to those of `level`."""
     block = network.blocks[str(level)]
-    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up)  # type: ignore[arg-type]
+    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up, level)  # type: ignore[arg-type]
     return graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
 
 
