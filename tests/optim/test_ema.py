@@ -8,6 +8,7 @@ import torch
 
 from pggan.config import EmaConfig
 from pggan.optim.ema import ema_decay, update_ema
+from pggan.optim.flat_memory import memory_of
 from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 
@@ -15,10 +16,15 @@ CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=8, latent_size=6, fmap_base=32, fmap_max=6)
 
 
+@pytest.mark.parametrize("side_by_side", [False, True])
 @pytest.mark.parametrize("in_a_graph", [False, True])
-def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_update(in_a_graph):
-    """In a CUDA graph, the decay is a tensor."""
+def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_update(in_a_graph, side_by_side):
+    """In a CUDA graph, the decay is a tensor; one operation updates all weights that lie side by side in memory."""
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
+    if not side_by_side:
+        for weight in state.g_ema.weights:
+            weight.data = weight.data.clone()
+    assert (memory_of(state.g_ema.weights) is not None) == side_by_side
     for parameter in state.g.network.parameters():
         parameter.data.fill_(2.0)
     for parameter in state.g_ema.parameters():
