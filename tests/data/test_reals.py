@@ -148,8 +148,8 @@ def test_labels_for_the_generator_are_as_frequent_as_in_the_whole_training_set(t
     images = np.zeros((30, 4, 4, 3), np.uint8)
     labels = [0] * 3 + [1] * 27
     pyramid = write_pyramid(tmp_path / "set", images, {}, class_names=["few", "many"], labels=labels)
-    stream, phase, drawn = RealStream(pyramid, 0, CPU, False, True), phase_of(4, 25), []
-    for step in range(40):
-        drawn += stream.batch(phase, StepRng(0, 25 * step, CPU)).fake_labels.argmax(1).tolist()
+    stream, phase, drawn = RealStream(pyramid, 0, CPU, False, True), phase_of(4, 10), []
+    for step in range(100):
+        drawn += stream.batch(phase, StepRng(0, 10 * step, CPU)).fake_labels.argmax(1).tolist()
     # Five standard deviations of the share of 1000 independent labels: 5 * sqrt(0.9 * 0.1 / 1000).
     assert abs(np.mean(drawn) - 0.9) < 0.048

@@ -13,8 +13,8 @@ def test_steps_are_those_of_torch_to_the_bit():
     generator = torch.Generator().manual_seed(0)
     shapes = [(5, 3), (7,), ()]
     ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
-    one = Adam(ours, beta1=0.5, beta2=0.99, epsilon=1e-8)
-    other = torch.optim.Adam(theirs, betas=(0.5, 0.99), eps=1e-8, fused=True)
+    one = Adam(ours, beta1=0.5, beta2=0.99, epsilon=0.01)
+    other = torch.optim.Adam(theirs, betas=(0.5, 0.99), eps=0.01, fused=True)
     for number in range(8):
         one.learning_rate = other.param_groups[0]["lr"] = 0.1 / (1 + number)
         one.found_inf = other.found_inf = torch.tensor(float(number == 3))
