@@ -1,7 +1,6 @@
 """One row with one seed: trained, measured and drawn by the commands that people use."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 from benchmarks.quality.rows import ORL, Row
 from pggan.core.atomic_io import atomic_write
-from pggan.core.errors import EXIT_INTERRUPTED
 
 COUNT = 512  # images on each side of a metric; ORL has 400
 GRID = "8x8"
@@ -43,29 +41,23 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
 
 
 def train(row: Row, seed: int, work: Path, run: Path) -> float:
-    """Train, for at most the row's minutes; returns the seconds of training, those of earlier starts included."""
-    before = trained_seconds(run)
-    limit = None if row.minutes is None else row.minutes * 60 - before
-    if limit is None or limit > 0:
-        keys = [*row.keys, f"seed={seed}", f"run_dir={run}", f"data.cache={work}"]
-        if row.data == ORL:
-            keys.append(f"data.path={work / 'orl64'}")
-        stop_after([sys.executable, "-m", "pggan", "train", *keys], limit)
+    """Train to the end; returns the seconds of training, those of earlier starts included."""
+    keys = [*row.keys, f"seed={seed}", f"run_dir={run}", f"data.cache={work}"]
+    if row.data == ORL:
+        keys.append(f"data.path={work / 'orl64'}")
+    run_to_end([sys.executable, "-m", "pggan", "train", *keys])
     return trained_seconds(run)
 
 
-def stop_after(command: list[str], seconds: float | None) -> None:
-    """Run `command`, interrupted after `seconds`; raises CalledProcessError when it fails."""
+def run_to_end(command: list[str]) -> None:
+    """Run `command`, and wait for it after Ctrl-C, too; raises CalledProcessError when it fails or is interrupted."""
     process = subprocess.Popen(command)  # noqa: S603 - our own command
     try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
         code = process.wait()
     except KeyboardInterrupt:  # the terminal has told the run, too, which saves everything
         process.wait()
         raise
-    if code not in (0, EXIT_INTERRUPTED):
+    if code:
         raise subprocess.CalledProcessError(code, command)
 
 

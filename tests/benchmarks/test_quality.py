@@ -34,7 +34,7 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrid
         return shown.getvalue()
 
     monkeypatch.setattr(measure, "pggan", in_this_process)
-    monkeypatch.setattr(measure, "stop_after", lambda command, seconds: in_this_process(*command[3:]))
+    monkeypatch.setattr(measure, "run_to_end", lambda command: in_this_process(*command[3:]))
     monkeypatch.setattr(measure, "COUNT", 32)
     row = Row("tiny", "does it work", "toy", tuple(map(str, tiny_overrides)), ("swd",))
     found = measure.measure(row, 3, tmp_path, tmp_path)
@@ -42,18 +42,6 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrid
     assert (tmp_path / "tiny-3.png").stat().st_size > 1000
     assert (found["images"], found["resolution"], found["seed"]) == (160, 16, 3)
     assert any(name.startswith("swd") for name in found["figures"])
-
-
-@pytest.mark.slow
-def test_a_run_is_interrupted_when_its_time_is_over(tmp_path):
-    done = tmp_path / "done"
-    program = f"""
-import pathlib, signal, sys, time
-signal.signal(signal.SIGINT, lambda *_: (pathlib.Path({str(done)!r}).touch(), sys.exit(75)))
-time.sleep(60)
-"""
-    measure.stop_after([measure.sys.executable, "-c", program], 3)
-    assert done.exists()
 
 
 def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(tmp_path):
