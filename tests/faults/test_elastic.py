@@ -113,14 +113,15 @@ def test_two_ranks_stopped_at_points_of_many_kinds_change_no_bit(tiny_config, tm
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(
-    ("loss", "continued"),
-    [("wgan_gp", ((2, [72]), (1, [96]), (3, []))), ("relativistic", ((4, []),))],
+    ("loss", "total", "continued"),
+    [("wgan_gp", 160, ((2, [72]), (1, [96]), (3, []))), ("relativistic", 96, ((4, []),))],
 )
 def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
-    tiny_config, tmp_path, monkeypatch, loss, continued
+    tiny_config, tmp_path, monkeypatch, loss, total, continued
 ):
     """One process, then other numbers of ranks in turn, in one run directory, against one that is never stopped."""
     settings = [*LOSSES[loss], "elastic=true", SMALL_GROUPS, "checkpoint.every_images=64", "checkpoint.keep=99"]
+    settings.append(f"schedule.total_images={total}")
     _, wanted = alone(monkeypatch, tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     config = tiny_config(*settings, f"run_dir={tmp_path / 'elastic'}")
     codes, shown = alone(monkeypatch, config, [40])

@@ -36,7 +36,7 @@ POINTS = {
     160: "last image",
 }
 
-FEWER_POINTS = [24, 64, 80, 104, 160]
+FEWER_POINTS = [64, 80, 160]
 
 LOSSES = {
     "wgan_gp": ["loss=wgan_gp", "loss.reg_interval=3"],
