@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from pggan.cli.commands import CONFIGS, choices_of
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError, nearest, nearest_name
 
 MOST_LISTED = 20
 
@@ -20,9 +20,11 @@ HERE = {
     "gamma": "loss.gamma=, with loss=logistic or loss=relativistic",
     "gpus": "devices=",
     "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
+    "lambda": "loss.penalty_weight=, with loss=wgan_gp",
     "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
     "mirror": "data.mirror=",
     "outdir": "run_dir=",
+    "psi": "truncation=",
     "resolution": "schedule.final_resolution=",
     "workers": "devices=, one rank each",
 }
@@ -87,22 +89,41 @@ def explanation(overrides: list[str], values: Any, groups: set[str], error: Exce
 
 def suggestion(key: str, known: Collection[str]) -> str:
     """What was probably meant by the unknown `key`: the name used here, a key of this name, or the nearest one."""
-    if key in HERE:
-        return f"Here it is {HERE[key]}."
-    if others := choices_with(key):
-        return f"It is a key of {' and '.join(others)}."
-    ends = sorted(name for name in known if name.endswith(f".{key}"))
-    if ends:
-        return f"Did you mean '{ends[0]}'?"
-    answer = nearest(key, known)
-    return answer if answer.startswith("Did") or len(known) <= MOST_LISTED else "--help lists the keys."
+    of_choices = keys_of_choices(known)
+    if key in of_choices:
+        return f"It is a key of {' and '.join(of_choices[key])}."
+    names = {*known, *of_choices}
+    here = {name: text for name, text in HERE.items() if text.partition("=")[0] in names}
+    table, _, last = key.rpartition(".")
+    if last in here and here[last].startswith(table):
+        return f"Here it is {here[last]}."
+    found = next((name for name in sorted(known) if name.endswith(f".{key}")), None) or nearest_key(key, names, here)
+    if found in here:
+        return f"Here it is {here[found]}."
+    if found is not None:
+        choices = f", of {' and '.join(of_choices[found])}" if found in of_choices else ""
+        return f"Did you mean '{found}'{choices}?"
+    return f"Valid names: {', '.join(sorted(known))}." if len(known) <= MOST_LISTED else "--help lists the keys."
 
 
-def choices_with(key: str) -> list[str]:
-    """The choices of a config group, as overrides, that have a `key` of the form group.name: none for other keys."""
-    group, _, name = key.partition(".")
-    line = re.compile(rf"^{re.escape(name)}:", re.MULTILINE)
-    return [f"{group}={one}" for one in choices_of(group) if line.search((CONFIGS / group / f"{one}.yaml").read_text())]
+def nearest_key(key: str, names: Collection[str], here: Collection[str]) -> str | None:
+    """The key most like `key`: first in its own table, then among all `names` and those of other programs."""
+    table, _, last = key.rpartition(".")
+    beside = [name.rpartition(".")[2] for name in names if table and name.rpartition(".")[0] == table]
+    if found := nearest_name(last, beside):
+        return f"{table}.{found}"
+    return nearest_name(key, {*names, *here} - {table})
+
+
+def keys_of_choices(known: Collection[str]) -> dict[str, list[str]]:
+    """Keys that are not `known` because other files of their config groups have them, and these, as overrides."""
+    found: dict[str, list[str]] = {}
+    for group in {name.partition(".")[0] for name in known if "." in name}:
+        for choice in choices_of(group):
+            names = re.findall(r"^(\w+):", (CONFIGS / group / f"{choice}.yaml").read_text(), re.MULTILINE)
+            for key in sorted({f"{group}.{name}" for name in names} - {*known, f"{group}.defaults"}):
+                found.setdefault(key, []).append(f"{group}={choice}")
+    return found
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:

@@ -7,6 +7,7 @@ EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the same command resumes
 EXIT_LEFT = 76  # of a rank that ended because another one failed
+SHORTEST_BEGINNING = 3  # letters of a name that say which one is meant
 
 
 class UserError(Exception):
@@ -21,8 +22,15 @@ class UserError(Exception):
         return f"{self.problem}\n  {self.remedy}"
 
 
+def nearest_name(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""
+    known = sorted(choices)
+    begun = [one for one in known if len(name) >= SHORTEST_BEGINNING and one.startswith(name)]
+    return next(iter(begun or get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A sentence that names the valid choice nearest to a mistyped `name`, or lists all of them."""
     known = sorted(choices)
-    matches = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"Did you mean '{matches[0]}'?" if matches else f"Valid names: {', '.join(known)}."
+    found = nearest_name(name, known)
+    return f"Valid names: {', '.join(known)}." if found is None else f"Did you mean '{found}'?"

@@ -53,9 +53,17 @@ TYPOS = {
 }
 
 
+@pytest.fixture
+def no_image(tmp_path):
+    """A folder of one file that is no image, which only a run finds out."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "broken.png").touch()
+    return tmp_path / "photos"
+
+
 @pytest.mark.parametrize(("typo", "meant"), TYPOS.items())
-def test_a_typo_is_refused_with_the_nearest_valid_name(typo, meant, capsys, tmp_path):
-    assert main(["train", "data.path=nowhere", f"run_dir={tmp_path / 'run'}", typo]) == 2
+def test_a_typo_is_refused_with_the_nearest_valid_name(typo, meant, capsys, tmp_path, no_image):
+    assert main(["train", f"data.path={no_image}", f"run_dir={tmp_path / 'run'}", typo]) == 2
     message = capsys.readouterr().err
     assert message.startswith("Error: ")
     assert f"'{meant}'" in message
@@ -92,8 +100,8 @@ def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, ca
         ("loss=wgan_gp,logistic", "--multirun"),
     ],
 )
-def test_other_slips_are_refused_with_advice(argument, hint, capsys):
-    assert main(["train", "data.path=nowhere", argument]) == 2
+def test_other_slips_are_refused_with_advice(argument, hint, capsys, no_image):
+    assert main(["train", f"data.path={no_image}", argument]) == 2
     assert hint in capsys.readouterr().err
 
 
