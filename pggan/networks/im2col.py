@@ -82,12 +82,17 @@ def _product(windows: Tensor, matrix: Tensor, large: Tensor, geometry: Geometry)
 
 
 def _from_windows(windows: Tensor, small: Tensor, geometry: Geometry) -> Tensor:
-    """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w]."""
+    """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w].
+
+    Windows in half precision are added up in float32, so that the sum is rounded once.
+    """
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(geometry)
     windows = windows.view(count, height, width, side, side, -1)
-    padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])
+    wide = torch.promote_types(windows.dtype, torch.float32)
+    padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1], dtype=wide)
     for down in range(side):
         rows = slice(down, down + height * stride, stride)
         for right in range(side):
             padded[:, rows, right : right + width * stride : stride] += windows[:, :, :, down, right]
-    return padded[:, 1:-1, 1:-1].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    images = padded[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
+    return images.to(windows.dtype).contiguous(memory_format=torch.channels_last)

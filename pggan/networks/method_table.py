@@ -16,7 +16,7 @@ MOST_WINDOWS = 2**24  # numbers in the matrix of im2col where no rule asks for i
 
 
 class ConvolutionShape(NamedTuple):
-    """What the speed of a 3x3 convolution in float32 depends on."""
+    """What the speed of a 3x3 convolution depends on."""
 
     images: int
     inputs: int  # feature maps
@@ -24,24 +24,27 @@ class ConvolutionShape(NamedTuple):
     height: int  # of an input
     width: int
     geometry: Geometry
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, x: Tensor, kernel: Tensor, geometry: Geometry) -> "ConvolutionShape":
         """That of images `x` [N, I, H, W] and a kernel [O, I, 3, 3]."""
         images, inputs, height, width = x.shape
-        return cls(images, inputs, kernel.shape[0], height, width, geometry)
+        return cls(images, inputs, kernel.shape[0], height, width, geometry, x.dtype)
 
     def __str__(self) -> str:
-        """Its name in files: 16x512x4x4-up-256 takes [16, 512, 4, 4] to 256 feature maps."""
-        return f"{self.images}x{self.inputs}x{self.height}x{self.width}-{self.geometry.name}-{self.outputs}"
+        """Its name in files: 16x512x4x4-up-256 takes [16, 512, 4, 4] to 256 feature maps; bf16: -bfloat16 follows."""
+        name = f"{self.images}x{self.inputs}x{self.height}x{self.width}-{self.geometry.name}-{self.outputs}"
+        return name if self.dtype is torch.float32 else f"{name}-{str(self.dtype).removeprefix('torch.')}"
 
     def methods(self) -> list[Method]:
         """The methods that can be used: first that of the rule on a CPU."""
-        x = torch.empty(1).expand(self.images, self.inputs, self.height, self.width)
+        x = torch.empty(1, dtype=self.dtype).expand(self.images, self.inputs, self.height, self.width)
         found = [method_for(x, torch.empty(1).expand(self.outputs, self.inputs, 3, 3), self.geometry), plain_method(x)]
         if windows_size(x, self.outputs, self.geometry) <= MOST_WINDOWS:
             found.append(IM2COL)
-        found += [method for method, side in WINOGRADS.items() if has_whole_tiles(x, self.geometry, side)]
+        if self.dtype is torch.float32:  # Winograd's transformations would lose what half precision has left
+            found += [method for method, side in WINOGRADS.items() if has_whole_tiles(x, self.geometry, side)]
         return list(dict.fromkeys(found))
 
 

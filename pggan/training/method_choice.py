@@ -67,7 +67,7 @@ def choose_methods(
 def chooses(config: ComputeConfig, options: ComputeOptions, device: torch.device) -> bool:
     """Whether steps on `device` take the methods that were measured."""
     asked = config.convolution is ConvolutionMethod.auto and not options.compiled
-    return asked and device.type == "cpu" and options.dtype is None
+    return asked and device.type == "cpu"
 
 
 def passes_of(phases: Iterable[Phase], partition: BatchPartition, trainer: Trainer, highest: int) -> dict[int, int]:

@@ -43,9 +43,9 @@ def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
 def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
     """The seconds of every method that can be used for `sample`, by its name."""
     best: dict[Method, Seconds] = dict.fromkeys(sample.methods(), (float("inf"), float("inf")))
-    x = torch.ones(sample.images, sample.inputs, sample.height, sample.width)
+    x = torch.ones(sample.images, sample.inputs, sample.height, sample.width, dtype=sample.dtype)
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    weight = torch.ones(sample.outputs, sample.inputs, 3, 3)
+    weight = torch.ones(sample.outputs, sample.inputs, 3, 3, dtype=sample.dtype)
     weight = weight.contiguous(memory_format=torch.channels_last).requires_grad_()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -84,6 +84,25 @@ def test_forward_derivatives_are_those_of_the_definition(name, geometry):
     torch.testing.assert_close(found, by_definition(tangent, kernel, None, geometry), atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("geometry", Geometry)
+def test_im2col_in_bf16_rounds_each_window_and_their_sum(geometry):
+    x, kernel = normal(2, 5, 8, 8).bfloat16(), IM2COL.transform(normal(4, 5, 3, 3, seed=1), geometry, 1.0).bfloat16()
+    y = DIRECT.convolve(x.double(), kernel.double(), None, geometry)
+    gradient = normal(*y.shape, seed=2).bfloat16()
+    for function, definition, operands in (
+        (IM2COL.convolve, DIRECT.convolve, (x, kernel, None)),
+        (IM2COL.input_gradient, DIRECT.input_gradient, (gradient, kernel)),
+        (IM2COL.kernel_gradient, DIRECT.kernel_gradient, (x, gradient)),
+    ):
+        wide = [None if operand is None else operand.double() for operand in operands]
+        exact = definition(*wide, geometry)
+        terms = definition(*(None if operand is None else operand.abs() for operand in wide), geometry)
+        found = function(*operands, geometry)
+        assert found.dtype == torch.bfloat16
+        # Two roundings of half a unit in the last place; and those in float32 of the sum of at most 2^11 products.
+        assert ((found.double() - exact).abs() <= (torch.finfo(torch.bfloat16).eps + 2**11 * 2**-24) * terms).all()
+
+
 @pytest.mark.parametrize(
     ("shape", "kernel", "geometry", "method"),
     [

@@ -16,6 +16,7 @@ SHAPE = ConvolutionShape(2, 5, 7, 8, 4, Geometry.up)
 def test_a_shape_is_that_of_the_images_and_of_the_kernel_and_has_a_name():
     assert ConvolutionShape.of(X, KERNEL, Geometry.up) == SHAPE
     assert str(SHAPE) == "2x5x8x4-up-7"
+    assert str(ConvolutionShape.of(X.bfloat16(), KERNEL, Geometry.up)) == "2x5x8x4-up-7-bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ def test_a_shape_is_that_of_the_images_and_of_the_kernel_and_has_a_name():
         ((4, 64, 64, 6, 6, Geometry.up), [NATIVE, IM2COL, WINOGRAD, WINOGRAD2]),
         ((4, 64, 64, 5, 5, Geometry.same), [NATIVE, IM2COL]),
         ((2, 64, 64, 128, 128, Geometry.same), [DIRECT, WINOGRAD, WINOGRAD2]),
+        ((4, 512, 512, 4, 4, Geometry.same, torch.bfloat16), [NATIVE, IM2COL]),
     ],
 )
 def test_the_methods_of_a_shape_are_those_that_can_be_used_with_little_memory(shape, methods):

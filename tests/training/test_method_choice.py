@@ -104,6 +104,12 @@ def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
         assert choose_methods(*case(), ALONE, recorded=nonsense).table.names() == first
 
 
+def test_shapes_of_half_precision_are_measured_as_such(case, measured):
+    choice = choose_methods(*case("precision=bf16"), ALONE)
+    assert {shape.dtype for shape in measured} == {torch.bfloat16}
+    assert set(choice.table.names().values()) == {"im2col"}
+
+
 def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_same_run(case, measured, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(method_choice, "MOST_SECONDS", 0.0)
@@ -120,7 +126,6 @@ def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_s
     [
         {"compute.convolution": "rule"},
         {"compute.convolution": "direct"},
-        {"precision": "bf16"},
         {"model.fmap_max": 4},
     ],
 )
