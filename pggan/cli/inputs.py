@@ -1,12 +1,24 @@
 """The images, the run or the generator that a command reads, looked for before torch is imported: it takes seconds."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from pggan import config as schemas
 from pggan.checkpoints.read import choose_checkpoint, generator_path, has_checkpoints, require_checkpoints
+from pggan.cli.commands import Command
 from pggan.config import EvaluateConfig, ExploreConfig, ExportConfig, PlanConfig, TrainConfig
 from pggan.config.evaluate import ALL
 from pggan.config.sampling import DrawConfig, listed
+from pggan.core.validation import validated
+
+
+def checked_config(command: Command, values: Mapping[str, Any]) -> object:
+    """Composed `values` as the configuration of a command; raises UserError for a mistake, or an input not there."""
+    config = validated(getattr(schemas, command.schema), values)
+    require_inputs(config)
+    return config
 
 
 def require_inputs(config: object) -> None:

@@ -81,15 +81,12 @@ def answer(arguments: list[str]) -> int:
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
-    from pggan import config
-    from pggan.cli.inputs import require_inputs
-    from pggan.core.validation import validated
+    from pggan.cli.inputs import checked_config
 
-    checked = validated(getattr(config, command.schema), values)
-    require_inputs(checked)
+    config = checked_config(command, values)
     with no_garbage_collection():
         run: Callable[[object], int] = import_module(command.module).run
-    return note_end(command, values, run(checked))
+    return note_end(command, values, run(config))
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def build_trainer(
         reset_at_phase=config.optimizer.reset_at_phase,
         tensor_settings=device.type == "cuda",
         capture=capture,
-        rehearse=options.compiled or (check_memory and device.type == "cuda"),
+        dry_run=options.compiled or (check_memory and device.type == "cuda"),
         shrinks=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,

@@ -22,10 +22,10 @@ from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
+from pggan.training.dry_run import DryRun, held_back, out_of_memory
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, settings_as_tensors
 from pggan.training.passes import Passes
-from pggan.training.rehearsal import Rehearsal, held_back, out_of_memory
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class Trainer:
     reset_at_phase: bool = True  # forget Adam's moments when a phase begins
     tensor_settings: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
-    rehearse: bool = False  # take the first steps of every kind twice: see `Rehearsal`
+    dry_run: bool = False  # try the first step of every kind before it is taken: see `DryRun`
     shrinks: bool = True  # micro-batches may be made smaller where the memory does not suffice
     any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
     slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
@@ -55,11 +55,11 @@ class Trainer:
     def __post_init__(self) -> None:
         any_rank, log, group = self.any_rank, self._log, self.state.g_ema.architecture.stddev_group
         self.known: set[StepSpec] = set()  # kinds of steps that were taken in this phase
-        self.graphs = self.rehearsal = None
+        self.graphs = self.dry_runs = None
         if self.capture:
             self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._slow_section, log)
-        if self.rehearse:
-            self.rehearsal = Rehearsal(self._try_steps, any_rank, log, group, self.shrinks)
+        if self.dry_run:
+            self.dry_runs = DryRun(self._try_steps, any_rank, log, group, self.shrinks)
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
@@ -78,8 +78,8 @@ class Trainer:
         inputs = draw(options=replace(self.options, micro_batch_size=size))
         first = inputs.spec not in self.known
         with self._slow_section() if first else nullcontext():  # it compiles, and tries kernels
-            if first and self.rehearsal is not None:
-                options = self.rehearsal.working_options(draw, inputs.spec.options)
+            if first and self.dry_runs is not None:
+                options = self.dry_runs.working_options(draw, inputs.spec.options)
                 self.micro_batch_sizes[kind] = options.micro_batch_size
                 self.options = replace(self.options, compiled=options.compiled)
                 inputs = draw(options=options)

@@ -163,15 +163,13 @@ def test_without_augmentation_nothing_is_drawn_summed_or_saved():
     assert not [name for name in metrics if name.startswith("augment/")]
 
 
-def test_a_rehearsal_leaves_p_as_it_was():
+def test_a_dry_run_leaves_p_as_it_was():
     def start(trainer):
         if trainer.state.adaptive_p is None:
             trainer.augmentation = made("ada", interval=1, speed_images=100)
             trainer.state.adaptive_p = AdaptiveP.of(trainer.augmentation, LOGISTIC.mean_sign, CPU)
 
-    found = [
-        digest(short_run(LOGISTIC, images=40, rehearse=rehearse, before_step=start)[0]) for rehearse in (False, True)
-    ]
+    found = [digest(short_run(LOGISTIC, images=40, dry_run=dry_run, before_step=start)[0]) for dry_run in (False, True)]
     assert found[0] == found[1]
 
 

@@ -55,7 +55,7 @@ def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
     assert type(trainer.reducer) is GradientReducer
     assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
     assert trainer.micro_batch_sizes == {}
-    assert (trainer.graphs, trainer.rehearsal, trainer.tensor_settings) == (None, None, False)  # of CUDA
+    assert (trainer.graphs, trainer.dry_runs, trainer.tensor_settings) == (None, None, False)  # of CUDA
     assert memory.summary == "less than 512 MiB for a step"
     weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
     assert torch.equal(weight, trainer.state.g.network.weights[0])
@@ -109,12 +109,12 @@ def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
     trainer, memory = built(config_of(), check_memory=False)
     assert not fits
     assert memory == MemoryFit("not checked", {})
-    assert trainer.rehearsal is None
+    assert trainer.dry_runs is None
 
 
-def test_compiled_steps_are_rehearsed_wherever_they_are_taken():
+def test_compiled_steps_have_a_dry_run_wherever_they_are_taken():
     trainer, _ = built(config_of(compute=ComputeConfig(compile=True)), check_memory=False)
-    assert trainer.rehearsal is not None
+    assert trainer.dry_runs is not None
     assert trainer.compiled_passes is not None
     assert trainer.options.compiled
 

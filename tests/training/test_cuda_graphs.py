@@ -356,7 +356,7 @@ def test_no_captured_step_outlives_the_memory_it_works_on(monkeypatch):
 
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     state.images = 8  # so that steps without the penalty are captured before the first one with it is probed
-    trainer = Trainer(state, Logistic(gamma=1.0, reg_interval=6), ComputeOptions(), capture=True, rehearse=True)
+    trainer = Trainer(state, Logistic(gamma=1.0, reg_interval=6), ComputeOptions(), capture=True, dry_run=True)
     take(trainer, phase_of(0, 0), 8)
     assert checked == [4 * 8, 5 * 8, 7 * 8, 8 * 8]
 

@@ -1,4 +1,4 @@
-"""The first steps of every kind, taken and taken back: where they fail, another way to take them is found."""
+"""A dry run of the first step of every kind, which is then undone: where it fails, options that work are found."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +11,16 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec
 
-# Share of the memory that this process may have which a rehearsal does without, as `USABLE` of memory_fit.py: it begins
+# Share of the memory that this process may have which a dry run does without, as `USABLE` of memory_fit.py: it begins
 # with unbroken memory, and later steps find fragments.  On a card of 3 GiB they took 14 % of it four steps later.
 MARGIN = 0.1
 
 
 @dataclass(eq=False)
-class Rehearsal:
+class DryRun:
     """Takes smaller micro-batches where the memory does not suffice, and eager steps where torch.compile fails."""
 
-    try_steps: Callable[[StepInputs], Failure | None]  # takes steps and takes them back
+    try_steps: Callable[[StepInputs], Failure | None]  # takes steps and undoes them
     any_rank: Callable[[bool], bool]  # as of `Trainer`
     log: Callable[[str], None]
     stddev_group: int

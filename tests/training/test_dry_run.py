@@ -11,10 +11,10 @@ from pggan.core.errors import UserError
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer
+from pggan.training.dry_run import DryRun
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec
 from pggan.training.passes import Passes
-from pggan.training.rehearsal import Rehearsal
 from tests.training.short_run import assert_alike, digest, short_run
 
 IN_THE_FADE = {"first": 104, "images": 152}  # three steps of the fade and three of 8x8
@@ -40,10 +40,10 @@ class Memory:
 
 
 def size_found(memory, configured=None, *, group=4, any_rank=bool, shrinks=True):
-    """The micro-batch size that a rehearsal ends with, and what it has logged."""
+    """The micro-batch size that a dry run ends with, and what it has logged."""
     lines = []
-    rehearsal = Rehearsal(memory.try_steps, any_rank, lines.append, group, shrinks)
-    return rehearsal.working_options(memory.draw, ComputeOptions(micro_batch_size=configured)).micro_batch_size, lines
+    dry_run = DryRun(memory.try_steps, any_rank, lines.append, group, shrinks)
+    return dry_run.working_options(memory.draw, ComputeOptions(micro_batch_size=configured)).micro_batch_size, lines
 
 
 @pytest.mark.fault(28)
@@ -83,7 +83,7 @@ def test_all_ranks_take_smaller_micro_batches_when_one_runs_out_of_memory():
 
 
 @pytest.mark.parametrize("options", [{}, {"compiled": True}])
-def test_steps_that_are_compiled_or_need_memory_are_rehearsed_once_in_each_phase(monkeypatch, options):
+def test_steps_that_are_compiled_or_need_memory_have_a_dry_run_once_in_each_phase(monkeypatch, options):
     train_step, taken = pggan.training.step.train_step, []
 
     def counted(state, inputs, passes, reducer):
@@ -92,7 +92,7 @@ def test_steps_that_are_compiled_or_need_memory_are_rehearsed_once_in_each_phase
 
     monkeypatch.setattr(pggan.training.step, "train_step", counted)
     monkeypatch.setattr("tests.training.short_run.compiled_passes", Passes)
-    short_run(Logistic(gamma=1.0, reg_interval=2), ComputeOptions(**options), first=112, images=144, rehearse=True)
+    short_run(Logistic(gamma=1.0, reg_interval=2), ComputeOptions(**options), first=112, images=144, dry_run=True)
     assert len(taken) == 4 + 2 * 2 * 2  # four steps, and two more of each kind: two phases, with and without R1
 
 
@@ -110,7 +110,7 @@ def test_out_of_memory_at_the_second_step_is_answered_by_smaller_micro_batches_w
         return metrics
 
     monkeypatch.setattr(pggan.training.step, "train_step", scarce)
-    state, lines = short_run(**IN_THE_FADE, rehearse=True)
+    state, lines = short_run(**IN_THE_FADE, dry_run=True)
     assert lines == [
         "Out of memory at 8x8 with 8 images per pass: training continues with micro-batches of 4, which give the same "
         "updates."
@@ -120,10 +120,10 @@ def test_out_of_memory_at_the_second_step_is_answered_by_smaller_micro_batches_w
     assert_alike(state, plain, 1e-3, share=0.02)  # Adam turns rounding into signs
 
 
-def test_a_rehearsal_changes_nothing():
+def test_a_dry_run_changes_nothing():
     plain, _ = short_run(**IN_THE_FADE)
-    rehearsed, lines = short_run(**IN_THE_FADE, rehearse=True)
-    assert digest(rehearsed) == digest(plain)
+    tried, lines = short_run(**IN_THE_FADE, dry_run=True)
+    assert digest(tried) == digest(plain)
     assert lines == []
 
 
@@ -137,14 +137,14 @@ class Recorded(GradientReducer):
         super().accumulate(trainable, loss, batch)
 
 
-def test_gradients_of_a_rehearsal_are_sent_to_no_other_rank():
+def test_gradients_of_a_dry_run_are_sent_to_no_other_rank():
     reducer = Recorded()
-    short_run(images=24, rehearse=True, reducer=reducer)
+    short_run(images=24, dry_run=True, reducer=reducer)
     assert reducer.accumulated == 3 * 2  # those of D and G in three steps
 
 
 @pytest.mark.fault(28)
-@pytest.mark.parametrize(("rehearse", "most"), [(True, 4), (False, 8)])
+@pytest.mark.parametrize(("dry_run", "most"), [(True, 4), (False, 8)])
 @pytest.mark.parametrize(
     "error",
     [
@@ -153,13 +153,13 @@ def test_gradients_of_a_rehearsal_are_sent_to_no_other_rank():
         torch.AcceleratorError("CUDA error: out of memory"),
     ],
 )
-def test_out_of_memory_ends_the_run_when_smaller_micro_batches_do_not_help(monkeypatch, error, rehearse, most):
+def test_out_of_memory_ends_the_run_when_smaller_micro_batches_do_not_help(monkeypatch, error, dry_run, most):
     def full(*_):
         raise error
 
     monkeypatch.setattr(pggan.training.step, "train_step", full)
     with pytest.raises(UserError, match=f"Out of memory at 4x4 with at most {most} images per pass") as caught:
-        short_run(rehearse=rehearse)
+        short_run(dry_run=dry_run)
     assert "compute.micro_batch_size" in caught.value.remedy
 
 
@@ -179,7 +179,7 @@ def broken(*_):
 def test_without_a_compiler_training_goes_on_eagerly_and_says_so_once(monkeypatch):
     monkeypatch.setattr(torch, "compile", compiled_by(broken))
     options = ComputeOptions(jvp=True, compiled=True)
-    state, lines = short_run(options=options, **IN_THE_FADE, rehearse=True)
+    state, lines = short_run(options=options, **IN_THE_FADE, dry_run=True)
     reason = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable."
     assert lines == [f"Training continues without torch.compile: {reason}"]
     assert digest(state) == digest(short_run(options=ComputeOptions(jvp=True), **IN_THE_FADE)[0])
@@ -191,7 +191,7 @@ def test_a_pass_that_fails_after_d_has_moved_is_taken_back(monkeypatch):
         raise RuntimeError("ptxas fatal: unknown target")
 
     monkeypatch.setattr("tests.training.short_run.compiled_passes", lambda: Passes(g=fails))
-    state, lines = short_run(options=ComputeOptions(compiled=True), images=24, rehearse=True)
+    state, lines = short_run(options=ComputeOptions(compiled=True), images=24, dry_run=True)
     assert lines == ["Training continues without torch.compile: ptxas fatal: unknown target"]
     assert digest(state) == digest(short_run(images=24)[0])
 
@@ -203,7 +203,7 @@ def test_memory_that_compiled_passes_run_out_of_is_answered_by_smaller_micro_bat
         return Passes().d(state, spec, *arguments, **options)
 
     monkeypatch.setattr("tests.training.short_run.compiled_passes", lambda: Passes(d=full))
-    _, lines = short_run(options=ComputeOptions(compiled=True), images=24, rehearse=True)
+    _, lines = short_run(options=ComputeOptions(compiled=True), images=24, dry_run=True)
     assert len(lines) == 1
     assert "micro-batches of 4" in lines[0]
 
@@ -214,7 +214,7 @@ def test_an_error_of_an_eager_step_is_not_hidden(monkeypatch):
 
     monkeypatch.setattr(pggan.training.step, "train_step", wrong)
     with pytest.raises(ValueError, match="a mistake"):
-        short_run(rehearse=True)
+        short_run(dry_run=True)
 
 
 # ---- what is long ----------------------------------------------------------------------------------------
