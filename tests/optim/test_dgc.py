@@ -1,5 +1,7 @@
 """Compressed gradients on two ranks: what each one takes in, and what it keeps over checkpoints and phases."""
 
+import math
+
 import pytest
 import torch
 
@@ -79,6 +81,17 @@ def taken_in(group, clip=None, precision=Precision.fp32):
     return found["d"], (mean_square.double() / (1 - ADAM.beta2)).sum().sqrt().item()
 
 
+def skipped(group):
+    """Whether updates of D and G are skipped in a step in which the gradient of D on rank 1 alone is not finite."""
+    trainer = trainer_of(group)
+    if group.rank == 1:
+        for weight in trainer.state.d.network.weights:
+            weight.register_hook(lambda gradient: gradient * math.inf)
+    reals = Reals(torch.rand(8, 3, FIRST.resolution, FIRST.resolution), None, None).select(trainer.indices(8))
+    metrics = trainer.step(FIRST, reals, StepRng(0, 0, CPU), 0.9)
+    return [int(metrics[f"{name}/skipped"]) for name in ("D", "G")]
+
+
 def seen_by_two():
     """All that these tests ask of two ranks, in one meeting."""
     group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
@@ -105,6 +118,7 @@ def seen_by_two():
     straight = trainer_of(group)
     take(straight, FIRST, 3)
     found = {
+        "skipped": skipped(group),
         "norms": norms,
         "second": (second, digest(resumed)),
         "first": (digest(straight), digest(resumed_later), rolled_back),
@@ -134,6 +148,11 @@ def test_the_norm_of_each_rank_is_limited_to_that_of_the_mean_over_the_root_of_t
         own, taken = found["norms"]["clipped"]
         assert own > CLIP
         assert taken == pytest.approx(CLIP / 2**0.5, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_gradient_of_one_rank_that_is_not_finite_skips_the_update_of_all_and_is_counted(of_two):
+    assert [found["skipped"] for found in of_two] == [[1, 0], [1, 0]]
 
 
 @pytest.mark.slow
