@@ -55,6 +55,17 @@ def test_a_file_that_draws_something_else_is_not_kept(make_network, tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_draws_no_numbers_is_refused_whatever_the_batch(make_network):
+    network = make_network()
+    for broken in comparison.BATCHES:
+
+        def exported(inputs, broken=broken):
+            return comparison.draw(network, inputs, 8, 1.0) * (float("nan") if len(inputs[0]) == broken else 1)
+
+        with pytest.raises(DifferenceError, match="by nan"):
+            comparison.largest_difference(network, 8, 1.0, exported)
+
+
 def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(generator_file, tmp_path, capsys):
     import onnx
 

@@ -10,10 +10,11 @@ from pggan.metrics.ms_ssim import MultiScaleSimilarity, gaussian, ms_ssim, scale
 
 @pytest.fixture(scope="module")
 def pair():
-    """Two grey images [1, 1, 192, 192] that share a part."""
+    """Two grey images [1, 1, 192, 192] that share a part, which is darker in the second one."""
     random = np.random.default_rng(0)
     coarse, noise = random.integers(0, 200, (12, 12)).repeat(16, 0).repeat(16, 1), random.normal(0, 20, (2, 192, 192))
-    return tuple(torch.tensor((coarse + one).clip(0, 255))[None, None] for one in noise)
+    shared = (coarse, 0.7 * coarse)
+    return tuple(torch.tensor((one + own).clip(0, 255))[None, None] for one, own in zip(shared, noise, strict=True))
 
 
 def test_it_is_that_of_another_program_from_176_pixels_up(pair):

@@ -7,7 +7,16 @@ import torch
 from pggan.metrics import swd
 from pggan.metrics.collect import feed
 from pggan.metrics.images import Reals
-from pggan.metrics.swd import PatchCollector, SlicedWasserstein, blur, double, half, laplacian_pyramid, levels_of
+from pggan.metrics.swd import (
+    PatchCollector,
+    SlicedWasserstein,
+    blur,
+    corners_of,
+    double,
+    half,
+    laplacian_pyramid,
+    levels_of,
+)
 
 
 def test_levels_go_from_the_resolution_down_to_16():
@@ -84,6 +93,11 @@ class Blank:
 
     def read(self, numbers):
         return np.full((len(numbers), 16, 16, 3), 90, np.uint8)
+
+
+def test_patches_lie_anywhere_in_an_image():
+    corners = corners_of(0, 8, 16)  # 1024 of them, in 10 rows and columns
+    assert (int(corners.min()), int(corners.max())) == (0, 16 - 7)
 
 
 def test_places_of_patches_do_not_depend_on_the_images_shown_before(alone, task_of, make_pyramid, tmp_path):
