@@ -17,7 +17,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.next_step import next_step
 from pggan.sampling.latents.latents import save_latents
-from pggan.sampling.output.images import make_folder
+from pggan.sampling.output.images import make_folder, removed_if_empty
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.perceptual import load_distance
@@ -42,7 +42,7 @@ def run(config: ProjectConfig) -> int:
     )
     found: list[Projection] = []
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    with removed_if_empty(out), Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         for path, target in zip(paths, targets, strict=True):
             tell = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
             found.append(project(generator.network, target, settings, how, distance=distance, tell=tell))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.core.errors import UserError
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.projection import ProjectionSettings, on_sphere, psnr
 from pggan.sampling.target_image import read_target
@@ -88,6 +88,19 @@ def test_what_can_not_be_projected_is_refused_before_work_starts(
     assert main(["project", f"run={run_dir}", *SHORT, *arguments, "out=found"]) == 2
     assert hint in capsys.readouterr().err
     assert not (tmp_path / "found").exists()
+
+
+def test_a_projection_that_is_interrupted_leaves_nothing(run_dir, generator, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    generator.sample([1])[0].save(tmp_path / "face.png")
+    monkeypatch.setattr("pggan.sampling.project.project", interrupted)
+    out = tmp_path / "out"
+    assert (
+        main(["project", f"run={run_dir}", f"image={tmp_path / 'face.png'}", f"out={out}", *SHORT]) == EXIT_INTERRUPTED
+    )
+    assert not out.exists()
 
 
 def test_an_own_distance_is_a_function_of_a_module(run_dir, generator, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Tensors to pictures: bytes, grids, PNG and JPEG.  N images, R resolution, C channels.  Imported without torch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,3 +134,14 @@ def make_folder(path: Path, key: str) -> Path:
             f"{path} (from {key}=) can't be a directory: {error.strerror}.", "Name another place."
         ) from error
     return path
+
+
+@contextmanager
+def removed_if_empty(folder: Path) -> Iterator[None]:
+    """When the block fails or is interrupted, remove `folder` unless something is in it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+        raise
