@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.mistakes import explanation, missing_choice, refuse_slips
+from pggan.cli.mistakes import explanation, missing_choice, refuse_slips, unreadable
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except OverrideParseException as error:
-            remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
-            raise UserError(f"'{error.override}' can't be read.", remedy) from error
+            raise unreadable(str(error.override)) from error
         except MissingConfigException as error:
             group, _, choice = (error.missing_cfg_file or "").rpartition("/")
             raise missing_choice(group, choice, error.options or []) from error

@@ -65,6 +65,17 @@ def refuse_slips(overrides: list[str], *, sweeps: bool) -> None:
             raise UserError(f"{key}= has no effect.", remedy)
 
 
+def unreadable(override: str) -> UserError:
+    """The error for an override that Hydra's grammar refuses, with the same one quoted for the shell and for Hydra."""
+    key, equals, value = override.partition("=")
+    remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
+    if equals and re.fullmatch(r"[\w.]+", key) and value.startswith("~"):
+        remedy = f"The shell does not replace ~ here: {key}={value.replace('~', '$HOME', 1)}"
+    elif equals and re.fullmatch(r"[\w.]+", key) and not re.search(r"['\"$`\\]", value):
+        remedy = f"Values with spaces, brackets, '=' or letters like ä are quoted twice: \"{key}='{value.strip()}'\""
+    return UserError(f"'{override}' can't be read.", remedy)
+
+
 def explanation(overrides: list[str], values: Any, groups: set[str], error: Exception) -> UserError:
     """Why composing failed, in terms of the override at fault; `values` are those of the chosen `groups`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser

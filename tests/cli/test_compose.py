@@ -92,7 +92,10 @@ def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, ca
     ("argument", "hint"),
     [
         ("schedule.batch.8=4", "'schedule.batch={8: …}'"),
-        ("data.path=a=b (1)", "quote"),
+        ("data.path=a=b (1)", "\"data.path='a=b (1)'\""),
+        ("data.path=Straße", "\"data.path='Straße'\""),
+        ("data.path=~/photos", "data.path=$HOME/photos"),
+        ("data.path='photos", "quote"),
         ("seed", "key=value"),
         ("devices=cray", "auto"),
         ("data.path=nowhere", "nowhere"),
