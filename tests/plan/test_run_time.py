@@ -19,7 +19,8 @@ def group_of(local):
 @pytest.mark.parametrize(("local", "devices"), [(1, "cpu"), (2, "cpu:2")])
 def test_the_start_is_that_of_the_run_with_one_small_update(local, devices, make_config):
     config = make_config(
-        "elastic=true", "schedule.batch_factor=2", "distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500"
+        *("elastic=true", "schedule.batch_factor=2", "distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500"),
+        "evaluation.metrics=[swd]",
     )
     short = validated(TrainConfig, shortened(config, Path("images"), Path("run"), group_of(local)))
     schedule = short.schedule.build()
@@ -27,6 +28,7 @@ def test_the_start_is_that_of_the_run_with_one_small_update(local, devices, make
     assert (short.devices, short.distributed.nnodes, short.distributed.rdzv_endpoint) == (devices, 1, None)
     assert (short.run_dir, short.data.path, short.resume) == ("run", "images", "never")
     assert (short.elastic, short.loss, short.monitor) == (True, config.loss, config.monitor)
+    assert list(short.evaluation.metrics) == []
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Time left: true from the start where the pace was measured, and soon where it was not."""
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -168,6 +169,8 @@ def test_the_time_left_of_a_phase_ends_with_it_or_with_the_run():
     eta = Eta(DEMO, pace(SECONDS), 0, 0.0)
     assert eta.seconds_left_of_phase(1400) == pytest.approx(100 * SECONDS[4])
     assert eta.seconds_left_of_phase(DEMO.total - 10) == pytest.approx(10 * SECONDS[32]) == eta.seconds_left(58_490)
+    shorter = Eta(replace(DEMO, total_images=1450), pace(SECONDS), 0, 0.0)
+    assert shorter.seconds_left_of_phase(1400) == pytest.approx(50 * SECONDS[4]) == shorter.seconds_left(1400)
 
 
 @pytest.mark.parametrize("images", [0, 1499, 1500, 9000, 58_000])
