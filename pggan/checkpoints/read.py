@@ -24,7 +24,7 @@ from pggan.checkpoints.header import (
     stored_tensors,
 )
 from pggan.checkpoints.pretrained import path_of_run
-from pggan.config.notation import BEST, NEWEST
+from pggan.config.parse import BEST, NEWEST
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.mistakes import explanation, missing_choice, refuse_slips, unreadable
+from pggan.cli.suggestions import explanation, missing_choice, refuse_slips, unreadable
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.chosen import with_choices
+from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
-from pggan.cli.mistakes import is_of_jobs, missing_choice, refuse_slips
+from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_slips
 from pggan.cli.sweep import Job, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-from pggan.cli.chosen import note_end, with_choices
+from pggan.cli.auto_recipe import note_end, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose
 from pggan.cli.help import help_text, overview

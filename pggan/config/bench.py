@@ -8,7 +8,7 @@ from typing import Any
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import ModelConfig
-from pggan.config.notation import PerLevel, table
+from pggan.config.parse import PerLevel, table
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import TrainerConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pggan.config.notation import require_checkpoint
+from pggan.config.parse import require_checkpoint
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import require, require_bounds
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pggan.config.notation import require_checkpoint
+from pggan.config.parse import require_checkpoint
 from pggan.core.errors import UserError
 
 ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")

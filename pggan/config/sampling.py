@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pggan.config.notation import NEWEST, require_checkpoint
+from pggan.config.parse import NEWEST, require_checkpoint
 from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
 

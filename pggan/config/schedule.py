@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.config.notation import PerLevel, table
+from pggan.config.parse import PerLevel, table
 from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule

@@ -10,7 +10,7 @@ from pggan.config.data import DataConfig
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.evaluation import EvaluationConfig
 from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
-from pggan.config.notation import parse_grid
+from pggan.config.parse import parse_grid
 from pggan.config.schedule import ScheduleConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule

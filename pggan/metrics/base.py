@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pggan.metrics.cache import cached
 from pggan.metrics.collect import Collector, FeatureCollector, Progress, feed
-from pggan.metrics.division import Division
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import pixel_extractor
 from pggan.metrics.images import Images, Reals
+from pggan.metrics.rank_partition import RankPartition
 
 BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
 
@@ -46,7 +46,7 @@ class Task:
     fakes: Images
     reals: Reals
     channels: int
-    division: Division
+    partition: RankPartition
     extractor: Extractor | None
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)  # of what the metrics share
@@ -62,12 +62,12 @@ class Task:
     @property
     def is_main(self) -> bool:
         """Whether this rank calculates what is calculated once."""
-        return self.division.group.is_main
+        return self.partition.group.is_main
 
     @property
     def precise_device(self) -> torch.device:
         """Where float64 is calculated: Apple's devices have none."""
-        device = self.division.group.device
+        device = self.partition.group.device
         return device if device.type == "cuda" else torch.device("cpu")
 
     @cached_property
@@ -77,7 +77,7 @@ class Task:
 
     def want_features(self, extractor: Extractor, *, fakes: int, reals: int) -> FeatureCollector:
         """Announce that the features of so many images will be asked for; returns the collector of the fakes."""
-        known = self._fakes.setdefault(extractor.name, FeatureCollector(extractor, 0, self.division))
+        known = self._fakes.setdefault(extractor.name, FeatureCollector(extractor, 0, self.partition))
         known.count = max(known.count, fakes)
         self._reals[extractor.name] = max(self._reals.get(extractor.name, 0), reals)
         return known
@@ -88,8 +88,8 @@ class Task:
         if name not in self._found:
 
             def calculate() -> Tensor:
-                collector = FeatureCollector(extractor, images, self.division)
-                reading = feed(self.reals, [collector], self.division, "features of reals", self.progress)
+                collector = FeatureCollector(extractor, images, self.partition)
+                reading = feed(self.reals, [collector], self.partition, "features of reals", self.progress)
                 self.add_seconds("features", collector.seconds)
                 self.add_seconds("reading reals", reading)
                 return collector.rows(images)
@@ -114,7 +114,7 @@ class Task:
             "images": count,
             **parameters,
         }
-        return cached(facts, calculate, self.division.group)
+        return cached(facts, calculate, self.partition.group)
 
     def add_seconds(self, what: str, seconds: float) -> None:
         """Count time that several metrics share."""

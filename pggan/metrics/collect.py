@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pggan.core.devices import synchronize
-from pggan.metrics.division import Division
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.images import Images, to_device
+from pggan.metrics.rank_partition import RankPartition
 
 Progress = Callable[[str, int, int], None]  # called with what is done, blocks done, blocks in all
 
@@ -18,8 +18,8 @@ Progress = Callable[[str, int, int], None]  # called with what is done, blocks d
 class Collector(ABC):
     """What is kept of images 0 to `count` - 1, of which each rank sees its own blocks."""
 
-    def __init__(self, count: int, division: Division) -> None:
-        self.count, self.division = count, division
+    def __init__(self, count: int, partition: RankPartition) -> None:
+        self.count, self.partition = count, partition
         self.seconds = 0.0  # spent in `add`
 
     @abstractmethod
@@ -30,8 +30,8 @@ class Collector(ABC):
 class FeatureCollector(Collector):
     """The features of images, in the order of their numbers."""
 
-    def __init__(self, extractor: Extractor, count: int, division: Division) -> None:
-        super().__init__(count, division)
+    def __init__(self, extractor: Extractor, count: int, partition: RankPartition) -> None:
+        super().__init__(count, partition)
         self.extractor = extractor
         self.parts: list[Tensor] = []
         self._gathered: Tensor | None = None
@@ -42,15 +42,17 @@ class FeatureCollector(Collector):
     def rows(self, count: int) -> Tensor:
         """The features float32 [count, F] of the first images, in host memory.  Called by all ranks."""
         if self._gathered is None:
-            self._gathered = self.division.gather(self.parts)
+            self._gathered = self.partition.gather(self.parts)
         return self._gathered[:count]
 
 
 @torch.no_grad()
-def feed(images: Images, collectors: Sequence[Collector], division: Division, what: str, progress: Progress) -> float:
+def feed(
+    images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str, progress: Progress
+) -> float:
     """Give each of `collectors` its images, which are read once; returns the seconds that reading took."""
-    device, reading = division.group.device, 0.0
-    own = division.own(max((collector.count for collector in collectors), default=0))
+    device, reading = partition.group.device, 0.0
+    own = partition.own(max((collector.count for collector in collectors), default=0))
     for number, block in enumerate(own):
         progress(what, number, len(own))
         start = time.perf_counter()

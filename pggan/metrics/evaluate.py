@@ -17,7 +17,6 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Metric, Task
 from pggan.metrics.collect import Collector, Progress, feed
-from pggan.metrics.division import Division
 from pggan.metrics.duplicates import Duplicates
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.fid import FrechetInceptionDistance
@@ -26,6 +25,7 @@ from pggan.metrics.kid import KernelInceptionDistance
 from pggan.metrics.ms_ssim import MultiScaleSimilarity
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.precision_recall import PrecisionRecall
+from pggan.metrics.rank_partition import RankPartition
 from pggan.metrics.swd import SlicedWasserstein
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.output.images import Pixels
@@ -99,8 +99,8 @@ def evaluate(
     if channels != pyramid.channels:
         problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
-    division, reals = Division.at(settings.resolution, group), Reals(pyramid, settings.resolution)
-    task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, division, extractor, progress)
+    partition, reals = RankPartition.at(settings.resolution, group), Reals(pyramid, settings.resolution)
+    task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
     remarks: list[str] = []
     counts: dict[type[Metric], int] = {}
     for name in metrics:
@@ -123,7 +123,7 @@ def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evalua
     collectors: list[Collector] = []
     for metric in metrics:
         collectors += [one for one in metric.collectors() if one not in collectors]
-    task.add_seconds("drawing", feed(task.fakes, collectors, task.division, "drawing fakes", task.progress))
+    task.add_seconds("drawing", feed(task.fakes, collectors, task.partition, "drawing fakes", task.progress))
     owners = {id(one): metric.key for metric in metrics if not metric.uses_extractor for one in metric.collectors()}
     seconds: dict[str, float] = {metric.key: 0.0 for metric in metrics}
     for one in collectors:
@@ -137,7 +137,7 @@ def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evalua
         values |= metric.values()
         passed = time.perf_counter() - start
         seconds[metric.key] += max(passed - (sum(task.seconds.values()) - shared), 0.0)
-    values = task.division.group.broadcast_object(values)
+    values = task.partition.group.broadcast_object(values)
     if not task.is_main:
         return Evaluation(values)
     pictures = {one.key: one.picture() for one in metrics if isinstance(one, NearestNeighbours)}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
-from pggan.metrics.division import Division
+from pggan.metrics.rank_partition import RankPartition
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -77,8 +77,8 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 class PairCollector(Collector):
     """The similarities of images 2n and 2n + 1."""
 
-    def __init__(self, count: int, division: Division) -> None:
-        super().__init__(count, division)
+    def __init__(self, count: int, partition: RankPartition) -> None:
+        super().__init__(count, partition)
         self.parts: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
@@ -88,7 +88,7 @@ class PairCollector(Collector):
 
     def mean(self) -> Tensor:
         """The mean over all pairs, float64 [1].  Called by all ranks."""
-        return self.division.gather(self.parts).mean()[None]
+        return self.partition.gather(self.parts).mean()[None]
 
 
 class MultiScaleSimilarity(Metric):
@@ -102,7 +102,7 @@ class MultiScaleSimilarity(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
-        self.pairs = PairCollector(self.count, task.division)
+        self.pairs = PairCollector(self.count, task.partition)
         self.real_count = min(self.count, task.reals.pyramid.images // 2 * 2)
         self.scales = scales_of(task.resolution)
 
@@ -118,8 +118,8 @@ class MultiScaleSimilarity(Metric):
         return found if reals is None else found | self._named("ms_ssim_reals", reals, self.real_count)
 
     def _of_reals(self) -> Tensor:
-        pairs, task = PairCollector(self.real_count, self.task.division), self.task
-        task.add_seconds("reading reals", feed(task.reals, [pairs], task.division, "pairs of reals", task.progress))
+        pairs, task = PairCollector(self.real_count, self.task.partition), self.task
+        task.add_seconds("reading reals", feed(task.reals, [pairs], task.partition, "pairs of reals", task.progress))
         return pairs.mean()
 
     def _named(self, metric: str, value: Tensor, count: int) -> dict[str, float]:

@@ -27,8 +27,8 @@ from torch import Tensor
 from pggan.core.rng import generator_for
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
-from pggan.metrics.division import Division
 from pggan.metrics.images import Reals
+from pggan.metrics.rank_partition import RankPartition
 
 PATCHES = 128
 SIDE = 7
@@ -104,10 +104,10 @@ def random_directions(size: int, side: int) -> Tensor:
 class PatchCollector(Collector):
     """The patches of this rank's images at every level, in unnamed temporary files."""
 
-    def __init__(self, count: int, resolution: int, channels: int, division: Division) -> None:
-        super().__init__(count, division)
+    def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
+        super().__init__(count, partition)
         self.channels = channels
-        self.own = division.own(count)
+        self.own = partition.own(count)
         self.levels = levels_of(resolution)
         shape = (max(sum(map(len, self.own)), 1), PATCHES, channels, SIDE, SIDE)
         self.tables = {}
@@ -122,7 +122,7 @@ class PatchCollector(Collector):
         first = self.own[self.blocks].start
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
             # The same places whatever the number of images in the last block.
-            corners = corners_of(first, self.division.size, side)[:, : len(images)].to(images.device)
+            corners = corners_of(first, self.partition.size, side)[:, : len(images)].to(images.device)
             patches = cut_patches(level, corners).cpu()
             self.tables[side][self.images : self.images + len(images)] = patches
             values = patches.double().transpose(1, 2).flatten(2)  # [N, C, P * 49]
@@ -132,7 +132,7 @@ class PatchCollector(Collector):
 
     def normalise(self, side: int) -> None:
         """Give the patches of a level, over all ranks, mean 0 and deviation 1 per channel."""
-        sums = self.division.gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
+        sums = self.partition.gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
         deviation[deviation == 0] = 1
@@ -142,10 +142,10 @@ class PatchCollector(Collector):
 
     def project(self, side: int, directions: Tensor) -> Tensor:
         """The projections [D, N * P] of all ranks' patches on `directions` [C * 49, D]."""
-        device = self.division.group.device
+        device = self.partition.group.device
         there = directions.to(device)
         parts = [(block.to(device).flatten(2) @ there).cpu() for block in self._blocks(side)]
-        return self.division.gather(parts).flatten(0, 1).T.contiguous()
+        return self.partition.gather(parts).flatten(0, 1).T.contiguous()
 
     def _blocks(self, side: int) -> Iterator[Tensor]:
         start = 0
@@ -156,7 +156,7 @@ class PatchCollector(Collector):
 
 def distance(one: PatchCollector, other: PatchCollector, side: int, tell: Callable[[int], None]) -> float:
     """The distance at a level between two sets of as many images, times 1000.  Called by all ranks."""
-    group = one.division.group
+    group = one.partition.group
     for table in (one, other):
         table.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
@@ -222,7 +222,7 @@ class SlicedWasserstein(Metric):
         """The patches of reals `first` to `first` + `count` - 1."""
         collector, task = self._collector(count), self.task
         reals = Reals(task.reals.pyramid, task.resolution, first)
-        task.add_seconds("reading reals", feed(reals, [collector], task.division, "patches of reals", task.progress))
+        task.add_seconds("reading reals", feed(reals, [collector], task.partition, "patches of reals", task.progress))
         return collector
 
     def _distances(self, one: PatchCollector, other: PatchCollector) -> Tensor:
@@ -238,4 +238,4 @@ class SlicedWasserstein(Metric):
         return {label(f"{metric}/{level}", "patches", count): value for level, value in found.items()}
 
     def _collector(self, count: int) -> PatchCollector:
-        return PatchCollector(count, self.task.resolution, self.task.channels, self.task.division)
+        return PatchCollector(count, self.task.resolution, self.task.channels, self.task.partition)

@@ -15,7 +15,7 @@ from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.checkpoints.header import mark_of
 from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.config import EvaluationConfig
-from pggan.config.notation import BEST
+from pggan.config.parse import BEST
 from pggan.core.errors import UserError
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase

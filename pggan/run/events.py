@@ -10,7 +10,7 @@ from pggan.checkpoints.header import LABEL_NAMES, METHODS_NOTE, MILESTONE
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
-from pggan.config.notation import BEST
+from pggan.config.parse import BEST
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
 from pggan.core.next_step import next_step
@@ -25,13 +25,13 @@ from pggan.run.alarms import Alarms
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.grid_recorder import GridRecorder
 from pggan.run.health import Health
-from pggan.run.laps import Laps
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.projector import write_projector
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
 from pggan.run.step_profiler import StepProfiler
+from pggan.run.time_breakdown import TimeBreakdown
 from pggan.run.time_limit import TimeLimit
 from pggan.sampling.output.stored_grid import FOLDER
 from pggan.training.step import Trainer
@@ -71,7 +71,7 @@ class Events:
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None
-        self.accumulator, self.laps = MetricAccumulator(), Laps()
+        self.accumulator, self.time_breakdown = MetricAccumulator(), TimeBreakdown()
         self.profiler: StepProfiler | None = None
         if config.monitor.profile_steps > 0 and group.is_main:
             folder = writer.run_dir / "profile"
@@ -88,7 +88,7 @@ class Events:
         images = self.state.images
         self.group.reset_flags()
         self.accumulator.reset()
-        self.laps.restart()
+        self.time_breakdown.restart()
         if self.recorder is not None:
             self.recorder.restart(images)
         self.interval.restart(images)
@@ -125,7 +125,7 @@ class Events:
             self._begin_phase(phase)
         if self.profiler is not None:
             self.profiler.before_step(phase)
-        self.laps.end("overhead")
+        self.time_breakdown.end("overhead")
         self.data_seconds = self.stream.seconds
         return phase
 
@@ -146,7 +146,7 @@ class Events:
         """
         state, images, monitor = self.state, self.state.images, self.config.monitor
         before, last = images - phase.batch, images >= self.schedule.total
-        self.laps.end("step", data=self.stream.seconds - self.data_seconds)
+        self.time_breakdown.end("step", data=self.stream.seconds - self.data_seconds)
         if self.profiler is not None:
             self.profiler.after_step(phase, images)
         self.accumulator.add(metrics)
@@ -169,10 +169,10 @@ class Events:
     def _tick(self, phase: Phase) -> None:
         """Report the numbers since the last tick, with an evaluation where one is due, and look for alarms in them."""
         state, group = self.state, self.group
-        self.laps.end("overhead")
+        self.time_breakdown.end("overhead")
         scores = self.accumulator.recent("scores/") if group.is_main else {}
         numbers = self.accumulator.reduce(group)  # waits for the device, whose steps these are
-        self.laps.end("step")
+        self.time_breakdown.end("step")
         if self.config.hours is not None and state.images < self.schedule.total:
             self._plan_end()
         alarms: list[str] = []
@@ -183,8 +183,8 @@ class Events:
                 numbers |= self.health.at_tick(state, phase, scores)
                 raised, alarms = self.alarms.at_tick(phase.resolution, numbers)
                 numbers |= raised
-        self.laps.end("overhead")
-        self.reporter.tick(state.images, phase, numbers | self.laps.shares(), scores)
+        self.time_breakdown.end("overhead")
+        self.reporter.tick(state.images, phase, numbers | self.time_breakdown.shares(), scores)
         for alarm in alarms:
             self.reporter.alarm(alarm, state.images)
         self.rollback.check(state)

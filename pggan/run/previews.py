@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from pggan.config import ReportConfig
-from pggan.config.notation import parse_grid
+from pggan.config.parse import parse_grid
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator

@@ -137,7 +137,7 @@ class Reporter(NullReporter):
         self.eta.restart(images, self._tick_time)
 
     def describe(self, pages: Mapping[str, str], hyperparameters: Mapping[str, object]) -> None:
-        from pggan.run.board_plugins import chart_layout, session_start
+        from pggan.run.tensorboard_plugins import chart_layout, session_start
 
         for tag, markdown in pages.items():
             self._board.text(tag, markdown, self._first)
@@ -145,7 +145,7 @@ class Reporter(NullReporter):
         self._board.summary(session_start(hyperparameters), self._first)
 
     def finish(self) -> None:
-        from pggan.run.board_plugins import session_end
+        from pggan.run.tensorboard_plugins import session_end
 
         self._board.summary(session_end(), self.schedule.total)
 

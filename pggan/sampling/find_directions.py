@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
-from pggan.config.notation import parse_seeds
+from pggan.config.parse import parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step

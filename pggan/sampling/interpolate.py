@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pggan.config import InterpolateConfig, InterpolationPath, Scaling
-from pggan.config.notation import parse_grid, parse_seeds
+from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step

@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import Tensor
 
 from pggan.config import SampleConfig
-from pggan.config.notation import parse_grid, parse_seeds
+from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step

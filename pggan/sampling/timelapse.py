@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of
 from pggan.config import Scaling, TimeAxis, TimelapseConfig
-from pggan.config.notation import parse_grid
+from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import choose_checkpoint
-from pggan.config.notation import NEWEST, parse_seeds
+from pggan.config.parse import NEWEST, parse_seeds
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings

@@ -9,9 +9,9 @@ from pggan.core.rng import generator_for
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Task
-from pggan.metrics.division import Division
 from pggan.metrics.extractors import pixel_extractor
 from pggan.metrics.images import Images, Reals
+from pggan.metrics.rank_partition import RankPartition
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def task_of(alone) -> Callable[..., Task]:
 
     def build(fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None) -> Task:
         resolution = resolution or pyramid.resolution
-        reals, division = Reals(pyramid, resolution), Division.at(resolution, alone)
-        return Task(fakes or reals, reals, pyramid.channels, division, pixel_extractor(), lambda *_: None)
+        reals, partition = Reals(pyramid, resolution), RankPartition.at(resolution, alone)
+        return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None)
 
     return build
 

@@ -29,7 +29,7 @@ def test_a_generator_that_repeats_itself_stands_out(task_of, make_pyramid, tmp_p
     pyramid = make_pyramid(tmp_path / "data", images=40)
     task = task_of(Repeating(Reals(pyramid, 16)), pyramid)
     metric = Duplicates(task, 30)
-    feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+    feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
     values = metric.values()
     assert values["duplicates@pixels-30"] == pytest.approx(3 * 45 / 435)  # three tens, of 435 pairs
     assert 0 < values["duplicates_reals@pixels-30"] < 0.05

@@ -31,7 +31,7 @@ def test_the_metric_and_its_floor_are_those_of_the_reals_features(task_of, make_
     """The fakes are the reals in this test: unlike two other sets, a set and itself have a number below 0."""
     task = task_of(None, make_pyramid(tmp_path / "data", images=48))
     metric = KernelInceptionDistance(task, 40)
-    for block in task.division.own(40):
+    for block in task.partition.own(40):
         metric.fakes.add(torch.from_numpy(task.reals.read(block)).permute(0, 3, 1, 2))
     values = metric.values()
     rows = metric.fakes.rows(40)

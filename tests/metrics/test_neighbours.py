@@ -23,7 +23,7 @@ class Noise:
 
 def measured(task, count):
     metric = NearestNeighbours(task, count)
-    feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+    feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
     return metric, metric.values()
 
 

@@ -50,11 +50,11 @@ def test_the_pyramid_adds_up_to_the_image():
 
 def test_it_is_the_definition_computed_directly(task_of, make_pyramid, tmp_path, monkeypatch):
     """All patches of both sets in memory, normalised, projected and sorted, in float64 numpy; two blocks each."""
-    monkeypatch.setattr("pggan.metrics.division.MOST_IMAGES", 4)
+    monkeypatch.setattr("pggan.metrics.rank_partition.MOST_IMAGES", 4)
     pyramid = make_pyramid(tmp_path / "data", images=12, resolution=16)
     task = task_of(Reals(pyramid, 16, 6), pyramid)
     metric = SlicedWasserstein(task, 6)
-    feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+    feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
     raw = [descriptors(Reals(pyramid, 16, first)) for first in (6, 0)]
     values = metric.values()
     a, b = [(one - one.mean((0, 2))[:, None]) / one.std((0, 2))[:, None] for one in raw]
@@ -84,7 +84,7 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
     for fakes, is_right in ((Reals(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
         task = task_of(fakes, pyramid)
         metric = SlicedWasserstein(task, 4)
-        feed(task.fakes, metric.collectors(), task.division, "", task.progress)
+        feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
         assert is_right(metric.values()["swd/16@patches-4"])
 
 
@@ -105,8 +105,8 @@ def test_places_of_patches_do_not_depend_on_the_images_shown_before(alone, task_
     task = task_of(None, make_pyramid(tmp_path / "data", images=70, resolution=16))
     patches = []
     for count in (66, 70):
-        collector = PatchCollector(count, 16, 3, task.division)
-        feed(task.reals, [collector], task.division, "", task.progress)
+        collector = PatchCollector(count, 16, 3, task.partition)
+        feed(task.reals, [collector], task.partition, "", task.progress)
         patches.append(collector.tables[16][:66])
     assert torch.equal(*patches)
 

@@ -6,8 +6,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.run import train
-from pggan.run.laps import Laps
 from pggan.run.metrics_file import MetricsFile
+from pggan.run.time_breakdown import TimeBreakdown
 
 
 @pytest.mark.slow
@@ -30,13 +30,13 @@ def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
 
 def test_time_is_shared_out_to_the_part_that_ends(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("pggan.run.laps.time.perf_counter", lambda: now[0])
-    laps = Laps()
+    monkeypatch.setattr("pggan.run.time_breakdown.time.perf_counter", lambda: now[0])
+    time_breakdown = TimeBreakdown()
     for part, until, data in (("overhead", 1.0, 0.0), ("step", 9.0, 2.0), ("overhead", 10.0, 0.0)):
         now[0] = until
-        laps.end(part, data=data)
-    assert laps.shares() == {"speed/data_share": 0.2, "speed/step_share": 0.6, "speed/overhead_share": 0.2}
-    assert laps.shares() == {}
+        time_breakdown.end(part, data=data)
+    assert time_breakdown.shares() == {"speed/data_share": 0.2, "speed/step_share": 0.6, "speed/overhead_share": 0.2}
+    assert time_breakdown.shares() == {}
 
 
 def test_hours_go_on_from_the_last_line_that_stays(tmp_path, monkeypatch):

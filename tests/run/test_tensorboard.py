@@ -6,9 +6,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from pggan.run.board_plugins import LAYOUT_TAG, session_start
 from pggan.run.tags import LAYOUT, description
 from pggan.run.tensorboard import TensorBoardWriter
+from pggan.run.tensorboard_plugins import LAYOUT_TAG, session_start
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.chosen import Given, with_choices
+from pggan.cli.auto_recipe import Given, with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
 from pggan.cli.recipe_file import read_recipe

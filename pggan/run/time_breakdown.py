@@ -5,7 +5,7 @@ import time
 PARTS = ("data", "step", "overhead")
 
 
-class Laps:
+class TimeBreakdown:
     """The seconds of each part since `shares` was asked for."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pggan.metrics.division import Division
+from pggan.metrics.rank_partition import RankPartition
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
@@ -13,14 +13,14 @@ from pggan.metrics.division import Division
 def test_every_image_is_in_one_block_of_one_rank(count, ranks):
     seen = []
     for rank in range(ranks):
-        division = Division.at(32, SimpleNamespace(rank=rank, world_size=ranks))
-        seen += [number for block in division.own(count) for number in block]
-        assert all(block.start % 64 == 0 and len(block) <= 64 for block in division.own(count))
+        partition = RankPartition.at(32, SimpleNamespace(rank=rank, world_size=ranks))
+        seen += [number for block in partition.own(count) for number in block]
+        assert all(block.start % 64 == 0 and len(block) <= 64 for block in partition.own(count))
     assert sorted(seen) == list(range(count))
 
 
 def test_blocks_of_large_images_are_smaller_and_hold_whole_pairs():
-    sizes = {side: Division.at(side, SimpleNamespace(rank=0, world_size=1)).size for side in (4, 512, 1024, 4096)}
+    sizes = {side: RankPartition.at(side, SimpleNamespace(rank=0, world_size=1)).size for side in (4, 512, 1024, 4096)}
     assert sizes == {4: 64, 512: 64, 1024: 16, 4096: 2}
 
 
@@ -49,5 +49,5 @@ def test_gathered_rows_are_in_the_order_of_the_blocks(rows):
                 other[slot, : len(part)] = part
             return [padded, other]
 
-    gathered = Division(Group(), 3).gather(parts[0])
+    gathered = RankPartition(Group(), 3).gather(parts[0])
     assert gathered.flatten().tolist() == list(range(sum(rows)))

@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config.notation import parse_grid, parse_seeds, table
+from pggan.config.parse import parse_grid, parse_seeds, table
 from pggan.core.errors import UserError
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.cli.main import main
-from pggan.cli.mistakes import HERE, suggestion
+from pggan.cli.suggestions import HERE, suggestion
 from pggan.config import SampleConfig, TrainConfig
 
 SLIPS = {

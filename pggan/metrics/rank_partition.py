@@ -1,4 +1,4 @@
-"""Numbered images divided among the ranks, in blocks that are the same whatever the number of ranks.
+"""The partition of numbered images among the ranks, in blocks that are the same whatever the number of ranks.
 
 Every calculation is done per block, and results are put back in the order of the images: so a metric has the same bits
 on any number of ranks with as many CPU threads each.
@@ -17,15 +17,15 @@ BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
 
 
 @dataclass(frozen=True)
-class Division:
+class RankPartition:
     """Blocks of `size` images, an even number: block b belongs to rank b modulo the number of ranks."""
 
     group: ProcessGroup
     size: int
 
     @classmethod
-    def at(cls, resolution: int, group: ProcessGroup) -> "Division":
-        """The division of images of side `resolution`."""
+    def at(cls, resolution: int, group: ProcessGroup) -> "RankPartition":
+        """The partition of images of side `resolution`."""
         return cls(group, min(MOST_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)))
 
     def blocks(self, count: int) -> list[range]:
