@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def fill(folder: Path, leave: int) -> Path:
     return folder / "ballast"
 
 
+def wait_for_save() -> None:
+    """Wait until no checkpoint is being written: one that was begun before a fault may still be."""
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
+
+
 def leftovers(run_dir: Path) -> list[Path]:
     return [*run_dir.rglob(".partial-*"), *run_dir.rglob(".replaced-*"), *run_dir.rglob(".lock")]
 
@@ -40,7 +48,13 @@ def leftovers(run_dir: Path) -> list[Path]:
 def test_a_disk_that_fills_up_costs_only_what_was_not_saved(finished_run, tiny_config, small_disk, after_step):
     run_dir = small_disk / "run"
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
-    after_step(lambda state: state.images == 104 and fill(small_disk, 16_384))
+
+    def fill_up(state) -> None:
+        if state.images == 104:
+            wait_for_save()
+            fill(small_disk, 16_384)
+
+    after_step(fill_up)
     with pytest.raises(UserError, match=r"(?s)No space left.*MB more than is free.*last checkpoint is valid"):
         train.run(config)
     assert facts_of_run(run_dir)["images"] == 64
@@ -58,7 +72,10 @@ def test_a_disk_without_free_inodes_costs_only_what_was_not_saved(tiny_config, s
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
 
     def use_up(state) -> None:
-        for number in range(128 if state.images == 104 else 0):
+        if state.images != 104:
+            return
+        wait_for_save()
+        for number in range(128):
             try:
                 (small_disk / f"empty-{number}").touch()
             except OSError:
@@ -84,6 +101,7 @@ def test_a_directory_that_becomes_read_only_is_left_with_its_checkpoint(tiny_con
     def make_read_only(state) -> None:
         if state.images in faults:
             faults.clear()
+            wait_for_save()
             subprocess.run(["mount", "--bind", str(run_dir), str(run_dir)], check=True)
             subprocess.run(["mount", "-o", "remount,ro,bind", str(run_dir)], check=True)
 
@@ -121,7 +139,13 @@ def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
 
     # Once only, so that the second attempt finds a disk in order.
     faults = [refuse]
-    after_step(lambda state: state.images == 80 and faults and monkeypatch.setattr(os, call, faults.pop()))
+
+    def break_disk(state) -> None:
+        if state.images == 80 and faults:
+            wait_for_save()
+            monkeypatch.setattr(os, call, faults.pop())
+
+    after_step(break_disk)
     config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128", "schedule.final_resolution=8")
     with pytest.raises(UserError, match=os.strerror(number)):
         train.run(config)
