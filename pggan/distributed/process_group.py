@@ -84,7 +84,7 @@ class ProcessGroup:
         self.names = [f"rank {rank}" for rank in range(info.world_size)]  # `connect` completes them
         self.waiting_since: float | None = None  # time.monotonic() seconds at which the present collective began
         self.waits_for_device = False  # at `waiting_since`
-        self._marks: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
+        self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
         self.torch_group: dist.ProcessGroup | None = None  # of gradients; None: the default group
         self._control = control
         self._flags = torch.zeros(1, dtype=torch.int32)
@@ -227,9 +227,9 @@ class ProcessGroup:
             return flags
         self.wait(self._reduce)
         if self.device.type == "cuda":
-            self._marks.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._marks) > MAX_STEPS_IN_FLIGHT:  # or the host would stop at a full queue, anywhere in a step
-                self.wait_for_device(self._marks.popleft().synchronize)
+            self._step_events.append(torch.cuda.current_stream(self.device).record_event())
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else the host would stop at a full queue
+                self.wait_for_device(self._step_events.popleft().synchronize)
         reduced = int(self._flags)
         self._raised = flags & ~self._raised
         self._flags = torch.tensor([self._raised], dtype=torch.int32)

@@ -43,7 +43,7 @@ class ConvolutionShape(NamedTuple):
         found = [method_for(x, torch.empty(1).expand(self.outputs, self.inputs, 3, 3), self.geometry), plain_method(x)]
         if windows_size(x, self.outputs, self.geometry) <= MOST_WINDOWS:
             found.append(IM2COL)
-        if self.dtype is torch.float32:  # Winograd's transformations would lose what half precision has left
+        if self.dtype is torch.float32:  # Winograd's transformations amplify the rounding of half precision
             found += [method for method, side in WINOGRADS.items() if has_whole_tiles(x, self.geometry, side)]
         return list(dict.fromkeys(found))
 

@@ -44,7 +44,7 @@ def load_torchvision() -> ModuleType:
     """torchvision.datasets.  Raises UserError when it does not fit the torch that is installed."""
     try:
         from torchvision import datasets
-    except Exception as error:  # a torchvision for another torch fails in many ways
+    except Exception as error:  # a version that was built for another torch raises errors of several types
         raise UserError(
             f"torchvision can't be imported: {error}.", "Install the torchvision that belongs to this torch."
         ) from error
