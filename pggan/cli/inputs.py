@@ -8,7 +8,15 @@ from typing import Any
 from pggan import config as schemas
 from pggan.checkpoints.read import choose_checkpoint, generator_path, has_checkpoints, require_checkpoints
 from pggan.cli.commands import Command
-from pggan.config import EvaluateConfig, ExploreConfig, ExportConfig, PlanConfig, TrainConfig
+from pggan.config import (
+    BenchConfig,
+    EvaluateConfig,
+    ExploreConfig,
+    ExportConfig,
+    PlanConfig,
+    TimelapseConfig,
+    TrainConfig,
+)
 from pggan.config.evaluate import ALL
 from pggan.config.sampling import DrawConfig, listed
 from pggan.core.validation import validated
@@ -31,6 +39,15 @@ def require_inputs(config: object) -> None:
         case DrawConfig() | EvaluateConfig() | ExploreConfig() | ExportConfig() if config.checkpoint != ALL:
             for run in listed(config.run):
                 generator_path(choose_checkpoint(str(run), config.checkpoint))
+        case TimelapseConfig():
+            from pggan.sampling.output.stored_grid import grids_of_run
+
+            run = Path(config.run)
+            require_checkpoints(run, "run") if config.milestones else grids_of_run(run)
+        case BenchConfig() if config.data.path is not None:
+            from pggan.data.format.pyramid import ImagePyramid
+
+            ImagePyramid(Path(config.data.path))
 
 
 def require_training_inputs(config: TrainConfig) -> None:

@@ -62,7 +62,10 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             kept = typed[name]
         except OmegaConfBaseException as error:
             reason = str(error.msg or error).splitlines()[0].rstrip(".")
-            remedy = "For one run with each value: --multirun." if isinstance(value, list) else "See --help."
+            remedy = "See --help."
+            if isinstance(value, list):
+                quoted = f"\"{prefix}{name}='{','.join(map(str, value))}'\""
+                remedy = f"For one run with each value: --multirun. For one value with a comma: {quoted}."
             raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import KINDS, Evaluation, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.inputs import find_generators, open_images
-from pggan.sampling.output.images import make_folder, save_png
+from pggan.sampling.output.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
 
@@ -56,8 +56,17 @@ def run(config: EvaluateConfig) -> int:
 def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
     """One rank's part of the evaluation; rank 0 prints the result.  Returns the exit code."""
     configure_process(group.device, Precision.fp32, config.threads)
+    with ExitStack() as until_the_end:
+        with group.collective_errors():
+            wanted = Path(config.out) if config.out and group.is_main else None
+            folder = None if wanted is None else until_the_end.enter_context(new_folder(wanted, "out"))
+        evaluate_generators(config, group, folder)
+    return 0
+
+
+def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Path | None) -> None:
+    """The same, with pictures in `folder`, which rank 0 alone has, if any."""
     with group.collective_errors():
-        folder = make_folder(Path(config.out), "out") if config.out and group.is_main else None
         places = find_generators(config.run, config.checkpoint)
         newest = check_generators(config, places)
     pyramid = open_images(config, newest, group)
@@ -93,7 +102,6 @@ def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
                     save_png(picture, folder / f"{name}{suffix}.png")
     if group.is_main:
         report(config, pyramid, None if extractor is None else {"name": extractor.name, **extractor.facts}, found)
-    return 0
 
 
 def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGenerator:

@@ -17,7 +17,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.next_step import next_step
 from pggan.sampling.latents.latents import save_latents
-from pggan.sampling.output.images import make_folder, removed_if_empty
+from pggan.sampling.output.images import new_folder
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.sheet import Tile, automatic_zoom, save_sheet
 from pggan.sampling.perceptual import load_distance
@@ -36,13 +36,14 @@ def run(config: ProjectConfig) -> int:
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     side, channels = settings.resolution, generator.network.architecture.channels
     targets = [read_target(path, side, channels) for path in paths]
-    out = make_folder(Path(config.out) if config.out is not None else next_output(config.run, "projection"), "out")
+    place = Path(config.out) if config.out is not None else next_output(config.run, "projection")
     how = ProjectionSettings(
         config.steps, config.starts, config.candidates, config.learning_rate, config.noise, config.seed
     )
     found: list[Projection] = []
     console = Console(stderr=True)
-    with removed_if_empty(out), Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with new_folder(place, "out") as out, progress as bars:
         for path, target in zip(paths, targets, strict=True):
             tell = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
             found.append(project(generator.network, target, settings, how, distance=distance, tell=tell))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.read import checkpoints_of
+from pggan.checkpoints.read import checkpoints_of, require_checkpoints
 from pggan.config import Scaling, TimeAxis, TimelapseConfig
 from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device
@@ -23,7 +23,7 @@ from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_e
 from pggan.sampling.output.film_file import save_film
 from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid
 from pggan.sampling.output.output_path import next_output
-from pggan.sampling.output.stored_grid import FOLDER, GridFacts, read_facts, read_tiles, stored_grids
+from pggan.sampling.output.stored_grid import FOLDER, GridFacts, grids_of_run, read_facts, read_tiles, stored_grids
 
 BATCH_SIZE = 8  # of images drawn from a checkpoint
 STAMP_SHARE = 16  # of the height, below the images
@@ -81,15 +81,8 @@ def run(config: TimelapseConfig) -> int:
 
 def stored_shots(run_dir: str) -> list[Shot]:
     """What a run has stored, the oldest first; raises UserError if that is nothing."""
-    folder = Path(run_dir) / "samples" / FOLDER
-    shots = []
-    for path in stored_grids(folder).values():
-        facts = read_facts(path)
-        if facts is not None:
-            shots.append(Shot(facts, side_of(path, facts), partial(read_tiles, path, facts)))
-    if not shots:
-        remedy = "Name a run directory; of a run without them, take milestones=true."
-        raise UserError(f"{folder} has no grids that a run has stored.", remedy)
+    grids = grids_of_run(Path(run_dir)).items()
+    shots = [Shot(facts, side_of(path, facts), partial(read_tiles, path, facts)) for path, facts in grids]
     return [shot for shot in shots if shot.facts.columns == shots[-1].facts.columns]  # one layout
 
 
@@ -104,9 +97,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
 
     Hours are those of the last grid stored before each of them.
     """
-    checkpoints = checkpoints_of(Path(config.run))
-    if not checkpoints:
-        raise UserError(f"run={config.run} has no checkpoints.", "Name a run directory.")
+    require_checkpoints(Path(config.run), "run")
     columns, rows = parse_grid(config.grid, "grid")
     device = choose_device(config.device, "device")
     facts_of_grids = map(read_facts, stored_grids(Path(config.run) / "samples" / FOLDER).values())
@@ -120,7 +111,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
         facts = GridFacts(loaded.images, loaded.resolution, loaded.alpha, hours, columns)
         return Shot(facts, loaded.resolution, partial(draw_checkpoint, path, device, columns * rows))
 
-    return [shot_of(path) for path in checkpoints]
+    return [shot_of(path) for path in checkpoints_of(Path(config.run))]
 
 
 def draw_checkpoint(path: Path, device: torch.device, count: int) -> Pixels:

@@ -20,6 +20,12 @@ MISSING = {
     "interpolate run=pretrained:avatar": "no such generator comes with the package",
     "evaluate run=nowhere": "run=nowhere has no generator",
     "explore run=empty": "run=empty has no generator",
+    "train data.path=http://example.org/faces.zip": "Addresses are not downloaded",
+    "train data.path=cifar11": "Did you mean the known data set 'cifar10'?",
+    "train data.path=a,b": "\"data.path='a,b'\"",
+    "timelapse run=nowhere": "nowhere/samples/timelapse has no grids",
+    "timelapse run=nowhere milestones=true": "run=nowhere has no checkpoint",
+    "bench data.path=empty": "empty is not a prepared dataset",
     "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
 }
 

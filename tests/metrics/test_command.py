@@ -65,10 +65,12 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
         (["extractor=pixls", "metrics=[fid]"], "pixels"),
     ],
 )
-def test_a_mistake_is_named_before_anything_is_drawn(finished_run, capsys, monkeypatch, overrides, hint):
+def test_a_mistake_is_named_before_anything_is_drawn(finished_run, capsys, monkeypatch, tmp_path, overrides, hint):
     monkeypatch.setattr(images.Fakes, "read", lambda *_: pytest.fail("images were drawn"))
-    assert main(["evaluate", f"run={finished_run}", "devices=cpu", *overrides]) == EXIT_USER_ERROR
+    line = ["evaluate", f"run={finished_run}", "devices=cpu", f"out={tmp_path / 'new' / 'folder'}", *overrides]
+    assert main(line) == EXIT_USER_ERROR
     assert hint in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

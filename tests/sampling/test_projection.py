@@ -96,11 +96,9 @@ def test_a_projection_that_is_interrupted_leaves_nothing(run_dir, generator, tmp
 
     generator.sample([1])[0].save(tmp_path / "face.png")
     monkeypatch.setattr("pggan.sampling.project.project", interrupted)
-    out = tmp_path / "out"
-    assert (
-        main(["project", f"run={run_dir}", f"image={tmp_path / 'face.png'}", f"out={out}", *SHORT]) == EXIT_INTERRUPTED
-    )
-    assert not out.exists()
+    line = ["project", f"run={run_dir}", f"image={tmp_path / 'face.png'}", f"out={tmp_path / 'new' / 'folder'}", *SHORT]
+    assert main(line) == EXIT_INTERRUPTED
+    assert [path.name for path in tmp_path.iterdir()] == ["face.png"]
 
 
 def test_an_own_distance_is_a_function_of_a_module(run_dir, generator, tmp_path, monkeypatch):

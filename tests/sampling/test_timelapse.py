@@ -62,7 +62,7 @@ def test_a_film_is_rebuilt_from_checkpoints(run_dir, tmp_path):
     ("words", "hint"),
     [
         (["run=nowhere"], "no grids"),
-        (["run=nowhere", "milestones=true"], "no checkpoints"),
+        (["run=nowhere", "milestones=true"], "has no checkpoint"),
         (["fps=0"], "fps=0"),
         (["out=a.png"], "does not end in"),
         (["zoom=1000"], "more than the 16383"),

@@ -1,6 +1,7 @@
 """The image files in a folder, an archive, another pyramid, or several of these; nothing is decoded here."""
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -16,13 +17,18 @@ from pggan.data.sources.image_file import BadImage, ImageFile
 from pggan.data.sources.npy import array_file
 from pggan.data.sources.source import Entry, Source, first_folder, is_image_name, no_images
 
+ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
+
 
 def open_source(path: Path) -> Source:
     """The folder, archive or pyramid at `path`.  Raises UserError when there is none."""
     if path.is_dir():
         return PyramidSource(path) if (path / INDEX_FILE).is_file() else FolderSource(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist.", "Give the path of the folder or archive that holds the images.")
+        remedy = "Give the path of the folder or archive that holds the images."
+        if ADDRESS.match(str(path)):
+            remedy = "Addresses are not downloaded: get the archive first, and give its path."
+        raise UserError(f"{path} does not exist.", remedy)
     if path.is_file() and path.suffix.lower() == ".zip":
         return ZipSource(path)
     if path.is_file() and path.suffix.lower() in ARCHIVES:

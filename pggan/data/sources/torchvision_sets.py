@@ -1,6 +1,7 @@
 """Known data sets through torchvision, whose own code downloads and reads them; imported only when one is asked for."""
 
 from contextlib import chdir
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from io import BytesIO
@@ -31,13 +32,17 @@ class NamedSet(NamedTuple):
 
 
 def named_set(source: str) -> str | None:
-    """The name of the known set that `source` means; None for a path.  Raises UserError for an unknown name."""
+    """The name of the known set that `source` means; None for a path.  Raises UserError for none that is known."""
     name = source.lower().removeprefix(PREFIX).replace("-", "_")
-    if not source.lower().startswith(PREFIX) and (name not in NAMES or Path(source).exists()):
+    if source.lower().startswith(PREFIX):
+        if name not in NAMES:
+            raise UserError(f"There is no known data set '{name}'.", nearest(name, NAMES))
+        return name
+    if Path(source).exists():
         return None
-    if name not in NAMES:
-        raise UserError(f"There is no known data set '{name}'.", nearest(name, NAMES))
-    return name
+    if name not in NAMES and (near := get_close_matches(name, NAMES, n=1, cutoff=0.8)):
+        raise UserError(f"{source} does not exist.", f"Did you mean the known data set '{near[0]}'?")
+    return name if name in NAMES else None
 
 
 def load_torchvision() -> ModuleType:

@@ -137,11 +137,16 @@ def make_folder(path: Path, key: str) -> Path:
 
 
 @contextmanager
-def removed_if_empty(folder: Path) -> Iterator[None]:
-    """When the block fails or is interrupted, remove `folder` unless something is in it."""
+def new_folder(path: Path, key: str) -> Iterator[Path]:
+    """The directory `path`, created; when the block fails, what was created for it and is empty is removed again.
+
+    Raises UserError, naming `key`, when it can't be created.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        yield
+        yield make_folder(path, key)
     except BaseException:
         with suppress(OSError):  # it is not empty
-            folder.rmdir()
+            for folder in missing:
+                folder.rmdir()
         raise

@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.atomic_io import atomic_write, parse_json
+from pggan.core.errors import UserError
 from pggan.sampling.output.images import Pixels, to_pil
 
 FOLDER = "timelapse"  # in samples/ of a run
@@ -53,6 +54,16 @@ def read_facts(path: Path) -> GridFacts | None:
         return facts if whole and all(number >= 0 for number in numbers) and facts.columns else None
     except (OSError, UnidentifiedImageError, ValueError, KeyError, TypeError):
         return None
+
+
+def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
+    """The grids that a run has stored, with their numbers, the oldest first; raises UserError if there are none."""
+    folder = run_dir / "samples" / FOLDER
+    found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
+    if not found:
+        remedy = "Name a run directory; of a run without them, take milestones=true."
+        raise UserError(f"{folder} has no grids that a run has stored.", remedy)
+    return found
 
 
 def read_tiles(path: Path, facts: GridFacts) -> Pixels:
