@@ -69,6 +69,14 @@ def test_every_file_of_the_map_exists():
                 assert (ROOT / name).exists() or (ROOT / "pggan" / name).exists() or "=" in row, name
 
 
+def test_every_module_that_a_room_is_shown_by_lies_there():
+    rows = re.findall(r"^\| `(pggan/\w+/)(.*)", README, re.MULTILINE)
+    modules = [(room, module) for room, row in rows for module in re.findall(r"`([\w/]+\.py)`", row)]
+    assert len(modules) > 10
+    for room, module in modules:
+        assert (ROOT / module).is_file() or any((ROOT / room).rglob(module)), f"{module} of {room}"
+
+
 @pytest.mark.parametrize("group", ["experiment", "loss"])
 def test_every_choice_that_the_readme_lists_exists_and_none_is_missing(group):
     row = next(line for line in README.splitlines() if f"| `{group}=` |" in line)
