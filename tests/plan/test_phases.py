@@ -1,12 +1,14 @@
 """What every phase of a schedule costs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.numerics import ComputeOptions
-from pggan.performance.plan.phases import halfway, phase_costs
+from pggan.performance.plan.phases import fitting_kernels, halfway, phase_costs
 from pggan.training.fake_step import FakeStep
 
 CPU = torch.device("cpu")
@@ -36,6 +38,23 @@ def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(cost
     assert costs[1].peak_bytes == costs[2].peak_bytes == expected
     assert halfway(costs[1].phase).alpha == 0.5
     assert halfway(costs[2].phase) == costs[2].phase
+
+
+@pytest.mark.parametrize(
+    ("memory", "micro_batch_size"),
+    [(17_800, None), (17_700, 8), (8_800, 4), (100, 4)],  # a pass of n images takes 1,000 n of nine tenths of it
+)
+def test_a_pass_takes_at_most_nine_tenths_of_the_memory_and_at_least_a_group(memory, micro_batch_size):
+    class Fake:
+        state = SimpleNamespace(g_ema=SimpleNamespace(architecture=SimpleNamespace(stddev_group=4)))
+
+        def kernels(self, phase, loss, options):
+            return SimpleNamespace(peak_bytes=1000 * (options.micro_batch_size or phase.batch))
+
+    phase = SimpleNamespace(batch=16)
+    options, kernels = fitting_kernels(Fake(), phase, None, ComputeOptions(), memory)
+    assert options.micro_batch_size == micro_batch_size
+    assert kernels.peak_bytes == 1000 * (micro_batch_size or 16)
 
 
 @pytest.mark.slow
