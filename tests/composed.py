@@ -21,7 +21,8 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     groups = COMMANDS[name].groups
     choices = [override for override in overrides if override.partition("=")[0] in groups]
     values = [override for override in overrides if override not in choices]
-    if {override.partition("=")[0] for override in values} <= HERE or not all(map(is_plain, values)):
+    keys = {override.partition("=")[0] for override in values}
+    if ("run_dir" in keys and keys <= HERE) or not all(map(is_plain, values)):  # the first may be that of a run
         return compose(name, overrides)
     try:
         config = deepcopy(_of_files(COMMANDS[name].config_file, tuple(choices)))

@@ -5,13 +5,13 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
-from typing import Any, cast
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.version import __version__
@@ -20,9 +20,15 @@ LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf
 PACKAGE = Path(__file__).parents[1]
 
 
-def to_plain(config: object) -> dict[str, Any]:
-    """A configuration as plain values, from which it can be made again."""
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
+def to_plain(config: Any) -> Any:
+    """A configuration as plain values, from which it can be made again; so are the values in it."""
+    if is_dataclass(config):
+        return {field.name: to_plain(getattr(config, field.name)) for field in fields(config)}
+    if isinstance(config, Mapping):
+        return {key: to_plain(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [to_plain(value) for value in config]
+    return config.name if isinstance(config, Enum) else config
 
 
 def describe(config: object) -> dict[str, Any]:

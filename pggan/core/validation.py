@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, make_dataclass
+from functools import cache
 from math import inf, isfinite
 from operator import ge, gt, le, lt
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pggan.core.errors import UserError, nearest
@@ -47,8 +48,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
         if key not in types:
             known = [f"{prefix}{name}" for name in types]
             raise UserError(f"There is no key '{prefix}{key}'.", nearest(f"{prefix}{key}", known))
-    typed = OmegaConf.structured(schema)
-    OmegaConf.set_readonly(typed, False)
+    typed = converter(schema)  # type: ignore[arg-type]
     arguments: dict[str, Any] = {}
     for name, kind in types.items():
         value = values.get(name, "???")
@@ -69,3 +69,12 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)
+
+
+@cache
+def converter(schema: type) -> DictConfig:
+    """A table that takes values of the types of a dataclass, nested ones left out; kept, as it is slow to make."""
+    plain = [(field.name, field.type) for field in fields(schema) if not is_dataclass(field.type)]
+    return cast(
+        DictConfig, OmegaConf.structured(make_dataclass(schema.__name__, plain, init=False, repr=False, eq=False))
+    )
