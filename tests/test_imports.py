@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -195,6 +197,22 @@ def test_the_configuration_is_importable_without_torch():
     for path in [*light, *(PACKAGE / "core" / f"{name}.py" for name in names)]:
         top = [node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom)]
         assert path.name == "worker.py" or not any("torch" in ast.unparse(node) for node in top), path
+
+
+@pytest.mark.slow
+def test_a_run_and_its_steps_import_neither_torchvision_nor_the_compiler():
+    """They would take seconds of every start."""
+    program = """
+import sys, torch, pggan.data.stream.open, pggan.run.train
+from pggan.optim.adam import Adam
+weight = torch.ones(3, requires_grad=True)
+optimizer = Adam([weight], beta1=0.0, beta2=0.99, epsilon=1e-8)
+weight.grad = torch.ones(3)
+optimizer.step()
+sys.exit(", ".join({"torchvision", "torch._dynamo"} & sys.modules.keys()) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_each_idea_is_defined_once():

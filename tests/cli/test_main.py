@@ -71,27 +71,46 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
     assert result.stderr.count("There is no key 'sead_of_all'") == len(COMMANDS)
 
 
+UNTIL_TORCH = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="asks GNU's OpenMP")
 @pytest.mark.parametrize(
-    ("module", "chosen", "count"),
+    ("module", "chosen", "expected"),
     [
         *(
-            (module, {}, "100000")
+            (module, {}, "None 100000")
             for module in ("pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest")
         ),
-        ("pggan.cli.main", {"GOMP_SPINCOUNT": "7"}, "7"),
-        ("pggan.cli.main", {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+        ("pggan.cli.main", {"GOMP_SPINCOUNT": "7"}, "None 7"),
+        ("pggan.cli.main", {"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE None"),
     ],
     ids=str,
 )
-def test_threads_spin_for_a_while_only_in_every_process_unless_the_user_chooses(monkeypatch, module, chosen, count):
+def test_threads_spin_for_a_while_only_in_every_process_unless_the_user_chooses(monkeypatch, module, chosen, expected):
     """OpenMP reads it when torch is loaded, so some of our code has to come before, whatever is started."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {"OMP_DISPLAY_ENV": "VERBOSE", **chosen}.items():
+    for name, value in chosen.items():
         monkeypatch.setenv(name, value)
-    assert f"GOMP_SPINCOUNT = '{count}'" in python("-c", f"import {module}, torch").stderr
+    assert python("-c", f"{UNTIL_TORCH}import {module}, torch").stdout == f"{expected}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks GNU's OpenMP")
+def test_openmp_takes_what_is_set_before_torch_is_loaded(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    assert "GOMP_SPINCOUNT = '100000'" in python("-c", "import pggan.cli.main, torch").stderr
 
 
 @pytest.mark.slow

@@ -1,7 +1,3 @@
-import sys
-from subprocess import run
-
-import pytest
 import torch
 from torch import nn
 
@@ -29,18 +25,3 @@ def test_steps_are_those_of_torch_to_the_bit():
             for key, value in other.state.get(same, {}).items():
                 assert torch.equal(one.state[param][key], value)
             assert (param in one.state) == (same in other.state)
-
-
-@pytest.mark.slow
-def test_no_step_imports_the_compiler():
-    """It takes seconds of every start, and of every process of the tests."""
-    program = """
-import sys, torch
-from pggan.optim.adam import Adam
-weight = torch.ones(3, requires_grad=True)
-optimizer = Adam([weight], beta1=0.0, beta2=0.99, epsilon=1e-8)
-weight.grad = torch.ones(3)
-optimizer.step()
-sys.exit("torch._dynamo" in sys.modules)
-"""
-    assert run([sys.executable, "-c", program], check=False).returncode == 0
