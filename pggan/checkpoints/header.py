@@ -32,6 +32,7 @@ PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimize
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 METHODS_NOTE = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 LABEL_NAMES = "label_names"  # of the classes, in a header of a generator that was trained with labels
+FLAGS = ("blur", "residual")  # of an architecture; left out of a header where they are false
 LONGEST_NAME = 200  # characters of one
 MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
@@ -152,8 +153,9 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
     plain = {**asdict(architecture), "resampling": architecture.resampling.value, "stem": architecture.stem.value}
     if architecture.stem is Stem.official:  # as all files have it that were trained here
         del plain["stem"]
-    if not architecture.blur:  # likewise
-        del plain["blur"]
+    for name in FLAGS:
+        if not plain[name]:
+            del plain[name]
     if architecture.features is None:
         del plain["features"], plain["features_from"]
     return plain
@@ -170,8 +172,9 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
         raise ValueError(f"resolution={resolution} is not possible")
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
-    if not isinstance(plain.get("blur", False), bool):
-        raise ValueError("'blur' is neither true nor false")
+    for name in FLAGS:
+        if not isinstance(plain.get(name, False), bool):
+            raise ValueError(f"'{name}' is neither true nor false")
     stem = Stem(plain.get("stem", Stem.official.value))
     _check_features(plain)
     return Architecture(**{**plain, "resampling": Resampling(plain["resampling"]), "stem": stem})

@@ -84,8 +84,8 @@ class BenchConfig(StagesConfig):
         require_bounds(self, steps=">=1", warmup=">=0")
         for key in ("precisions", "modes", "convolutions", "penalties"):
             require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
-        if self.against and self.model.features is not None:
-            problem = "against=true: the reference step has the paper's discriminator, without model.features."
+        if self.against and replace(self.model, blur=False, residual=False, features=None) != self.model:
+            problem = "against=true: the reference step has the paper's networks, without blur, residual and features."
             raise UserError(problem, "Leave out one of them.")
         self.batches()
         self.variants()

@@ -66,6 +66,7 @@ class Architecture:
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
+    residual: bool = False  # D's blocks add what they are given, halved, to their result
     stem: Stem = Stem.official
     features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
     features_from: int = 16  # resolution from which it does

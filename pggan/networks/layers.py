@@ -115,8 +115,8 @@ class OutputLinear(EqualizedLinear):
         return self.weight.dtype
 
 
-class ToOrFromRGB(Equalized):
-    """A 1x1 convolution, between features and images.  [N, I, R, R] -> [N, O, R, R]"""
+class PointwiseConv(Equalized):
+    """A 1x1 convolution.  [N, I, R, R] -> [N, O, R, R]"""
 
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         x, weight, bias = self.operands(x)

@@ -6,6 +6,7 @@ Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from pggan.networks.layers import (
     EqualizedConv,
     EqualizedLinear,
     OutputLinear,
-    ToOrFromRGB,
+    PointwiseConv,
     minibatch_stddev,
 )
 from pggan.networks.numerics import ComputeOptions
@@ -68,17 +69,23 @@ class GeneratorBlock(nn.Module):
 
 
 class DiscriminatorBlock(nn.Module):
-    """Halve the resolution, in the order of `Resampling`.  [N, I, R, R] -> [N, O, R/2, R/2]"""
+    """Halve the resolution, in the order of `Resampling`.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    def __init__(self, inputs: int, outputs: int, resampling: Resampling) -> None:
+    A residual one adds its input, pooled and projected; the sum is scaled to the mean square of each.  (Karras et al.
+    2020, section 4)
+    """
+
+    def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, residual: bool = False) -> None:
         super().__init__()
         self.fused = resampling is Resampling.fused
         self.conv = EqualizedConv(inputs, inputs, 3, 3)
         self.down_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.down if self.fused else Geometry.same)
+        self.skip = PointwiseConv(outputs, inputs, 1, 1, gain=1.0) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.down_conv(self.conv(x, activate), activate)
-        return x if self.fused else downsample(x)
+        result = self.down_conv(self.conv(x, activate), activate)
+        result = result if self.fused else downsample(result)
+        return result if self.skip is None else (result + self.skip(downsample(x))) * sqrt(0.5)
 
 
 class DiscriminatorHead(nn.Module):
@@ -152,7 +159,7 @@ class Generator(ProgressiveNetwork):
         self.blocks = nn.ModuleDict(
             {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
         )
-        self.to_rgb = nn.ModuleDict({str(r): ToOrFromRGB(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
+        self.to_rgb = nn.ModuleDict({str(r): PointwiseConv(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
         self.index_weights()
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
@@ -185,9 +192,9 @@ class Discriminator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
-        self.from_rgb = nn.ModuleDict({str(r): ToOrFromRGB(width(r), a.channels, 1, 1) for r in levels})
+        self.from_rgb = nn.ModuleDict({str(r): PointwiseConv(width(r), a.channels, 1, 1) for r in levels})
         self.blocks = nn.ModuleDict(
-            {str(r): DiscriminatorBlock(width(r), width(r // 2), a.resampling) for r in levels[1:]}
+            {str(r): DiscriminatorBlock(width(r), width(r // 2), a.resampling, residual=a.residual) for r in levels[1:]}
         )
         self.head = DiscriminatorHead(width(4), width(2), 1 + a.labels, a.stddev_group)
         self.index_weights()

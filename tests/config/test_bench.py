@@ -61,6 +61,8 @@ def test_compiled_modes_compile():
         (["warmup=-1"], "at least 0"),
         (["data.batches=0"], "data.batches=0"),
         (["against=true", "model.features=efficientnet-lite0"], "against=true"),
+        (["against=true", "model.residual=true"], "the paper's networks"),
+        (["against=true", "model.blur=true"], "the paper's networks"),
     ],
 )
 def test_what_can_not_be_measured_is_refused(overrides, hint):

@@ -99,6 +99,7 @@ class Naive:
         self.values = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
         self.group = network.architecture.stddev_group
         self.fused, self.blur = network.architecture.resampling is Resampling.fused, network.architecture.blur
+        self.residual = network.architecture.residual
 
     def layer(self, name, gain=HE):
         weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]
@@ -128,9 +129,12 @@ class Naive:
     def judge(self, images, resolution, alpha=1.0):
         x, level = naive_activation(self.conv(f"from_rgb.{resolution}", images)), resolution
         while level > 4:
+            given = x
             x = naive_activation(self.conv(f"blocks.{level}.conv", x))
             x = self.conv(f"blocks.{level}.down_conv", x)
             x = naive_activation(naive_down(x)) if self.fused else naive_down(naive_activation(x))
+            if self.residual:
+                x = (x + self.conv(f"blocks.{level}.skip", naive_down(given), 1)) / math.sqrt(2)
             if level == resolution and alpha < 1:
                 old = naive_activation(self.conv(f"from_rgb.{level // 2}", naive_down(images)))
                 x = alpha * x + (1 - alpha) * old

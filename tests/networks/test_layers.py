@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pggan.core.architecture import Geometry
-from pggan.networks.layers import EqualizedConv, EqualizedLinear, ToOrFromRGB, minibatch_stddev
+from pggan.networks.layers import EqualizedConv, EqualizedLinear, PointwiseConv, minibatch_stddev
 from pggan.networks.networks import initialize
 from tests.networks.naive import naive_conv, naive_stddev, naive_up, normal
 
@@ -25,7 +25,7 @@ def with_stddev(features, group, parts=1):
         (lambda: EqualizedLinear(400, 300), (200, 300), 2),
         (lambda: EqualizedLinear(400, 300, gain=1.0), (200, 300), 1),
         (lambda: EqualizedConv(64, 48, 3, 3), (8, 48, 16, 16), 2),
-        (lambda: ToOrFromRGB(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
+        (lambda: PointwiseConv(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
         (lambda: EqualizedConv(64, 48, 3, 3, geometry=Geometry.up), (8, 48, 16, 16), 2),
     ],
 )

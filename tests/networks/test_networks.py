@@ -268,9 +268,10 @@ def test_initial_weights_depend_on_seed_network_and_layer():
     assert len(set(beginnings)) == len(beginnings) == 9  # stem 2, blocks 2 * 2, RGB 3
 
 
+@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_a_pooling_layer_keeps_the_scale_of_an_even_image(resampling):
-    made = DiscriminatorBlock(200, 300, resampling)
+def test_a_pooling_layer_keeps_the_scale_of_an_even_image(resampling, residual):
+    made = DiscriminatorBlock(200, 300, resampling, residual=residual)
     initialize(made, 0, "layer")
     even = normal(4, 200, 1, 1).expand(-1, -1, 12, 12)
     with torch.no_grad():
@@ -305,10 +306,10 @@ def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, lab
             np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("labels", [0, 3])
+@pytest.mark.parametrize(("labels", "residual"), [(0, True), (0, False), (3, False)])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_discriminator_is_the_naive_one_at_every_level_and_alpha(resampling, labels):
-    d = ready(Discriminator, variant(TINY, resampling=resampling, labels=labels)).double()
+def test_the_discriminator_is_the_naive_one_at_every_level_and_alpha(resampling, labels, residual):
+    d = ready(Discriminator, variant(TINY, resampling=resampling, labels=labels, residual=residual)).double()
     for level in (4, 8, 16):
         images = normal(4, 3, level, level, seed=level, dtype=torch.float64)
         for alpha in (0.0, 0.3, 0.8, 1.0):
