@@ -181,7 +181,7 @@ class Events:
                 numbers |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
             if group.is_main:
                 numbers |= self.health.at_tick(state, phase, scores)
-                raised, alarms = self.alarms.at_tick(phase.resolution, numbers)
+                raised, alarms = self.alarms.at_tick(phase.resolution, phase.learning_rate_d, numbers)
                 numbers |= raised
         self.time_breakdown.end("overhead")
         self.reporter.tick(state.images, phase, numbers | self.time_breakdown.shares(), scores)

@@ -36,7 +36,7 @@ def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) 
     """The names of the alarms that hold at each tick."""
     found = []
     for numbers in ticks:
-        scalars, _ = alarms.at_tick(resolution, numbers)
+        scalars, _ = alarms.at_tick(resolution, numbers.get("rate", 0.01), numbers)
         assert scalars["health/alarms"] == sum(scalars[f"alarms/{name}"] for name in RULES)
         found.append([name for name in RULES if scalars[f"alarms/{name}"]])
     return found
@@ -47,7 +47,7 @@ def test_a_run_that_goes_well_is_silent():
     for reals, fakes, peak, sign, diversity in HEALTHY:
         numbers = {"scores/reals": reals, "scores/fakes": fakes, "D/gradient_norm_max": peak, "health/reals_sign": sign}
         numbers |= {} if diversity is None else {"health/diversity": diversity}
-        scalars, texts = alarms.at_tick(32, numbers)
+        scalars, texts = alarms.at_tick(32, 0.01, numbers)
         assert (sum(scalars.values()), texts) == (0, [])
 
 
@@ -67,7 +67,7 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
     alarms, texts = Alarms(loss), []
     assert raised(alarms, [tick()] * 6) == [[]] * 6
     for number in range(1, ticks + 3):
-        scalars, new = alarms.at_tick(32, tick(**changes))
+        scalars, new = alarms.at_tick(32, 0.01, tick(**changes))
         # A spike is one in comparison with what was usual, which the first spikes do not change.
         assert scalars[f"alarms/{name}"] == (number >= ticks), number
         texts += new
@@ -81,15 +81,28 @@ def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic
     alarms = Alarms("logistic")
     found = raised(alarms, [tick(), *[tick(health_reals_sign=0.87)] * 12])
     assert [bool(names) for names in found] == [False] * 11 + [True, True]
-    _, texts = Alarms("logistic").at_tick(32, tick(health_reals_sign=1.0))
+    _, texts = Alarms("logistic").at_tick(32, 0.01, tick(health_reals_sign=1.0))
     assert texts == []
+
+
+def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
+    rising, falling = [0.1 * step for step in range(1, 11)], [1 - 0.05 * step for step in range(1, 21)]
+    ticks = [tick(health_reals_sign=0.6, rate=rate) for rate in [*rising, *[1.0] * 20]]
+    ticks += [tick(health_reals_sign=0.95, rate=rate) for rate in falling]
+    assert not any(raised(Alarms("logistic"), ticks))
+    constant = [tick(health_reals_sign=0.95, rate=rate) for rate in [*rising, *[1.0] * 20]]
+    assert raised(Alarms("logistic"), constant)[-1] == ["overfitting"]
+    alarms = Alarms("logistic")
+    raised(alarms, constant, 16)
+    lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # that of another resolution
+    assert raised(alarms, lower, 32)[-1] == ["overfitting"]
 
 
 def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
     alarms = Alarms("logistic")
 
     def said(numbers: dict[str, float]) -> bool:
-        return bool(alarms.at_tick(32, numbers)[1])
+        return bool(alarms.at_tick(32, 0.01, numbers)[1])
 
     skipped = tick(D_skipped=1.0)
     assert [said(skipped), said(skipped)] == [True, False]
@@ -101,8 +114,8 @@ def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
 
 def test_the_text_has_the_numbers():
     alarms = Alarms("logistic")
-    alarms.at_tick(32, tick())
-    _, texts = alarms.at_tick(32, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
+    alarms.at_tick(32, 0.01, tick())
+    _, texts = alarms.at_tick(32, 0.01, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
     assert texts[0].startswith("D/gradient_norm_max is 2e+03, 1,000 times what it was lately. A single one")
     assert texts[1].startswith("Skipped 2 updates of G and 1 updates of D: their gradients were not finite. This")
 
