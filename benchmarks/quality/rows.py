@@ -11,7 +11,7 @@ class Row(NamedTuple):
     """One recipe on one data set, to the end of its schedule."""
 
     name: str
-    question: str  # rows with the same one are compared
+    question: str  # rows with the same one are compared, so they have the same data
     data: str
     keys: tuple[str, ...]
     metrics: tuple[str, ...] = USUAL
@@ -35,10 +35,12 @@ ROWS = (
         AVATARS,
         (*AVATARS_64, "schedule.first_resolution=64"),
     ),
-    Row("orl-64", "augmentation, at equal images", ORL, ORL_64, SMALL),
-    Row("orl-64-ada", "augmentation, at equal images", ORL, (*ORL_64, *ADA), SMALL),
-    Row("orl-64-diffaugment", "augmentation, at equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL),
-    Row("few-avatars-32", "augmentation, at equal images", FEW_AVATARS, FEW, SMALL),
-    Row("few-avatars-32-ada", "augmentation, at equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
+    Row("orl-64", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
+    Row("orl-64-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL),
+    Row(
+        "orl-64-diffaugment", "augmentation of ORL, equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL
+    ),
+    Row("few-avatars-32", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
+    Row("few-avatars-32-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
 )

@@ -20,7 +20,7 @@ def tables(results: Path) -> str:
         }
         measured = {name: seeds for name, seeds in measured.items() if seeds}
         if measured:
-            parts.append(f"### {question.capitalize()}\n\n{table(measured)}")
+            parts.append(f"### {question[0].upper()}{question[1:]}\n\n{table(measured)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -25,6 +25,11 @@ def test_every_row_is_a_run_that_can_be_trained(row):
     validated(TrainConfig, composed("train", list(row.keys)))
 
 
+def test_rows_that_are_compared_have_the_same_data():
+    for question in {row.question for row in ROWS}:
+        assert len({(row.data, row.metrics) for row in ROWS if row.question == question}) == 1, question
+
+
 @pytest.mark.slow
 def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrides):
     def in_this_process(*arguments):
