@@ -37,9 +37,7 @@ ROWS = (
     ),
     Row("orl-64", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
     Row("orl-64-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL),
-    Row(
-        "orl-64-diffaugment", "augmentation of ORL, equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL
-    ),
+    Row("orl-64-diffaugment", "augmentation of ORL, equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL),
     Row("few-avatars-32", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
