@@ -76,10 +76,12 @@ def test_five_minutes_of_avatars_are_the_demo(config, demo):
     assert found["schedule.lr_decay_images"] / stable[32] == pytest.approx(falling, rel=0.1)
     assert found["schedule.batch"] == {4: demo.schedule.batch}
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
+    assert found["model.residual"] is demo.model.residual is True
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
     assert (found["ema.half_life_images"], found["ema.rampup"]) == (demo.ema.half_life_images, 0.2)
     assert found["data.mirror"] is demo.data.mirror
     assert "augmentation" not in found
+    assert "model.residual" not in choose(config, 0.083, PORTRAITS)[0]
 
 
 @pytest.mark.parametrize("hours", [0.02, 0.083, 0.25, 0.5, 2, 24])

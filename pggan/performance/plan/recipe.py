@@ -264,6 +264,7 @@ class RecipeChooser:
             rate_g, rate_d, reason = PUBLISHED_RATE, PUBLISHED_RATE, "the official preset's"
         elif self.facts.drawn and width == WIDTHS[0]:
             (rate_g, rate_d), reason = DRAWN_RATES, "the demo's"
+            self._take("model.residual", value=True, reason="the demo's")
         self._take("schedule.learning_rate_g", rate_g, reason)
         self._take("schedule.learning_rate_d", rate_d, "as above")
 
