@@ -82,6 +82,8 @@ class CudaGraphs:
         self.fit = False
         self.release_memory()
         self.abort_step()
+        gc.collect()  # tensors of a capture that failed can be in cycles, and would be missing from the card
+        torch.cuda.empty_cache()
         self.log(self._notice(inputs.spec, failure))
         return False
 
