@@ -42,8 +42,10 @@ def require_inputs(config: object) -> None:
         case TimelapseConfig():
             from pggan.sampling.output.stored_grid import grids_of_run
 
-            run = Path(config.run)
-            require_checkpoints(run, "run") if config.milestones else grids_of_run(run)
+            if config.milestones:
+                require_checkpoints(Path(config.run), "run")
+            else:
+                grids_of_run(Path(config.run))
         case BenchConfig() if config.data.path is not None:
             from pggan.data.format.pyramid import ImagePyramid
 
