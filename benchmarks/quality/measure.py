@@ -1,6 +1,7 @@
 """One row with one seed: trained, measured and drawn by the commands that people use."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from benchmarks.quality.rows import ORL, Row
 from pggan.core.atomic_io import atomic_write
+from pggan.core.cpu import available_cores, processor_facts
 
 COUNT = 512  # images on each side of a metric; ORL has 400
 GRID = "8x8"
@@ -33,11 +35,18 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
         "images": inspected["images"],
         "resolution": inspected["resolution"],
         "seconds": seconds,
+        "machine": machine(),
         "figures": figures,
     }
     with atomic_write(results / f"{name}.json") as temporary:
         temporary.write_text(json.dumps(found, indent=1) + "\n")
     return found
+
+
+def machine() -> str:
+    """The processor and the CPU threads of this machine's runs: what `seconds` depends on."""
+    threads = int(os.environ.get("OMP_NUM_THREADS", available_cores()))
+    return f"{processor_facts()['model name']}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def train(row: Row, seed: int, work: Path, run: Path) -> float:

@@ -32,6 +32,7 @@ def table(measured: dict[str, list[Found]]) -> str:
         "data": [seeds[0]["data"] for seeds in measured.values()],
         "images": [f"{median(one['images'] for one in seeds):,.0f}" for seeds in measured.values()],
         "minutes": [f"{median(one['seconds'] for one in seeds) / 60:.1f}" for seeds in measured.values()],
+        "machine": [", ".join(dict.fromkeys(one["machine"] for one in seeds)) for seeds in measured.values()],
         "seeds": [", ".join(str(one["seed"]) for one in seeds) for seeds in measured.values()],
     }
     for name in names:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pggan.config import Precision
+from pggan.core.cpu import processor_facts
 from pggan.training.compute_options import set_float32
 from pggan.training.fake_step import StepCost
 
@@ -56,5 +57,5 @@ def seconds(work: Callable[[], torch.Tensor]) -> float:
 
 def hardware(device: torch.device) -> dict[str, Any]:
     """What figures are measured on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}

@@ -54,11 +54,17 @@ def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(t
     for name, values in zip(names, ([3.0, 1.0, 2.0], [5.0]), strict=True):
         for seed, value in enumerate(values):
             found = {"row": name, "question": "", "data": "avatars", "keys": [], "seed": seed, "images": 58512}
-            found |= {"resolution": 32, "seconds": 300.0, "figures": {"kid@x-512": value, f"only-{name}": 0.0}}
+            found |= {
+                "resolution": 32,
+                "seconds": 300.0,
+                "machine": "CPU, 2 threads",
+                "figures": {"kid@x-512": value, f"only-{name}": 0.0},
+            }
             (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(found))
     shown = table.tables(tmp_path)
     assert f"|  | {names[0]} | {names[1]} |" in shown
-    for line in ("data | avatars | avatars", "images | 58,512 | 58,512", "minutes | 5.0 | 5.0", "seeds | 0, 1, 2 | 0"):
+    facts = ("data | avatars | avatars", "images | 58,512 | 58,512", "minutes | 5.0 | 5.0")
+    for line in (*facts, "machine | CPU, 2 threads | CPU, 2 threads", "seeds | 0, 1, 2 | 0"):
         assert f"| {line} |" in shown
     assert "| `kid@x-512` | 2 (3, 1, 2) | 5 |" in shown
     assert "only-" not in shown
