@@ -96,7 +96,7 @@ COMMANDS = {
         ),
         Command(
             "explore",
-            "Open a page on which faces answer: seeds, sliders, neighbours, films, downloads.",
+            "Explore a generator on a page with seeds, sliders, neighbours, films and downloads.",
             "pggan.sampling.explore.command",
             "pggan explore run=outputs/faces open=true",
         ),

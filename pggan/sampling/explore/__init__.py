@@ -1,1 +1,1 @@
-"""A page on which faces answer: seeds, sliders, neighbours and films of a trained generator, in a browser."""
+"""A page to explore a trained generator in a browser: seeds, sliders, neighbours and films."""

@@ -1,4 +1,4 @@
-"""`pggan explore`: a page on this machine on which faces answer."""
+"""`pggan explore`: a page to explore a generator with, served on this machine."""
 
 import socket
 import webbrowser
