@@ -230,9 +230,14 @@ def test_each_idea_is_defined_once():
         "def free_memory(",
         "def contact_sheet(",
         "def draw_batch(",
+        "def draw_in_batches(",
+        "def draw_seeds(",
         "class Flops",
     ):
         assert source.count(definition) == 1, definition
+    # Whoever draws the faces of seeds 0, 1, 2 … does it by `draw_seeds`; metrics have seeds and classes of their own.
+    drawing = {f"{room_of(path)}/{path.name}" for path in FILES if "draw_in_batches(" in SOURCES[path]}
+    assert drawing == {"sampling/generate.py", "metrics/images.py"}
     assert len(re.findall(r"(?:cuda|mps)\.synchronize\(", source)) <= 4  # core/devices.py, a capture, a snapshot
 
 

@@ -3,14 +3,11 @@
 import time
 from pathlib import Path
 
-import torch
-
 from pggan.core.atomic_io import clean_partials, make_directory
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase, Schedule
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.images import grid, shrink
 from pggan.sampling.output.stored_grid import GridFacts, read_facts, save_grid, stored_grids
 
@@ -21,7 +18,6 @@ LEAST = 100  # grids of a whole run that has as many updates: with fewer, a film
 UPDATES = 36
 MOST_PIXELS = 2**16  # of a grid: less than 200 KB in three channels, even of noise
 LARGEST_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
-BATCH_SIZE = 8  # as of previews
 
 
 def interval_of(schedule: Schedule) -> int:
@@ -61,11 +57,7 @@ class GridRecorder:
 
     def record(self, g_ema: Generator, phase: Phase, images: int) -> None:
         """Draw and store a grid of `images` shown."""
-        count, labels = self.columns**2, g_ema.architecture.labels
-        latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
-        classes = torch.arange(count) % labels if labels else None
-        settings = RenderSettings(phase.resolution, phase.alpha)
-        fakes = draw_in_batches(g_ema, latents, classes, settings, BATCH_SIZE)
+        fakes = draw_seeds(g_ema, self.columns**2, phase.resolution, phase.alpha)
         small = shrink(fakes, max(phase.resolution // self.side, 1))
         hours = (time.monotonic() - self._began) / 3600
         facts = GridFacts(images, phase.resolution, phase.alpha, round(hours, 6), self.columns)

@@ -14,12 +14,10 @@ from pggan.optim.state import State
 from pggan.run.alarms import DIVERSITY, REALS_SIGN
 from pggan.run.report import Scores
 from pggan.run.run_dir import RunContext
-from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.images import Pixels
 
 COUNT = 32  # images on each side of a diversity, or as many as there are reals
-BATCH_SIZE = 8  # as of previews
 
 
 class Health:
@@ -50,14 +48,11 @@ def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> flo
     Distances are those of pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
     these few differ as much as reals do.  None where the reals are too few, or all the same.
     """
-    count, labels = min(COUNT, pyramid.images), g.architecture.labels
+    count = min(COUNT, pyramid.images)
     spread = mean_nearest(Reals(pyramid, phase.resolution).read(range(count)))
     if spread == 0:
         return None
-    classes = torch.arange(count) % labels if labels else None
-    latents = seed_latents(list(range(count)), g.architecture.latent_size)
-    fakes = draw_in_batches(g, latents, classes, RenderSettings(phase.resolution, phase.alpha), BATCH_SIZE)
-    return mean_nearest(fakes) / spread
+    return mean_nearest(draw_seeds(g, count, phase.resolution, phase.alpha)) / spread
 
 
 def mean_nearest(images: Pixels) -> float:

@@ -4,18 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pggan.config import ReportConfig
 from pggan.config.parse import parse_grid
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.images import SMALLEST_TILE, Pixels, contact_sheet
 
-BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 LARGEST_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 
 
@@ -57,11 +54,7 @@ class Previews:
     def show_fakes(self, g: Generator, g_ema: Generator, phase: Phase, images: int) -> None:
         """Show images of seeds 0, 1, 2 …, the same ones every time: of `g`, and of `g_ema` as fakes-<images>.png."""
         columns, rows = grid_shape(self.config, phase.resolution, self.schedule.final_resolution)
-        count, labels = columns * rows, g_ema.architecture.labels
-        latents = seed_latents(list(range(count)), g_ema.architecture.latent_size)
-        classes = torch.arange(count) % labels if labels else None
-        settings = RenderSettings(phase.resolution, phase.alpha)
         file = self.folder / f"fakes-{images:09d}.png"
         for tag, network, path in (("images/fakes", g, None), ("images/averaged_fakes", g_ema, file)):
-            fakes = draw_in_batches(network, latents, classes, settings, BATCH_SIZE)
+            fakes = draw_seeds(network, columns * rows, phase.resolution, phase.alpha)
             self.show(tag, contact_sheet(fakes, columns, self.schedule.final_resolution), path, images)

@@ -18,7 +18,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.activation import pixel_norm
 from pggan.networks.networks import Discriminator
 from pggan.optim.state import State
-from pggan.sampling.generate import RenderSettings, draw_in_batches
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, grid, save_png, shrink
 
@@ -43,11 +43,9 @@ def batch_size(resolution: int) -> int:
 
 def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: Phase) -> None:
     """Write the points of averaged fakes of seeds 0, 1, 2 …, beside reals, their pictures and TensorBoard's list."""
-    architecture, resolution = state.g_ema.architecture, phase.resolution
+    resolution = phase.resolution
     count, batch = face_count(resolution, pyramid.images), batch_size(resolution)
-    latents, labels = seed_latents(list(range(count)), architecture.latent_size), architecture.labels
-    classes = torch.arange(count) % labels if labels else None
-    fakes = draw_in_batches(state.g_ema, latents, classes, RenderSettings(resolution, phase.alpha), batch)
+    fakes = draw_seeds(state.g_ema, count, resolution, phase.alpha, batch_size=batch)
     reals = pyramid.read(resolution, np.arange(count))
     d = state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
@@ -55,6 +53,7 @@ def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: P
     names = [f"seed {seed}" for seed in range(len(fakes))], [f"real {number}" for number in range(len(reals))]
     folder = run_dir / FOLDER
     make_directory(folder)
+    latents = seed_latents(list(range(count)), state.g_ema.architecture.latent_size)
     _write_points(folder / "latents", pixel_norm(latents).numpy(), fakes, [("name", names[0]), ("score", scores[0])])
     kinds = ["fake"] * len(fakes) + ["real"] * len(reals)
     about = [("name", names[0] + names[1]), ("kind", kinds), ("score", [*scores[0], *scores[1]])]

@@ -18,6 +18,7 @@ from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, to_bytes
 
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
+BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
 
 
@@ -138,6 +139,16 @@ def draw_in_batches(
     of_part = (None if classes is None else classes[part] for part in parts)
     batches = zip(parts, of_part, strict=True)
     return np.concatenate([draw_batch(network, latents[part], some, settings) for part, some in batches])
+
+
+def draw_seeds(
+    network: Generator, count: int, resolution: int, alpha: float, *, batch_size: int = BATCH_SIZE
+) -> Pixels:
+    """Images uint8 [N, R, R, C] of the seeds 0 to `count` - 1, of the classes in turn where there are any."""
+    labels = network.architecture.labels
+    classes = torch.arange(count) % labels if labels else None
+    latents = seed_latents(list(range(count)), network.architecture.latent_size)
+    return draw_in_batches(network, latents, classes, RenderSettings(resolution, alpha), batch_size)
 
 
 @torch.no_grad()

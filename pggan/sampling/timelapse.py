@@ -17,15 +17,13 @@ from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
-from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
 from pggan.sampling.output.film_file import save_film
 from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid
 from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.stored_grid import FOLDER, GridFacts, grids_of_run, read_facts, read_tiles, stored_grids
 
-BATCH_SIZE = 8  # of images drawn from a checkpoint
 STAMP_SHARE = 16  # of the height, below the images
 SMALLEST_STAMP = 20  # pixels
 
@@ -117,11 +115,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
 def draw_checkpoint(path: Path, device: torch.device, count: int) -> Pixels:
     """The images uint8 [N, R, R, C] of the first N seeds, at the stage of a checkpoint."""
     loaded = load_generator(str(path), device)
-    labels = loaded.network.architecture.labels
-    latents = seed_latents(list(range(count)), loaded.network.architecture.latent_size)
-    classes = torch.arange(count) % labels if labels else None
-    settings = RenderSettings(loaded.resolution, loaded.alpha)
-    return draw_in_batches(loaded.network, latents, classes, settings, BATCH_SIZE)
+    return draw_seeds(loaded.network, count, loaded.resolution, loaded.alpha)
 
 
 def shots_of_frames(shots: list[Shot], frames: int, axis: TimeAxis) -> list[int]:

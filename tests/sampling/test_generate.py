@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pggan.core.errors import UserError
-from pggan.sampling.generate import PARALLEL_SIDE, RenderSettings, draw_in_batches
+from pggan.sampling.generate import PARALLEL_SIDE, RenderSettings, draw_in_batches, draw_seeds
 from pggan.sampling.latents.latents import seed_latents
 
 
@@ -92,6 +92,16 @@ def test_a_batch_has_the_faces_that_are_drawn_one_at_a_time(generator):
     for number, label in enumerate(classes.tolist()):
         alone = generator.render(latents[number : number + 1], alpha=0.5, label=label)
         assert np.abs(together[number].astype(int) - alone[0]).max() <= 1
+
+
+def test_the_first_seeds_are_drawn_with_the_classes_in_turn(generator):
+    """To one grey level, as above; the seeds' own classes are so far apart that another one would show."""
+    drawn = draw_seeds(generator.network, 5, 16, 0.5, batch_size=2)
+    assert (drawn.dtype, drawn.shape) == (np.uint8, (5, 16, 16, 3))
+    for seed, label in enumerate([0, 1, 2, 0, 1]):
+        faces = [generator.render(seed_latents([seed], 8), alpha=0.5, label=each)[0] for each in range(3)]
+        distances = [np.abs(drawn[seed].astype(int) - face).max() for face in faces]
+        assert distances[label] <= 1 < min(distances[:label] + distances[label + 1 :])
 
 
 def test_truncation_goes_to_the_average_face_of_the_class(generator):
