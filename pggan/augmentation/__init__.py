@@ -1,4 +1,4 @@
-"""What D sees of small data sets: each augmentation is one file here and one YAML file in `configs/augmentation/`."""
+"""Augmentations of small data sets for D: each is one file here and one YAML file in `configs/augmentation/`."""
 
 from typing import TYPE_CHECKING, Any
 

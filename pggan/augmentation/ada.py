@@ -99,7 +99,7 @@ class Ada(Augmentation):
         return torch.stack([least, torch.stack(values, -1)], 2)
 
     def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
-        """As of the base class; `numbers` [N, 2, K]."""
+        """Transform `images` [N, C, R, R] by `numbers` [N, 2, K]: for each parameter its least p, and its value."""
         least, values = numbers.to(images.dtype).unbind(1)
         p_now = p if self.p is None else self.p
         assert p_now is not None, "part of the state where it is adapted"

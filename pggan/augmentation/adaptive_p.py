@@ -26,14 +26,17 @@ class AdaptiveP:
     def of(
         cls, augmentation: Augmentation | None, mean_sign: Callable[[float], float], device: torch.device
     ) -> "AdaptiveP | None":
-        """At 0; None unless `augmentation` adapts p.  `mean_sign`: that of the loss."""
+        """A probability that begins at 0; None unless `augmentation` adapts p.
+
+        Args: mean_sign: of D's scores under the loss, at the target of the augmentation.
+        """
         if not isinstance(augmentation, Ada) or augmentation.p is not None:
             return None
         target, interval = mean_sign(augmentation.target), augmentation.interval
         return cls(device, target=target, interval=interval, speed_images=augmentation.speed_images)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: p, and sums since p was last moved."""
+        """The tensors [] of a checkpoint: p, from 0 to 1, and sums since p was last moved."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What every augmentation is made of: random numbers that are drawn for a whole step, and a function of images.
+"""The parts of every augmentation: random numbers that are drawn for a whole step, and a function of images.
 
 N batch, C channels, R resolution.
 """
@@ -22,7 +22,7 @@ def unchanged(images: Tensor) -> Tensor:
 
 
 class Views(NamedTuple):
-    """What D is shown of the reals and of the fakes [N, C, R, R] of one pass."""
+    """Functions from the reals and the fakes [N, C, R, R] of one pass to what D is shown of them, of the same shape."""
 
     reals: Callable[[Tensor], Tensor] = unchanged
     fakes: Callable[[Tensor], Tensor] = unchanged

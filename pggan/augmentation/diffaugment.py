@@ -36,7 +36,7 @@ class DiffAugment(Augmentation):
         return rng.uniform("augment_uniform", batch, VIEWS, NUMBERS)
 
     def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
-        """As of the base class; `numbers` [N, NUMBERS]."""
+        """Transform `images` [N, C, R, R] by `numbers` [N, NUMBERS] in [0, 1); `p` is not used."""
         numbers = numbers.to(images.dtype)
         if self.colors:
             images = change_colors(images, numbers[:, :3])

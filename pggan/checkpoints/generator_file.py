@@ -54,7 +54,7 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """What the header of a generator file says."""
+    """The header of a generator file: version, images, resolution, alpha, architecture, and any names of classes."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {LABEL_NAMES: list(generator.label_names)} if generator.label_names else {}
     architecture = architecture_to_plain(generator.network.architecture)

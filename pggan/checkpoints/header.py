@@ -1,4 +1,4 @@
-"""What the JSON of a checkpoint or generator file says, and whether that is possible.
+"""The JSON of a checkpoint or generator file, and whether what it says is possible.
 
 Files are untrusted: sizes and shapes are checked against the architecture before anything is allocated.
 Without torch.
@@ -38,7 +38,7 @@ MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """What the state.json of a checkpoint says; raises UserError when another version wrote it.
+    """The content of a checkpoint's state.json; raises UserError when another version wrote it.
 
     Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
     """
@@ -70,7 +70,7 @@ def write_header(directory: Path, header: dict[str, Any]) -> None:
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """What state.json of a checkpoint, valid or not, says under `name`, such as MILESTONE; None if it says nothing."""
+    """The value of `name`, such as MILESTONE, in a checkpoint's state.json, valid or not; None if there is none."""
     try:
         return read_json(directory / STATE_FILE, MOST_STATE_BYTES).get(name)
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def _require_count(name: str, value: object) -> int:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """What the header of a generator file says; raises what `refusing_generators` takes unless it is valid."""
+    """The header of a generator file; raises what `refusing_generators` takes unless it is valid."""
     if not path.is_file():
         raise ValueError("it is not a plain file")
     with safe_open(path, "np") as file:

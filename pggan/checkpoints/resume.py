@@ -59,7 +59,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 def check_resumable(
     checkpoint: Checkpoint, config: TrainConfig, architecture: Architecture, now: dict[str, Any], fingerprint: str
 ) -> list[str]:
-    """What has changed since `checkpoint`, as lines to log; raises UserError when some of it is refused.
+    """The changes since `checkpoint`, as lines to log; raises UserError when some of it is refused.
 
     Args: now: the description of `config`; fingerprint: of the data now.
     """

@@ -1,4 +1,4 @@
-"""What to do when numbers stop being finite: roll back to the last checkpoint, once per position, then give up."""
+"""Rollback to the last checkpoint when numbers stop being finite: once per position, then training gives up."""
 
 from pathlib import Path
 

@@ -59,7 +59,7 @@ def key_of(override: str) -> str:
 
 
 class Recipe(NamedTuple):
-    """What was chosen, beside what was given."""
+    """The title of a recipe, and its differences to the defaults: chosen keys and given ones, with reasons."""
 
     title: str
     differences: list[Difference]

@@ -34,7 +34,7 @@ def script(shell: str) -> str:
 
 
 def candidates(line: str) -> list[str]:
-    """What the last word of the command `line` can become: commands, `key=`, or `group=file`; nothing for paths."""
+    """Completions of the last word of the command `line`: commands, `key=`, or `group=file`; nothing for paths."""
     words = line.split()[1:]
     last = "" if line.endswith(" ") or not words else words[-1]
     before = words[: len(words) - bool(last)]

@@ -27,7 +27,7 @@ class Source:
 
     @classmethod
     def of(cls, command: Command, overrides: list[str]) -> "Source":
-        """That of the command; or config.yaml in the run directory that training resumes in.
+        """The file of the command; or config.yaml in the run directory that training resumes in.
 
         A run knows its configuration: `run_dir=DIR` alone resumes it, or beside keys of the machine (HERE).  With any
         other key the command is composed from the beginning, as it was for the first time: all ranks have to find the

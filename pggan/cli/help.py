@@ -49,7 +49,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def usage(command: Command) -> str:
-    """What the command does, and an example."""
+    """The duty of the command, its usage and an example, as text."""
     return f"{command.duty}\n\nUsage:    pggan {command.name} key=value …\nExample:  {command.example}"
 
 

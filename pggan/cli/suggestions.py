@@ -99,7 +99,7 @@ def explanation(overrides: list[str], values: Any, groups: set[str], error: Exce
 
 
 def suggestion(key: str, known: Collection[str]) -> str:
-    """What was probably meant by the unknown `key`: the name used here, a key of this name, or the nearest one."""
+    """A sentence that suggests a key for the unknown `key`: its name here, a key of this name, or the nearest one."""
     of_choices = keys_of_choices(known)
     if key in of_choices:
         return f"It is a key of {' and '.join(of_choices[key])}."

@@ -38,7 +38,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """What tells it from the other jobs."""
+        """The overrides of this job that differ from job to job: key=value, with spaces between them."""
         return " ".join(f"{key}={value}" for key, value in self.varied.items())
 
     def results(self) -> dict[str, str]:

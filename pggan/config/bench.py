@@ -21,7 +21,7 @@ BenchMode = StrEnum("BenchMode", "eager compiled graph compiled_graph")
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig:
-    """What every benchmark of the training step has: the resolutions that are measured, how often, and of what."""
+    """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
 
     stages: Any
     batch: PerLevel
@@ -60,7 +60,7 @@ class BenchDataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchComputeConfig:
-    """What all variants of the step have in common."""
+    """Keys of computing that hold for all variants of the step."""
 
     micro_batch_size: int | None
     activation_checkpointing: bool

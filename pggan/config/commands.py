@@ -117,7 +117,7 @@ class InspectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """What this machine has, and what works on it."""
+    """Keys of `pggan doctor`: the device that is tried, and the form of the report."""
 
     device: str
     json: bool

@@ -31,7 +31,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """How images become a pyramid."""
+    """Keys of `pggan prepare`: images to a pyramid."""
 
     source: Any
     dest: str | None

@@ -13,7 +13,7 @@ DirectionMethod = StrEnum("DirectionMethod", "weights activations sets")  # how 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig:
-    """What draws images: a generator, its stage and its class."""
+    """Keys of every command that draws images: a generator, its stage and its class."""
 
     run: str
     checkpoint: Any = NEWEST

@@ -61,7 +61,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """What a trainer is made of, besides the images.  The defaults are those of configs/train.yaml."""
+    """Keys of a trainer, besides those of the images.  The defaults are those of configs/train.yaml."""
 
     model: ModelConfig
     loss: dict[str, Any]

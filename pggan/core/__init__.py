@@ -1,1 +1,1 @@
-"""What every room may use: errors, the schedule, random numbers, files, devices."""
+"""Foundations for all rooms: errors, the schedule, random numbers, files, devices."""

@@ -35,7 +35,7 @@ class Stem(Enum):
 
 
 class Geometry(Enum):
-    """What a convolution does to the side of an image."""
+    """The effect of a convolution on the side of an image."""
 
     same = "same"
     up = "up"  # doubles it, by nearest upsampling before the convolution

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def within(seconds: float, connect: Callable[[], T]) -> T:
-    """What `connect`, which should take `seconds` at most, returns or raises; TimeoutError when it does neither.
+    """Call `connect`, which should take `seconds` at most; returns or raises what it does, or raises TimeoutError.
 
     torch waits for ever for an answer from a port where something else listens; its thread is abandoned then.
     """

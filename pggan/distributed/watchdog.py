@@ -29,7 +29,7 @@ STEP_FACTOR = 4  # a step may take this many times what the last one took
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a rank said last of itself."""
+    """The last message of a rank about itself."""
 
     number: int = 0
     waiting: bool = False

@@ -1,4 +1,4 @@
-"""What every metric is, and what the metrics of one evaluation share."""
+"""The interface of every metric, and the task that the metrics of one evaluation share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +41,7 @@ def summary(values: Mapping[str, float]) -> Iterator[str]:
 
 @dataclass
 class Task:
-    """What one evaluation looks at: fakes beside reals, at one resolution."""
+    """The images of one evaluation: fakes beside reals, at one resolution."""
 
     fakes: Images
     reals: Reals
@@ -151,7 +151,7 @@ class Metric(ABC):
 
     @abstractmethod
     def collectors(self) -> list[Collector]:
-        """What wants to see the fakes; the same one may serve several metrics."""
+        """The collectors that have to see the fakes; the same one may serve several metrics."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]  # called with what is done, blocks d
 
 
 class Collector(ABC):
-    """What is kept of images 0 to `count` - 1, of which each rank sees its own blocks."""
+    """A store of facts about images 0 to `count` - 1, of which each rank sees its own blocks."""
 
     def __init__(self, count: int, partition: RankPartition) -> None:
         self.count, self.partition = count, partition

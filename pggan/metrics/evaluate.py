@@ -47,7 +47,7 @@ assert tuple(KINDS) == METRICS, "the schema and the classes name the same metric
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found, on rank 0; on other ranks, `values` are the same and the rest is empty."""
+    """The results of an evaluation, on rank 0; on other ranks, `values` are the same and the rest is empty."""
 
     values: dict[str, float]  # by names that carry extractor and count
     seconds: dict[str, float] = field(default_factory=dict)  # per metric, and of what metrics share; of rank 0

@@ -137,7 +137,7 @@ def _torchvision(member: str, weights: str | None) -> Extractor:
 
 
 def _of_user(module: str, function: str) -> Extractor:
-    """What a module on the path of Python, or in the working directory, makes."""
+    """The extractor that a module on the path of Python, or in the working directory, makes."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -1,4 +1,4 @@
-"""What `run=`, `checkpoint=` and `data=` of an evaluation lead to: generators, and the images to compare with."""
+"""Inputs of an evaluation, by `run=`, `checkpoint=` and `data=`: generators, and the images to compare with."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ CONFIG_FILE = "config.yaml"
 
 
 def find_generators(run: str, checkpoint: str | int) -> list[Path]:
-    """What `load_generator` takes, the oldest first; raises UserError where `checkpoint` is not there."""
+    """The generators to evaluate, the oldest first; raises UserError where `checkpoint` is not there."""
     if checkpoint != ALL:
         return [Path(choose_checkpoint(run, checkpoint))]
     if found := checkpoints_of(Path(run)):

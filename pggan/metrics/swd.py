@@ -211,7 +211,7 @@ class SlicedWasserstein(Metric):
         return named if floor is None else named | self._named("swd_floor", floor, self._floor_images())
 
     def _floor_images(self) -> int:
-        """As many as are compared, or half of what there is."""
+        """The images of each side of the floor: as many as are compared, or half of the reals."""
         return min(self.count, self.task.reals.pyramid.images // 2)
 
     def _floor(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""What follows a convolution, in as few passes over memory as possible: leaky ReLU, and pixel norm in the generator.
+"""Activations after a convolution, in few passes over memory: leaky ReLU, and pixel norm in the generator.
 
 On CUDA, activations also add the layer's bias.  Whether a kernel does the work there (`fused.py`) or PyTorch's
 operations do, the autograd Functions are the same: a kernel that fails changes nothing that autograd has recorded.

@@ -60,7 +60,7 @@ def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
 
 
 def resampling_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The product of a kernel's taps and this box [16, 9] is the fused kernel, times `scale`."""
+    """The matrix [16, 9] from the taps of a 3x3 kernel to those of the fused 4x4 kernel, times `scale`."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
@@ -69,7 +69,7 @@ def resampling_box(geometry: Geometry, scale: float, dtype: torch.dtype, device:
 
 @cache
 def kept_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """That box, made once: on a GPU, it takes ten operations of which each is longer in starting than in running."""
+    """The `resampling_box` [16, 9], made once and kept: on a GPU, its ten operations start slower than they run."""
     with plain_tensors():
         return resampling_box(geometry, scale, dtype, device)
 

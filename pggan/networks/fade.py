@@ -39,7 +39,7 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 @cache
 def kept_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """That filter, made once."""
+    """The `low_pass_filter` of these arguments, made once and kept."""
     with plain_tensors():
         return low_pass_filter(side, dtype, device)
 

@@ -86,7 +86,7 @@ def fits(x: Tensor) -> bool:
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
-    """That in which the features of a pixel lie side by side."""
+    """The memory format of `x` [N, C, H, W] or [N, C] in which the features of a pixel lie side by side."""
     return torch.channels_last if x.ndim == 4 else torch.contiguous_format
 
 

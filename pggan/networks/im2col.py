@@ -13,7 +13,7 @@ from pggan.core.architecture import Geometry
 
 
 def side_and_stride(geometry: Geometry) -> tuple[int, int]:
-    """Those of the kernel as fused with the resampling."""
+    """The side and the stride, in pixels, of the windows of a 3x3 kernel that is fused with the resampling."""
     return (3, 1) if geometry is Geometry.same else (4, 2)
 
 

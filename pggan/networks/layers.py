@@ -78,7 +78,7 @@ class Equalized(nn.Module):
         return (self.weight if scale == 1 else self.weight * scale), self.bias
 
     def weights_for(self, scale: float, method: Method | None = None) -> tuple[Tensor, ...]:
-        """What `prepare` gives, in this layer's precision; prepared once inside `use_options`."""
+        """The tensors that `prepare` gives, in this layer's precision; prepared once inside `use_options`."""
         key, cache = (scale, method), self.context.cache
         if cache is not None and key in cache:
             return cache[key]

@@ -16,7 +16,7 @@ MOST_WINDOWS = 2**24  # numbers in the matrix of im2col where no rule asks for i
 
 
 class ConvolutionShape(NamedTuple):
-    """What the speed of a 3x3 convolution depends on."""
+    """The facts that the speed of a 3x3 convolution depends on."""
 
     images: int
     inputs: int  # feature maps
@@ -28,7 +28,7 @@ class ConvolutionShape(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, kernel: Tensor, geometry: Geometry) -> "ConvolutionShape":
-        """That of images `x` [N, I, H, W] and a kernel [O, I, 3, 3]."""
+        """The shape of a convolution of images `x` [N, I, H, W] with a kernel [O, I, 3, 3]."""
         images, inputs, height, width = x.shape
         return cls(images, inputs, kernel.shape[0], height, width, geometry, x.dtype)
 

@@ -89,7 +89,7 @@ def series_of(config: SampleConfig, generator: TrainedGenerator) -> Series:
 
 
 def captions_of(series: list[Series], strengths: list[float | None]) -> Iterator[str]:
-    """What each image is: its seed or latent, the strength of the direction, and where runs differ, their progress."""
+    """The caption of each image: seed or latent, strength of the direction, and the images shown where runs differ."""
     for one in series:
         stage = f", {one.generator.images:,} images" if len(series) > 1 else ""
         for word, number in one.names:

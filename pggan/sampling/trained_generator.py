@@ -126,7 +126,7 @@ class TrainedGenerator:
         truncation: float = 1.0,
         label: int | str | None = None,
     ) -> RenderSettings:
-        """What `stream` needs to know besides latents, checked; arguments as of `render`."""
+        """The settings that `stream` takes besides latents, checked; the arguments are those of `render`."""
         return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
 
     def path(self, keys: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:

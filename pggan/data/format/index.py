@@ -34,7 +34,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Index:
-    """What index.json says.  `labels` names the classes; `levels` lists the shards of each resolution."""
+    """The content of index.json.  `labels` names the classes; `levels` lists the shards of each resolution."""
 
     images: int
     channels: int

@@ -80,7 +80,7 @@ def _whole_digest(entry: Entry) -> tuple[str, bytes]:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """What was found among `total` files: the bad ones, and the names of others by what is noted about them."""
+    """Findings among `total` files: the bad ones, and the names of others by what is noted about them."""
 
     bad: Sequence[BadImage]
     notes: Mapping[str, Sequence[str]]
@@ -129,7 +129,7 @@ class ValidationReport:
 def report_on(
     entries: Collection[Entry], records: Mapping[str, Record], reasons: Mapping[str, str | None]
 ) -> ValidationReport:
-    """What was found in some files, given why each can't be used, by name, if it can't."""
+    """The report on some files; `reasons`: why a file can't be used, by its name, or None."""
     bad, notes = [], defaultdict(list)
     for entry in entries:
         if (reason := reasons.get(entry.name)) is not None:

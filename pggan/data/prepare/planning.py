@@ -83,7 +83,7 @@ class Plan:
         return digest.hexdigest()
 
     def report(self, records: dict[str, Record]) -> ValidationReport:
-        """What was found in the files, given what became of them."""
+        """The report on the files of the plan, whose decoding gave `records`, by name."""
         undecodable = {record.name: record.undecodable for record in records.values()}
         return report_on(self.entries.values(), records, undecodable | self.unfit)
 

@@ -1,4 +1,4 @@
-"""What is known of every file a dataset was made from, so that an unchanged one is never decoded again.
+"""Records of every file a dataset was made from, so that an unchanged one is never decoded again.
 
 files.jsonl.gz lies in a dataset beside its index: a line about the whole, then one per file.  Without it, or when it
 belongs to another index, everything is decoded again: it is worth time, never correctness.
@@ -29,7 +29,7 @@ NOT_READABLE = (OSError, ValueError, TypeError, KeyError, EOFError, UserError)
 
 @dataclass(frozen=True)
 class About:
-    """How a dataset was made.
+    """The recipe, the plan and the files of a dataset.
 
     recipe: what its pixels depend on besides the files: those made by the same recipe can be taken over.
     plan: the digest of its plan; generation: a part of all its file names; index: a digest of its index, if it has one.
@@ -97,7 +97,7 @@ def existing_dataset(directory: Path) -> ExistingDataset | None:
 
 
 def interrupted_dataset(directory: Path) -> ExistingDataset | None:
-    """What an interrupted preparation left at `directory`; None if no image of it can be taken over."""
+    """The images that an interrupted preparation left at `directory`; None if none of them can be taken over."""
     try:
         (path,) = directory.glob(RECORDS_FILES)
         about, records = _read_records(path)

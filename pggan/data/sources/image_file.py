@@ -61,7 +61,7 @@ class ImageFile(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image file says: the size of the upright image, its channels, what to note.
+    """The facts in the header of an image file: the size of the upright image, its channels, what to note.
 
     channels: 1 grey, 3 colour, 4 with transparency; notes: what will be converted, in the same words for all files.
     """
@@ -73,7 +73,7 @@ class ImageHeader(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What every image becomes: [resolution, resolution, channels].
+    """The form that every image gets: uint8 [resolution, resolution, channels].
 
     crop: how it becomes square: center (the middle), resize (squashed), pad (white borders), face (as FFHQ).
     keep: the share of the square's side that stays, around its middle.

@@ -15,7 +15,7 @@ LARGEST_BYTES = 64_000_000
 
 
 class ArrayHeader(NamedTuple):
-    """What the header of a .npy file says about the image in it."""
+    """The facts in the header of a .npy file about the image in it."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""What a source of images is, and one file of it."""
+"""The interface of a source of images, and one file of it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

@@ -93,7 +93,7 @@ def _convert(pieces: Iterator[tuple[slice, slice]], stored: Images, floats: Floa
 
 
 def _flipped(images: Images, flip: list[bool]) -> Images:
-    """Those flipped left to right where `flip` says so."""
+    """The images [N, R, R, C], flipped left to right where `flip` is true."""
     flipped = np.empty_like(images)
     for channel in range(images.shape[3]):  # one at a time, or numpy's inner loop is three pixels long
         flipped[:, :, :, channel] = images[:, :, ::-1, channel]

@@ -16,7 +16,7 @@ SAMPLES = "samples.png"
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What only people, or other commands, know about a generator."""
+    """Facts about a generator that only people, or other commands, know."""
 
     license: str | None = None  # by its name on Hugging Face
     data_statement: str | None = None

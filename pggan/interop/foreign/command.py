@@ -51,7 +51,7 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
 
 
 def _content(path: Path) -> Any:
-    """What a pickle, or a file of PyTorch, holds."""
+    """The content of a pickle, or of a file of PyTorch."""
     try:
         return read_torch_file(path)
     except ValueError as of_torch:

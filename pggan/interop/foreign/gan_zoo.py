@@ -19,12 +19,12 @@ def _state(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_gan_zoo(content: object) -> bool:
-    """Whether `content` has the names of its generator."""
+    """Whether `content` has the names of pytorch_GAN_zoo's generator."""
     return isinstance(content, Mapping) and any(str(name).startswith("formatLayer.") for name in _state(content))
 
 
 def from_gan_zoo(content: Any) -> LoadedGenerator:
-    """The generator; raises ValueError, KeyError or TypeError unless it is like ours."""
+    """The generator in `content`; raises ValueError, KeyError or TypeError unless it is like those of this program."""
     config = content.get("config")
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     for name, value in FIXED.items():

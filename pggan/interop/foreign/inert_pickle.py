@@ -155,7 +155,7 @@ class InertUnpickler(pickle.Unpickler):
         self.storage_of = storage_of
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name; raises ValueError unless it is on the list."""
+        """The stand-in for a name; raises ValueError unless it is on the list."""
         if (module, name) not in ALLOWED:
             raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
@@ -171,7 +171,7 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def read_pickle(file: IO[bytes], storage_of: Callable[[str, StorageType, int], Storage] | None = None) -> Any:
-    """What the next pickle in `file` holds, built of the classes above; raises ValueError unless it is harmless."""
+    """The content of the next pickle in `file`, built of the classes above; raises ValueError unless it is harmless."""
     try:
         return InertUnpickler(file, storage_of).load()
     except Exception as error:  # damaged ones raise anything

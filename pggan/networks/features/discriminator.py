@@ -22,7 +22,7 @@ LAST_FEATURES = 64  # numbers that a score depends on, directly
 
 
 class ScaleHead(nn.Module):
-    """What D learns about one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+    """The layers of D for the features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
 
     def __init__(self, halvings: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ProjectedDiscriminator(Discriminator):
         return scores + output[:, 0], logits + output[:, 1:]
 
     def last_layer(self, resolution: int) -> nn.Module:
-        """That of the heads, where there are features."""
+        """The layer that gives the scores at `resolution`: the one of the heads, where there are features."""
         return self.score if self.architecture.has_features(resolution) else super().last_layer(resolution)
 
     def forward(

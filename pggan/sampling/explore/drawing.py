@@ -1,4 +1,4 @@
-"""What draws for the page: one thread, whatever the number of requests.  N latents, Z latent size, R resolution."""
+"""Drawing for the page: one thread, whatever the number of requests.  N latents, Z latent size, R resolution."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

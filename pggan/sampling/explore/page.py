@@ -35,7 +35,7 @@ def page_files() -> dict[str, bytes]:
 
 
 def describe_page(generator: TrainedGenerator, name: str, renderer: str, films: Sequence[str]) -> dict[str, Any]:
-    """What the page reads from model.json.
+    """The content of model.json, which the page reads.
 
     Args: name: the title; renderer: the module that draws, server or browser; films: the endings of the films that can
     be exported, empty where the renderer finds out by itself.

@@ -1,4 +1,4 @@
-"""What the page asks for, checked: whoever can reach the server can send anything.  N latents, Z latent size."""
+"""The requests of the page, checked: whoever can reach the server can send anything.  N latents, Z latent size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ NUMBERS = "Send resolution, alpha, truncation, label and fps as numbers, within 
 
 
 def read_settings(query: Mapping[str, str], generator: TrainedGenerator) -> RenderSettings:
-    """What to draw; raises UserError for what is no number, or what the generator does not have."""
+    """The settings to draw with; raises UserError for what is no number, or what the generator does not have."""
     truncation = _number(query, "truncation")
     if not np.isfinite(truncation):
         raise UserError(f"truncation={truncation} is not finite.", NUMBERS)
@@ -69,7 +69,7 @@ def read_latents(content: bytes, size: int, most: int) -> Tensor:
 
 
 def most_bytes(size: int, most: int) -> int:
-    """What `most` latents of `size` numbers take."""
+    """The bytes of `most` latents of `size` numbers, float32."""
     return 4 * size * most
 
 

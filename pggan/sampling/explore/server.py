@@ -43,7 +43,7 @@ Query = dict[str, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back: a status, a kind and a content, and headers beyond those of all answers."""
+    """An answer to a request: a status, a kind and a content, and headers beyond those of all answers."""
 
     content: bytes
     kind: str = BINARY
