@@ -159,7 +159,7 @@ def refuse_callbacks() -> None:
     def without_callbacks(self: Callbacks, config: "DictConfig | None" = None) -> None:
         self.callbacks = []
         if config is not None and OmegaConf.select(config, "hydra.callbacks"):
-            raise UserError("This configuration names code to call (hydra.callbacks).", "Take that part out of it.")
+            raise UserError("This configuration names code to call (hydra.callbacks).", "Remove that part of it.")
 
     Callbacks.__init__ = without_callbacks  # type: ignore[method-assign]
 

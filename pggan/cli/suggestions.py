@@ -87,7 +87,7 @@ def explanation(overrides: list[str], values: Any, groups: set[str], error: Exce
     for override in OverridesParser.create().parse_overrides(overrides):
         key, given = override.key_or_group, override.input_line
         if override.is_sweep_override():
-            return UserError(f"'{given}' are several choices for one run.", "Take one, or add --multirun to run each.")
+            return UserError(f"'{given}' are several choices for one run.", "Use one, or add --multirun to run each.")
         if isinstance(error, ValueError) and choices_of(key) and not isinstance(override.value(), str):
             return UserError(f"There is no {given}.", nearest(str(override.value()), choices_of(key)))
         parent, _, last = key.rpartition(".")

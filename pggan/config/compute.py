@@ -30,11 +30,11 @@ class ComputeConfig:
         require_bounds(self, "compute.", micro_batch_size=">=1")
         if self.compile and self.penalty is PenaltyPath.autograd:
             problem = "compute.compile=true can't differentiate a compiled pass twice (compute.penalty=autograd)."
-            raise UserError(problem, "Take compute.penalty=jvp or auto.")
+            raise UserError(problem, "Set compute.penalty=jvp or auto.")
         possible = (ConvolutionMethod.auto, ConvolutionMethod.rule, ConvolutionMethod.native)
         if self.compile and self.convolution not in possible:
             problem = f"compute.compile=true does not work with compute.convolution={self.convolution}."
-            raise UserError(problem, "Take compute.convolution=auto: a compiled pass uses PyTorch's own.")
+            raise UserError(problem, "Set compute.convolution=auto: a compiled pass uses PyTorch's own.")
         if self.activation_checkpointing and (self.compile or self.penalty is PenaltyPath.jvp):
             problem = "compute.activation_checkpointing=true needs compute.penalty=autograd and compute.compile=false."
-            raise UserError(problem, "Set these two, or take a smaller compute.micro_batch_size: it saves memory, too.")
+            raise UserError(problem, "Set these two, or a smaller compute.micro_batch_size: it saves memory, too.")

@@ -53,7 +53,7 @@ def dgc_options(options: Mapping[str, Any], *, elastic: bool) -> DgcConfig | Non
     if name not in GRADIENTS:
         raise UserError(f"There is no gradients={name}.", nearest(name, GRADIENTS))
     if elastic and name != "fp32":
-        raise UserError(f"elastic=true needs exact gradients, not gradients={name}.", "Take gradients=fp32.")
+        raise UserError(f"elastic=true needs exact gradients, not gradients={name}.", "Set gradients=fp32.")
     others = {key: value for key, value in options.items() if key != "name"}
     if name == "dgc":
         return validated(DgcConfig, others, "gradients.")

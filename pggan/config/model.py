@@ -42,7 +42,7 @@ class ModelConfig:
         if batch % min(group, batch):
             problem = f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}."
             below, above = batch // group * group, -(-batch // group) * group
-            raise UserError(problem, f"Take a batch of {below} or {above}, or another stddev_group.")
+            raise UserError(problem, f"Use a batch of {below} or {above}, or another stddev_group.")
 
     def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
         """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none).
@@ -54,7 +54,7 @@ class ModelConfig:
         if self.features is not None:
             if channels not in (1, 3):
                 problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
-                raise UserError(problem, "Take data.channels=3, or model.features=null.")
+                raise UserError(problem, "Set data.channels=3, or model.features=null.")
             from pggan.networks.features.backbone import identity  # imports torch
 
             sizes["features"] = identity(self.features, self.features_weights)

@@ -83,7 +83,7 @@ class TrainerConfig:
         size, group = self.compute.micro_batch_size, self.model.stddev_group
         if size is not None and size % group:
             problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
-            raise UserError(problem, f"Take {max(size // group, 1) * group}.")
+            raise UserError(problem, f"Use {max(size // group, 1) * group}.")
 
 
 @dataclass(frozen=True, kw_only=True)

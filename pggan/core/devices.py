@@ -18,7 +18,7 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        raise UserError(f"{key}={devices}: PyTorch finds no such device.", f"Take auto, or one of {', '.join(found)}.")
+        raise UserError(f"{key}={devices}: PyTorch finds no such device.", f"Use auto, or one of {', '.join(found)}.")
     return torch.device(found[0] if devices == "auto" else devices)
 
 
@@ -34,7 +34,7 @@ def count_devices(devices: str) -> tuple[str, int]:
         return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
     if not (number.isdecimal() and int(number) > 0 and devices in (number, f"cpu:{number}")):
         problem = f"devices={devices} is not a choice of devices."
-        raise UserError(problem, "Take auto, cpu, cuda, mps, N (CUDA devices) or cpu:N.")
+        raise UserError(problem, "Use auto, cpu, cuda, mps, N (CUDA devices) or cpu:N.")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not kind and int(number) > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."

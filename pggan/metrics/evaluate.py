@@ -40,7 +40,7 @@ CLASSES: tuple[type[Metric], ...] = (
     NearestNeighbours,
     Duplicates,
 )
-MORE_SPACE = "Take fewer images (count), or name a larger place: TMPDIR=DIRECTORY."
+MORE_SPACE = "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY."
 KINDS = {kind.key: kind for kind in CLASSES}
 assert tuple(KINDS) == METRICS, "the schema and the classes name the same metrics"
 

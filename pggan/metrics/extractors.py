@@ -115,7 +115,7 @@ def _downloaded_inception() -> Path:
             torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
         except (OSError, RuntimeError) as error:
             problem = f"The Inception weights of the FID can't be downloaded: {error}"
-            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: weights=PATH. Or take kid instead of fid."
+            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: weights=PATH. Or use kid instead of fid."
             raise UserError(problem, remedy) from error
     return path
 

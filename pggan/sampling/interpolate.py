@@ -72,7 +72,7 @@ def run(config: InterpolateConfig) -> int:
     side, first = settings.resolution, config.grow_from or settings.resolution
     generator.settings(resolution=first)  # refuses those that it does not have
     if first > side:
-        raise UserError(f"grow_from={first} is more than the {side} to grow to.", "Take a lower resolution.")
+        raise UserError(f"grow_from={first} is more than the {side} to grow to.", "Use a lower resolution.")
     if animated:
         zoom = config.zoom or automatic_zoom(columns * side, rows * side)
         require_size(target, columns * side * zoom, rows * side * zoom)
@@ -126,7 +126,7 @@ def latents_of_path(
     stops = legs + (not closed)
     if config.frames <= config.hold * stops:
         problem = f"hold={config.hold} at {stops} images leaves none of frames={config.frames} to move."
-        raise UserError(problem, f"Take more than {config.hold * stops} frames.")
+        raise UserError(problem, f"Use more than {config.hold * stops} frames.")
     parts = legs if config.hold or config.ease else 1  # what is passed through at a speed of its own
     path = closed_spline(keys) if closed else through(keys, lerp if config.path is InterpolationPath.lerp else slerp)
     if config.constant_speed:

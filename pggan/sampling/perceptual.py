@@ -79,7 +79,7 @@ def load_distance(name: str, device: torch.device) -> Distance:
         return feature_distance(load_backbone(name, None).to(device))
     module, _, function = name.partition(":")
     if not function:
-        raise UserError(f"There is no distance={name}.", f"Take {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
+        raise UserError(f"There is no distance={name}.", f"Use {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
     try:
         distance: Distance = getattr(import_module(module), function)()
     except (ImportError, AttributeError, TypeError) as error:

@@ -101,7 +101,7 @@ def grid_of(grid: str | None, count: int) -> tuple[int, int]:
     """Columns and rows for `count` images: as given, or a square; raises UserError where there is too little room."""
     columns, rows = parse_grid(grid, "grid") if grid else (ceil(sqrt(count)), ceil(count / ceil(sqrt(count))))
     if columns * rows < count:
-        raise UserError(f"grid={grid} has no room for {count} images.", "Take a larger grid or fewer seeds.")
+        raise UserError(f"grid={grid} has no room for {count} images.", "Use a larger grid or fewer seeds.")
     return columns, rows
 
 

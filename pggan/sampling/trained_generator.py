@@ -137,7 +137,7 @@ class TrainedGenerator:
         """
         latents = keys if isinstance(keys, Tensor) else self.latents(keys)
         if kind not in PATHS or len(latents) < 2:
-            raise UserError(f"No path of kind '{kind}' leads through {len(latents)} keys.", f"Take two, and {KINDS}.")
+            raise UserError(f"No path of kind '{kind}' leads through {len(latents)} keys.", f"Use two, and {KINDS}.")
         return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
 
     def project(

@@ -52,7 +52,7 @@ def test_compiled_modes_compile():
         (["precisions=[fp8]"], "(?s)precisions.*bf16"),
         (["convolutions=[columns]"], "(?s)convolutions.*im2col"),
         (["penalties=[tangent]"], "(?s)penalties.*jvp"),
-        (["compute.micro_batch_size=6"], "Take 4"),
+        (["compute.micro_batch_size=6"], "Use 4"),
         (["stages=[4,12]"], "powers of two"),
         (["stages=[2]"], "powers of two"),
         (["stages=[]"], "for example"),

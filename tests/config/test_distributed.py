@@ -69,5 +69,5 @@ def test_options_that_do_not_exist_are_refused(options, hint):
 def test_elastic_training_adds_up_exactly():
     assert dgc_options({"name": "fp32"}, elastic=True) is None
     for options in ({"name": "bf16"}, DGC):
-        with pytest.raises(UserError, match="Take gradients=fp32"):
+        with pytest.raises(UserError, match="Set gradients=fp32"):
             dgc_options(options, elastic=True)

@@ -28,7 +28,7 @@ def test_a_batch_is_one_group_or_whole_groups():
     for batch in (1, 2, 3, 4, 8, 16):
         model.require_whole_groups("batch", batch)
     for batch, advice in {6: "4 or 8", 5: "4 or 8", 9: "8 or 12"}.items():
-        with pytest.raises(UserError, match=f"Take a batch of {advice}"):
+        with pytest.raises(UserError, match=f"Use a batch of {advice}"):
             model.require_whole_groups("batch", batch)
 
 

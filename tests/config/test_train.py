@@ -94,7 +94,7 @@ MISTAKES = {
     "model.fmap_decay=-1": "at least 0",
     "model.resampling=cubic": "fused",
     "compute.micro_batch_size=0": "at least 1",
-    "compute.micro_batch_size=6": "Take 4",
+    "compute.micro_batch_size=6": "Use 4",
     "compute.convolution=columns": "im2col",
     "compute.penalty=tangent": "jvp",
     "distributed.heartbeat_timeout_seconds=4": "at least 5",
@@ -137,7 +137,7 @@ def test_micro_batches_hold_whole_groups():
     model = train_config().model  # in groups of 4
     for size in (None, 4, 8):
         TrainerConfig(model=model, loss={"name": "wgan_gp"}, compute=ComputeConfig(micro_batch_size=size))
-    for size, advice in {6: "Take 4", 3: "Take 4", 11: "Take 8"}.items():
+    for size, advice in {6: "Use 4", 3: "Use 4", 11: "Use 8"}.items():
         with pytest.raises(UserError, match=advice):
             TrainerConfig(model=model, loss={"name": "wgan_gp"}, compute=ComputeConfig(micro_batch_size=size))
 

@@ -63,12 +63,12 @@ def test_a_choice_is_so_many_devices(machine, cuda, choice, expected):
         ("3", "this machine has 2 CUDA devices.*\n.*cpu:3"),
         ("0", "auto, cpu, cuda, mps, N"),
         ("cpu:0", "auto, cpu, cuda, mps, N"),
-        ("cpu:", "Take auto"),
-        ("cpu:x", "Take auto"),
+        ("cpu:", "Use auto"),
+        ("cpu:x", "Use auto"),
         ("cuda:1", "auto, cpu, cuda, mps, N"),
         (":2", "auto, cpu, cuda, mps, N"),
-        ("-1", "Take auto"),
-        ("many", "Take auto"),
+        ("-1", "Use auto"),
+        ("many", "Use auto"),
     ],
 )
 def test_what_is_no_choice_of_devices_is_refused(machine, choice, hint):

@@ -43,7 +43,7 @@ def listen(config: ExploreConfig, drawing: Drawing, model: dict[str, object], di
             return Server(config.host, port, drawing, model, directions)
         except OSError as error:
             if port == ports[-1]:
-                remedy = "Take another port=, or leave it out." if config.port is not None else "Take another host=."
+                remedy = "Set another port=, or leave it out." if config.port is not None else "Set another host=."
                 where = f"host={config.host}" + ("" if config.port is None else f" port={config.port}")
                 raise UserError(f"The page can't be served at {where}: {error.strerror or error}.", remedy) from error
     raise AssertionError("a port is tried")

@@ -53,7 +53,7 @@ def read_seed(query: Mapping[str, str]) -> int:
     """A seed; raises UserError for anything but a whole number that the page knows exactly."""
     text = query.get("seed", "")
     if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) < MOST_SEED):
-        raise UserError(f"seed={text[:20]} is not a seed.", f"Take a whole number from 0 to {MOST_SEED - 1}.")
+        raise UserError(f"seed={text[:20]} is not a seed.", f"Use a whole number from 0 to {MOST_SEED - 1}.")
     return int(text)
 
 
@@ -64,7 +64,7 @@ def read_latents(content: bytes, size: int, most: int) -> Tensor:
         raise UserError(f"{len(content)} bytes are no latents of this generator.", remedy)
     latents = torch.from_numpy(np.frombuffer(content, "<f4").reshape(-1, size).astype(np.float32))
     if not bool(torch.isfinite(latents).all() & (latents != 0).any(1).all()):
-        raise UserError("A number of a latent is not finite, or all of them are 0.", "Take another face.")
+        raise UserError("A number of a latent is not finite, or all of them are 0.", "Use another face.")
     return latents
 
 

@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdecimal() and len(length) < 12):
             raise UserError("The request does not say how long it is.", "Reload the page.")
         if int(length) > most:
-            raise UserError(f"The request has {int(length):,} bytes.", f"{most:,} are the most: take fewer frames.")
+            raise UserError(f"The request has {int(length):,} bytes.", f"{most:,} are the most: use fewer frames.")
         return self.rfile.read(int(length))
 
     def _send(self, answer: Answer) -> None:

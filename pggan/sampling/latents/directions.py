@@ -93,5 +93,5 @@ def load_direction(given: str, size: int) -> Tensor:
         path, number = given, "0"
     directions = load_vectors(HEADER, path, size, "direction")
     if int(number) >= len(directions):
-        raise UserError(f"direction={given}: the file has {len(directions)}.", f"Take 0 to {len(directions) - 1}.")
+        raise UserError(f"direction={given}: the file has {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
     return unit(directions[int(number)][None])[0]

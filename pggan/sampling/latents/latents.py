@@ -56,7 +56,7 @@ def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
             if shape[1] != size:
                 raise UserError(
                     f"{given} has {kind} of {shape[1]} numbers; this generator takes {size}.",
-                    "Take a file that was made with this generator, or one like it.",
+                    "Use a file that was made with this generator, or one like it.",
                 )
             vectors: Tensor = file.get_tensor(kind).float()
         if not bool(torch.isfinite(vectors).all() & (vectors != 0).any(1).all()):

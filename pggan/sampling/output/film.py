@@ -44,7 +44,7 @@ class Film:
 def require_encoder(path: Path) -> None:
     """Raise a UserError where `path` is a video and the library that encodes it is missing."""
     if path.suffix.lower() in VIDEO and find_spec("av") is None:
-        remedy = "Install it: pip install 'pggan[video]'. Or take out=….webp, .gif or .apng."
+        remedy = "Install it: pip install 'pggan[video]'. Or set out=….webp, .gif or .apng."
         raise UserError(f"{path} needs PyAV, which is not installed.", remedy)
 
 
@@ -53,7 +53,7 @@ def require_size(path: Path, width: int, height: int) -> None:
     most = LARGEST_SIDE[path.suffix.lower()]
     if max(height, width) > most:
         problem = f"{path} can't be written: frames of {width}x{height} pixels are more than the {most} of such a file."
-        raise UserError(problem, "Take a smaller zoom, grid or resolution.")
+        raise UserError(problem, "Use a smaller zoom, grid or resolution.")
 
 
 def automatic_zoom(width: int, height: int) -> int:

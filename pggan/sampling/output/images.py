@@ -110,10 +110,10 @@ def save_picture(picture: Pixels, path: Path) -> None:
 def require_jpeg(path: Path, width: int, height: int, channels: int) -> None:
     """Raise UserError for what no JPEG can hold: transparency, and more than LARGEST_JPEG pixels a side."""
     if channels == 4:  # RGBA
-        raise UserError(f"{path.name} can't hold the transparency of these images.", "Take a file that ends in .png.")
+        raise UserError(f"{path.name} can't hold the transparency of these images.", "Use a file that ends in .png.")
     if max(width, height) > LARGEST_JPEG:
         problem = f"{path.name} would have {width:,} x {height:,} pixels; a JPEG has at most {LARGEST_JPEG:,} a side."
-        raise UserError(problem, "Take a file that ends in .png, or a smaller zoom=.")
+        raise UserError(problem, "Use a file that ends in .png, or a smaller zoom=.")
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:

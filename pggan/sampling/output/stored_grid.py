@@ -61,7 +61,7 @@ def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
     folder = run_dir / "samples" / FOLDER
     found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
     if not found:
-        remedy = "Name a run directory; of a run without them, take milestones=true."
+        remedy = "Name a run directory; of a run without them, set milestones=true."
         raise UserError(f"{folder} has no grids that a run has stored.", remedy)
     return found
 

@@ -32,7 +32,7 @@ def write_webp(film: Film, path: Path) -> None:
             file.write(_chunk(b"ANMF", about + _encoded(frame[top:bottom, left:right])))
             shown = frame
             if file.tell() > MOST_BYTES:
-                raise UserError(f"{path.name} has more than the 4 GiB of a .webp.", "Take out=….mp4, or fewer frames.")
+                raise UserError(f"{path.name} has more than the 4 GiB of a .webp.", "Set out=….mp4, or fewer frames.")
         size = file.tell() - 8  # without RIFF and itself
         file.seek(4)
         file.write(struct.pack("<I", size))
