@@ -176,9 +176,15 @@ def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
         for call, places in calls.items():
             if re.search(rf"(?<!def )(?<!class )(?<![\w.]){re.escape(call)}", source):
                 places.add(path.relative_to(PACKAGE).as_posix())
-    assert calls["Trainer("] == {"training/build.py", "training/fake_step.py"}  # the latter counts, on FakeTensors
+    assert calls["Trainer("] == {"training/parts.py"}
     assert calls["build_reducer("] == calls["fit_memory("] == {"training/build.py"}
     assert calls["train_step("] == {"training/step.py"}
+
+
+def test_whoever_builds_a_trainer_lets_it_take_the_convolution_methods_of_a_run():
+    builders = {path for path in FILES if re.search(r"(?<!def )\bbuild_trainer\(", SOURCES[path])}
+    takers = {path for path in FILES if re.search(r"(?<!def )\buse_measured_methods\(", SOURCES[path])}
+    assert builders == takers != set()
 
 
 def test_the_step_and_the_networks_know_no_rank_no_files_and_no_configuration():

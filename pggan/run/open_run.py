@@ -28,7 +28,6 @@ from pggan.data.stream.open import open_data
 from pggan.data.stream.reals import RealStream, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
-from pggan.losses import build_loss
 from pggan.networks import fused
 from pggan.networks.method_table import MethodTable
 from pggan.networks.networks import count_parameters
@@ -44,9 +43,10 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import TimeLimit
-from pggan.training.build import build_trainer, choose_augmentation, choose_backbone, sends_sparse_updates
-from pggan.training.compute_options import captures_graphs, compute_options, configure_process
-from pggan.training.method_choice import choose_methods
+from pggan.training.build import build_trainer, choose_backbone
+from pggan.training.compute_options import configure_process
+from pggan.training.method_choice import use_measured_methods
+from pggan.training.parts import TrainerParts, sends_sparse_updates
 from pggan.training.step import Trainer
 from pggan.training.timing import measured_pace
 
@@ -91,7 +91,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         init_or_restore(run, trainer, group)
         disk = stack.enter_context(writing(run, group))
         reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
-        needs |= fix_methods(run, trainer, partition, group)
+        needs |= fix_methods(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
             eta, time_limit = start_clock(run, partition, device, images, trainer.options.table)
@@ -134,11 +134,8 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
     with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
-        build_loss(config.loss)
-        choose_augmentation(config, group.device)
+        TrainerParts.of(config, group.device, group.world_size)
         choose_backbone(config.model)
-        compute_options(config.precision, config.compute, group.device)
-        captures_graphs(config.compute, group.device)
         if group.is_main:
             chosen = str(choose_run_dir(config))
     return partition, Path(group.broadcast_object(chosen))
@@ -210,7 +207,7 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
     try:
         with group.collective_errors():
             if group.is_main:
-                need = disk_need(run, group.world_size if sends_sparse_updates(run.config, group) else 1)
+                need = disk_need(run, group.world_size if sends_sparse_updates(run.config, group.world_size) else 1)
                 needed, disk = need.checkpoint, require_disk(run.run_dir, need)
                 write_config(run.run_dir, run.description)
         yield disk
@@ -221,12 +218,11 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
         raise
 
 
-def fix_methods(run: RunContext, trainer: Trainer, partition: BatchPartition, group: ProcessGroup) -> dict[str, str]:
+def fix_methods(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
     """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
     recorded = run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
-    choice = choose_methods(run.config, trainer, run.schedule.phases, partition, group, recorded=recorded)
-    trainer.options = replace(trainer.options, table=choice.table)
-    return {"Convolutions": choice.summary} if choice.summary else {}
+    summary = use_measured_methods(run.config, trainer, run.schedule.phases, group, recorded=recorded)
+    return {"Convolutions": summary} if summary else {}
 
 
 def start_clock(

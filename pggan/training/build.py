@@ -1,20 +1,15 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from pggan.augmentation import build_augmentation
-from pggan.augmentation.ada import Ada
-from pggan.augmentation.adaptive_p import AdaptiveP
-from pggan.augmentation.base import Augmentation
 from pggan.config import ModelConfig, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
-from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
+from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses import build_loss
 from pggan.networks.features.backbone import Backbone, load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
@@ -22,9 +17,9 @@ from pggan.optim.dgc import DgcReducer
 from pggan.optim.elastic import ElasticReducer
 from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
 from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
-from pggan.optim.state import State, new_state
-from pggan.training.compute_options import captures_graphs, compute_options
+from pggan.optim.state import State
 from pggan.training.memory_fit import MemoryFit, fit_memory
+from pggan.training.parts import TrainerParts
 from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
 
@@ -38,7 +33,7 @@ def build_trainer(
     check_memory: bool = True,
     every_phase: bool = False,
     image_bytes: int = 0,
-    log: Callable[[str], None] = print,
+    log: Log = print,
 ) -> tuple[Trainer, MemoryFit]:
     """A trainer with a new state, for steps of `phases` on this rank, and how they fit into its memory.
 
@@ -46,16 +41,12 @@ def build_trainer(
     largest alone; image_bytes: device memory that images take besides; log: called with what does not work here.
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
-    device, loss = group.device, build_loss(config.loss)
-    augmentation = choose_augmentation(config, device)
-    options = compute_options(config.precision, config.compute, device)
+    device = group.device
+    parts = TrainerParts.of(config, device, group.world_size)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    sparse, half = sends_sparse_updates(config, group), options.dtype is torch.float16
-    capture = captures_graphs(config.compute, device) and not sparse
-    state = new_state(architecture, config.optimizer, config.seed, device, half=half, sparse=sparse)
+    state = parts.new_state(architecture, config.seed, device)
     if isinstance(state.d.network, ProjectedDiscriminator) and (backbone := choose_backbone(config.model)) is not None:
-        state.d.network.set_backbone(backbone, options.dtype)
-    state.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
+        state.d.network.set_backbone(backbone, parts.options.dtype)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
@@ -63,15 +54,11 @@ def build_trainer(
         memory = fit_memory(
             architecture,
             phases,
-            loss,
-            optimizer=config.optimizer,
-            options=options,
+            parts,
             device=device,
             free=group.all_reduce_min(None if free is None else free - image_bytes),
             partition=partition,
-            augmentation=augmentation,
             flat_tensors=reducer.flat_tensors,
-            captured=capture,
             every_phase=every_phase,
         )
     sizes: dict[tuple[int, int], int | None] = {**memory.micro_batch_sizes}
@@ -79,19 +66,15 @@ def build_trainer(
         sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
-    trainer = Trainer(
+    trainer = parts.trainer(
         state,
-        loss,
-        options,
-        augmentation=augmentation,
-        compiled_passes=compiled_passes() if options.compiled else None,
+        compiled_passes=compiled_passes() if parts.options.compiled else None,
         reducer=reducer,
         indices=indices.get,
         micro_batch_sizes=sizes,
         reset_at_phase=config.optimizer.reset_at_phase,
         tensor_settings=device.type == "cuda",
-        capture=capture,
-        dry_run=options.compiled or (check_memory and device.type == "cuda"),
+        dry_run=parts.options.compiled or (check_memory and device.type == "cuda"),
         shrinks=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
@@ -99,27 +82,9 @@ def build_trainer(
     return trainer, memory
 
 
-def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
-    """What `augmentation=` asks for; raises UserError for what is not valid, or can't be had on `device`."""
-    augmentation, compute = build_augmentation(config.augmentation), config.compute
-    moves = isinstance(augmentation, Ada) and augmentation.resamples
-    inexact = compute.deterministic and device.type == "cuda"
-    for key, chosen in (("compute.compile", compute.compile), ("compute.deterministic", inexact)):
-        if moves and chosen:
-            problem = f"{key}=true does not work with augmentation=ada on {device.type}, whose pixels move."
-            remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
-            raise UserError(problem, f"Take {key}=false, {remedy}.")
-    return augmentation
-
-
 def choose_backbone(config: ModelConfig) -> Backbone | None:
-    """What `model.features=` asks for, with its weights; raises UserError where these are missing."""
+    """The backbone that `model.features=` asks for, with its weights; raises UserError where these are missing."""
     return None if config.features is None else load_backbone(config.features, config.features_weights)
-
-
-def sends_sparse_updates(config: TrainerConfig, group: ProcessGroup) -> bool:
-    """Whether the gradient reducer makes the updates, as sparse vectors that the optimizers apply."""
-    return config.gradients["name"] == "dgc" and group.world_size > 1
 
 
 def build_reducer(

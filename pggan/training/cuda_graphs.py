@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from pggan.core.tables import Log
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, settings_as_tensors
 
@@ -37,7 +38,7 @@ class CudaGraphs:
     abort_step: Callable[[], None]  # clears away what a failed capture left
     any_rank: Callable[[bool], bool]  # as of `Trainer`
     slow_section: Callable[[], AbstractContextManager[None]]  # as of `Trainer`
-    log: Callable[[str], None]
+    log: Log
     enabled: bool = True
     fit: bool = True  # into the memory, in this phase
     seen: Counter[StepSpec] = field(default_factory=Counter)  # steps, until they are captured and after

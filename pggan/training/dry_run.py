@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pggan.core.errors import UserError
+from pggan.core.tables import Log
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec
+from pggan.training.inputs import StepInputs, StepSpec, half_of_pass
 
 # Share of the memory that this process may have which a dry run does without, as `USABLE` of memory_fit.py: it begins
 # with unbroken memory, and later steps find fragments.  On a card of 3 GiB they took 14 % of it four steps later.
@@ -22,7 +23,7 @@ class DryRun:
 
     try_steps: Callable[[StepInputs], Failure | None]  # takes steps and undoes them
     any_rank: Callable[[bool], bool]  # as of `Trainer`
-    log: Callable[[str], None]
+    log: Log
     stddev_group: int
     shrinks: bool = True  # micro-batches may be made smaller
 
@@ -49,7 +50,7 @@ class DryRun:
         group, size = min(self.stddev_group, count), min(spec.options.micro_batch_size or count, count)
         if size <= group or not self.shrinks:
             raise out_of_memory(spec)
-        half = max(size // 2 // group, 1) * group
+        half = half_of_pass(size, group)
         self.log(
             f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training continues "
             f"with micro-batches of {half}, which give the same updates."

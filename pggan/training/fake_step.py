@@ -17,29 +17,25 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pggan.augmentation.adaptive_p import AdaptiveP
-from pggan.augmentation.base import Augmentation
-from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss
 from pggan.networks.convolution import NATIVE
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.adam import new_moments
 from pggan.optim.reducer import GradientReducer, Handle
-from pggan.optim.state import Trainable, in_memory_order, new_state
+from pggan.optim.state import Trainable, in_memory_order
 from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
 from pggan.training.op_counter import OpCounter
+from pggan.training.parts import TrainerParts
 from pggan.training.passes import Passes
-from pggan.training.step import Trainer
 
 
 @dataclass(frozen=True)
 class Flops:
-    """Of one step, by what they are for."""
+    """Operations of one step, by purpose."""
 
     generator_forward: int  # fakes for D, and fakes for G
     discriminator_forward: int  # of reals and fakes, and of G's fakes
@@ -47,13 +43,13 @@ class Flops:
     penalty: int  # forward and backward, what a step takes more when gradient penalties are due
 
     def mean(self, reg_interval: int) -> float:
-        """Per step, when penalties are due in one of `reg_interval`."""
+        """Operations per step, when penalties are due in one of `reg_interval`."""
         return self.generator_forward + self.discriminator_forward + self.backward + self.penalty / reg_interval
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Of one step.  `flops` and `moved_bytes` are means over an interval of lazy penalties."""
+    """The cost of one step.  `flops` and `moved_bytes` are means over an interval of lazy penalties."""
 
     flops: int
     moved_bytes: int  # read and written by products, Adam and the averaged generator: the least of any implementation
@@ -73,7 +69,7 @@ class Count:
 
 @dataclass(frozen=True)
 class StepKernels:
-    """What one step launches on a CUDA device."""
+    """Kernels that one step launches on a CUDA device."""
 
     with_penalties: Mapping[Kernel, int]  # how often each kernel is launched
     without: Mapping[Kernel, int]
@@ -81,55 +77,56 @@ class StepKernels:
 
 
 class FakeStep:
-    """A trainer without memory, to count steps on."""
+    """A trainer without memory, to count steps on; of one rank, which has nothing to reduce."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        optimizer: OptimizerConfig,
-        device: torch.device,
-        *,
-        half: bool,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        """Args: device: "meta" for any CUDA device; half: as of `new_state`."""
-        self.device, self.augmentation = device, augmentation
+    def __init__(self, architecture: Architecture, parts: TrainerParts, device: torch.device) -> None:
+        """Args: device: "meta" for any CUDA device."""
+        self.device, self.parts = device, replace(parts, sparse=False, capture=False)
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode:
-            self.state = new_state(architecture, optimizer, 0, device, half=half)
-            self.state.adaptive_p = AdaptiveP.of(augmentation, float, device)  # whatever the target
+            self.state = self.parts.new_state(architecture, 0, device)
         if device.type == "meta":
             self._make_moments()
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights of G and D."""
+        """Bytes of all weights of G and D."""
         return sum(weight.nbytes for part in (self.state.g, self.state.d) for weight in part.network.weights)
 
-    def cost(self, phase: Phase, loss: Loss, options: ComputeOptions) -> StepCost:
+    def cost(self, phase: Phase) -> StepCost:
         """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
-        counter, count = self._counted(phase, loss, options), self.count(phase, loss, options.dtype)
-        interval = loss.reg_interval
+        counter, count = self._counted(phase, None), self.count(phase)
+        interval = self.parts.loss.reg_interval
         moved = (count.moved_bytes[0] + (interval - 1) * count.moved_bytes[1]) // interval
         return StepCost(int(count.flops.mean(interval)), moved, counter.peak, counter.operations)
 
-    def peak_bytes(self, phase: Phase, loss: Loss, options: ComputeOptions) -> int:
-        """`StepCost.peak_bytes` alone, which is sooner found."""
-        return self._counted(phase, loss, options).peak
+    def peak_bytes(self, phase: Phase, micro_batch_size: int | None = None) -> int:
+        """`StepCost.peak_bytes` alone, which is sooner found.
 
-    def kernels(self, phase: Phase, loss: Loss, options: ComputeOptions) -> StepKernels:
-        """What a step of `phase` launches, from the second one on; on the device "meta"."""
-        counter = self._counted_kernels(phase, loss, options, penalties=True)
-        lazy = loss.reg_interval > 1
-        plain = self._counted_kernels(phase, loss, options, penalties=False) if lazy else counter
+        Args: micro_batch_size: images per pass; None: as the options say.
+        """
+        return self._counted(phase, micro_batch_size).peak
+
+    def kernels(self, phase: Phase, micro_batch_size: int | None = None) -> StepKernels:
+        """The kernels of a step of `phase`, from the second one on; on the device "meta".
+
+        Args: micro_batch_size: as of `peak_bytes`.
+        """
+        counter = self._counted_kernels(phase, micro_batch_size, penalties=True)
+        lazy = self.parts.loss.reg_interval > 1
+        plain = self._counted_kernels(phase, micro_batch_size, penalties=False) if lazy else counter
         return StepKernels(counter.kernels, plain.kernels, counter.peak)
 
-    def _counted_kernels(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool) -> KernelCounter:
+    def _options(self, micro_batch_size: int | None) -> ComputeOptions:
+        options = self.parts.options
+        return options if micro_batch_size is None else replace(options, micro_batch_size=micro_batch_size)
+
+    def _counted_kernels(self, phase: Phase, micro_batch_size: int | None, *, penalties: bool) -> KernelCounter:
         lengths = _GradientLengths()
         present = self._present()
         counter = KernelCounter(present)
         with counter, counting_fused_kernels(counter):
-            self._step(phase, loss, options, penalties=penalties, reducer=lengths)
+            self._step(phase, self._options(micro_batch_size), penalties=penalties, reducer=lengths)
         del present
         unused = self.weight_bytes - 4 * sum(lengths.found.values())
         counter.peak -= 2 * unused  # two moments of the levels that are not in use
@@ -147,14 +144,14 @@ class FakeStep:
         named = [tensor for part in self.state.tensors().values() for tensor in part.values()]
         return [*named, *self.state.d.network.buffers()]
 
-    def count(self, phase: Phase, loss: Loss, dtype: torch.dtype | None = None) -> Count:
+    def count(self, phase: Phase) -> Count:
         """The operations of a step of `phase`, however it is calculated, and the lengths of its gradients."""
-        options, lengths, forward = ComputeOptions(dtype=dtype, method=NATIVE), _GradientLengths(), Counter[str]()
+        options, lengths, forward = self._plain_options(), _GradientLengths(), Counter[str]()
         with self.mode, OpCounter() as plain:
             passes = _counted_passes(plain, forward)
-            self._step(phase, loss, options, penalties=False, passes=passes, reducer=lengths)
+            self._step(phase, options, penalties=False, passes=passes, reducer=lengths)
         with self.mode, OpCounter() as full:
-            self._step(phase, loss, options, penalties=True)
+            self._step(phase, options, penalties=True)
         flops = Flops(
             generator_forward=forward["fakes"],
             discriminator_forward=forward["d"] + forward["g"],
@@ -163,28 +160,31 @@ class FakeStep:
         )
         return Count(flops, (full.moved, plain.moved), lengths.found[id(self.state.g)], lengths.found[id(self.state.d)])
 
-    def _counted(self, phase: Phase, loss: Loss, options: ComputeOptions) -> OpCounter:
+    def _plain_options(self) -> ComputeOptions:
+        """The options of steps without recomputation and tricks, whose operations are those of the definition."""
+        return ComputeOptions(dtype=self.parts.options.dtype, method=NATIVE)
+
+    def _counted(self, phase: Phase, micro_batch_size: int | None) -> OpCounter:
         with self.mode:
             self.state.reset_optimizers()
-            first = ComputeOptions(dtype=options.dtype, method=NATIVE)
-            self._step(phase, loss, first, penalties=False)  # makes the moments
+            self._step(phase, self._plain_options(), penalties=False)  # makes the moments
             present = self._present()
             counter = OpCounter(present)
             with counter:
-                self._step(phase, loss, options, penalties=True)
+                self._step(phase, self._options(micro_batch_size), penalties=True)
             del present
         return counter
 
-    def _step(self, phase: Phase, loss: Loss, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
+    def _step(self, phase: Phase, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
         a, count, d = self.state.g_ema.architecture, phase.batch, self.state.d.network
         if isinstance(d, ProjectedDiscriminator):
             d.set_backbone(d.backbone, options.dtype)
         one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
-        loss = replace(loss, reg_interval=2)  # so that there are steps with penalties and without
+        loss = replace(self.parts.loss, reg_interval=2)  # so that there are steps with penalties and without
         as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
-        trainer = Trainer(self.state, loss, options, reset_at_phase=False, tensor_settings=as_on_gpu, **others)
-        trainer.augmentation = self.augmentation
+        parts = replace(self.parts, loss=loss, options=options)
+        trainer = parts.trainer(self.state, reset_at_phase=False, tensor_settings=as_on_gpu, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

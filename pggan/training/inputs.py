@@ -18,7 +18,7 @@ from pggan.networks.numerics import ComputeOptions
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What is the same for many steps: one compiled function, or one CUDA graph, serves them all."""
+    """Static key of a step: steps with the same one share a compiled function, or a CUDA graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]
@@ -107,6 +107,11 @@ def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
     if size is None or size >= count:
         return [inputs]
     return [inputs.select(part) for part in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
+
+
+def half_of_pass(size: int, stddev_group: int) -> int:
+    """Half of `size` images per pass, in whole groups of minibatch stddev, and at least one."""
+    return max(size // 2 // stddev_group, 1) * stddev_group
 
 
 def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:

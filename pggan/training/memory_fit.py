@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 import torch
 
-from pggan.augmentation.base import Augmentation
-from pggan.config import OptimizerConfig
 from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss
-from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import FakeStep
+from pggan.training.inputs import half_of_pass
+from pggan.training.parts import TrainerParts
 
 USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
 # The memory of a captured step in units of what an eager one needs: during a capture, the allocator can't give back
@@ -34,6 +32,11 @@ class MemoryFit(NamedTuple):
     most_bytes: int = 0  # of the largest step; 0 where they are few and were not counted
 
 
+def usable_share(*, capture: bool) -> float:
+    """The share of the free memory that an eager step may need; `capture`: if it is to be captured, too."""
+    return USABLE / CAPTURED if capture else USABLE
+
+
 def activations(architecture: Architecture, phase: Phase) -> int:
     """Numbers in the feature maps of a phase, roughly: what its memory grows with."""
     levels = [level for level in architecture.resolutions if level <= phase.resolution]
@@ -43,44 +46,38 @@ def activations(architecture: Architecture, phase: Phase) -> int:
 def fit_memory(
     architecture: Architecture,
     phases: Sequence[Phase],
-    loss: Loss,
+    parts: TrainerParts,
     *,
-    optimizer: OptimizerConfig,
-    options: ComputeOptions,
     device: torch.device,
     free: int | None,
     partition: BatchPartition,
-    augmentation: Augmentation | None = None,
     flat_tensors: int = 0,
-    captured: bool = False,
     every_phase: bool = False,
 ) -> MemoryFit:
-    """What the steps of `phases` need, and how they can be had with `free` bytes.
+    """The memory that the steps of `phases` need, and micro-batches with which they take `free` bytes.
 
-    Args: flat_tensors: copies of all gradients that are kept besides; captured: steps are CUDA graphs, for which
-    micro-batches are smaller; every_phase: find out the need of each phase, which takes half a minute for the paper's
-    networks.
+    Args: flat_tensors: copies of all gradients that are kept besides; every_phase: find out the need of each phase,
+    which takes half a minute for the paper's networks.
     Raises UserError when even the smallest micro-batch of a phase needs more in an eager step.
     """
-    usable = USABLE / CAPTURED if captured else USABLE
-    parts = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
-    sizes = [activations(architecture, part) for _, part in parts]
+    usable = usable_share(capture=parts.capture)
+    own = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
+    sizes = [activations(architecture, part) for _, part in own]
     bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
-    half = options.dtype is torch.float16
-    fake = FakeStep(architecture, optimizer, device, half=half, augmentation=augmentation)
+    fake = FakeStep(architecture, parts, device)
     room = inf if free is None else free - flat_tensors * fake.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
-    for size_of_maps, (phase, part) in sorted(zip(sizes, parts, strict=True), key=lambda pair: -pair[0]):
+    for size_of_maps, (phase, part) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
         if size_of_maps < LIKELY * max(sizes) and not found and not every_phase:
             break  # larger ones fit as they are
         kind, group = (part.resolution, phase.batch), min(architecture.stddev_group, part.batch)
-        fixed = partition.micro_batch_size(phase.batch) or options.micro_batch_size
+        fixed = partition.micro_batch_size(phase.batch) or parts.options.micro_batch_size
         size = min(found.get(kind, part.batch), fixed or part.batch)
-        while (need := fake.peak_bytes(part, loss, replace(options, micro_batch_size=size))) > usable * room:
+        while (need := fake.peak_bytes(part, size)) > usable * room:
             if size <= group or fixed is not None:
                 if need <= USABLE * room:
                     break  # without CUDA graphs
@@ -90,7 +87,7 @@ def fit_memory(
                     "Take compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
-            size = found[kind] = max(size // 2 // group, 1) * group
+            size = found[kind] = half_of_pass(size, group)
         needs[part.resolution] = max(need, needs.get(part.resolution, 0))
     return MemoryFit(_summary(needs, found, room, every_phase=every_phase), found, max(needs.values()))
 

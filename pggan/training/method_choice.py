@@ -32,10 +32,29 @@ CPU = torch.device("cpu")
 
 
 class MethodChoice(NamedTuple):
-    """What is chosen."""
+    """Methods that were chosen."""
 
     table: MethodTable
     summary: str  # in words; empty where nothing was to choose
+
+
+def use_measured_methods(
+    config: TrainerConfig,
+    trainer: Trainer,
+    phases: Iterable[Phase],
+    group: ProcessGroup,
+    *,
+    recorded: Any = None,
+) -> str:
+    """Let `trainer` take the fastest methods here in steps of `phases`; returns `MethodChoice.summary`.
+
+    Whoever builds a trainer to train, or to see how long that takes, calls this on all ranks of `group`.
+    Args: recorded: as of `choose_methods`.
+    """
+    partition = BatchPartition.of(config, (), group.world_size, group.rank)
+    choice = choose_methods(config, trainer, [*phases], partition, group, recorded=recorded)
+    trainer.options = replace(trainer.options, table=choice.table)
+    return choice.summary
 
 
 def choose_methods(
@@ -71,7 +90,7 @@ def chooses(config: ComputeConfig, options: ComputeOptions, device: torch.device
 
 
 def passes_of(phases: Iterable[Phase], partition: BatchPartition, trainer: Trainer, highest: int) -> dict[int, int]:
-    """How many images the passes of all ranks have, each number with the level that they reach, at most `highest`."""
+    """Numbers of images that passes of any rank have, each with the level that they reach, at most `highest`."""
     found: dict[int, int] = {}
     for phase in phases:
         size = trainer.micro_batch_sizes.get((phase.resolution, phase.batch), trainer.options.micro_batch_size)

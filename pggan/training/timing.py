@@ -18,12 +18,13 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.networks.method_table import BY_RULE, MethodTable
+from pggan.networks.method_table import MethodTable
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.device_rates import multiplying_rate
+from pggan.training.method_choice import use_measured_methods
 from pggan.training.step import Trainer
 
 EMA_DECAY = 0.999
@@ -158,7 +159,7 @@ def measured_pace(
     *,
     device: torch.device,
     images: int,
-    table: MethodTable = BY_RULE,
+    table: MethodTable | None = None,
 ) -> Pace:
     """The pace of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
 
@@ -187,11 +188,17 @@ def lone_timer(
     architecture: Architecture,
     phases: Sequence[Phase],
     device: torch.device,
-    table: MethodTable = BY_RULE,
+    table: MethodTable | None = None,
 ) -> UpdateTimer:
-    """Times updates of new networks on noise, on one device, with nothing to reduce."""
+    """Times updates of new networks on noise, on one device, with nothing to reduce.
+
+    Args: table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
+    """
     alone = replace(config, elastic=False, gradients={"name": "fp32"})
     group = ProcessGroup.single_process(device)
     trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
-    trainer.options = replace(trainer.options, table=table)
+    if table is None:
+        use_measured_methods(alone, trainer, phases, group)
+    else:
+        trainer.options = replace(trainer.options, table=table)
     return UpdateTimer(trainer, group, noise(architecture, device))

@@ -21,8 +21,8 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training.build import choose_augmentation
 from pggan.training.fake_step import FakeStep
+from pggan.training.parts import TrainerParts, choose_augmentation
 from pggan.training.passes import d_forward, g_forward
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
@@ -205,10 +205,9 @@ def test_a_run_without_augmentation_goes_on_with_it_from_p_0_and_back(tiny_confi
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_steps_with_augmentation_are_counted_without_memory(device):
     def peak(augmentation):
-        fake = FakeStep(ARCHITECTURE, ADAM, torch.device(device), half=False, augmentation=augmentation)
-        if device == "meta":
-            return fake.kernels(PHASE, LOGISTIC, ComputeOptions()).peak_bytes
-        return fake.peak_bytes(PHASE, LOGISTIC, ComputeOptions())
+        parts = TrainerParts(LOGISTIC, ADAM, augmentation=augmentation)
+        fake = FakeStep(ARCHITECTURE, parts, torch.device(device))
+        return fake.kernels(PHASE).peak_bytes if device == "meta" else fake.peak_bytes(PHASE)
 
     assert peak(made("ada")) > peak(None)
     assert peak(made("diffaugment")) > peak(None)

@@ -16,10 +16,12 @@ from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, phase_of, proje
 from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates
 from pggan.training.fake_step import FakeStep, StepCost
+from pggan.training.parts import TrainerParts
 from tests.composed import composed
-from tests.definitions import WGAN_GP
+from tests.definitions import ADAM, WGAN_GP
 
 CPU = torch.device("cpu")
+PARTS = TrainerParts(WGAN_GP, ADAM)
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,7 +45,7 @@ def make_steps(config):
 @pytest.fixture
 def captured_variant(config, monkeypatch):
     """A variant that captures its steps, and lists its notices."""
-    monkeypatch.setattr("pggan.training.build.captures_graphs", lambda *_: True)
+    monkeypatch.setattr("pggan.training.parts.captures_graphs", lambda *_: True)
 
     def make(notices):
         trainer = TrainerConfig(model=config.model, loss=config.loss, precision=Precision.fp32)
@@ -88,7 +90,7 @@ class Recorder(Variant):
     layout = torch.contiguous_format
 
     def __init__(self, precision, told):
-        super().__init__(precision, ComputeOptions(), CPU)
+        super().__init__(precision, PARTS, CPU)
         self.told = told
 
     def begin(self, phase):
@@ -147,11 +149,11 @@ def test_a_gpu_is_waited_for_once_in_ten_updates_or_more_and_every_round_has_as_
 
 def test_the_cost_of_a_way_to_calculate_is_counted_once_however_many_variants_take_it(make_steps, monkeypatch):
     counted = []
-    monkeypatch.setattr(FakeStep, "cost", lambda self, phase, loss, way: counted.append(way) or StepCost(1, 2, 3, 4))
+    monkeypatch.setattr(FakeStep, "cost", lambda self, phase: counted.append(self.parts) or StepCost(1, 2, 3, 4))
     full, short = Recorder(Precision.fp32, []), Recorder(Precision.bf16, [])
-    short.options = ComputeOptions(dtype=torch.bfloat16)
+    short.parts = dataclasses.replace(PARTS, options=ComputeOptions(dtype=torch.bfloat16))
     costs = make_steps(full, short, Recorder(Precision.fp32, [])).costs(phase_of(8, 4))
-    assert sorted(counted, key=str) == sorted({full.options, short.options}, key=str)
+    assert sorted(counted, key=str) == sorted({full.parts, short.parts}, key=str)
     assert costs == dict.fromkeys("012", StepCost(1, 2, 3, 4))
 
 

@@ -20,6 +20,7 @@ from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.training.fake_step import FakeStep
+from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
 from tests.features.conftest import tiny_backbone
@@ -202,10 +203,11 @@ def test_labels_are_judged_by_the_same_heads():
 
 @pytest.mark.slow
 def test_a_counted_step_has_the_operations_and_the_memory_of_features():
-    fake = FakeStep(ARCHITECTURE, ADAM, CPU, half=False)
-    count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False), LOGISTIC)
-    network = discriminator_of()
     options = ComputeOptions(method=NATIVE)
+    parts = TrainerParts(LOGISTIC, ADAM, options)
+    fake = FakeStep(ARCHITECTURE, parts, CPU)
+    count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False))
+    network = discriminator_of()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         for parts in (2, 1):  # reals and fakes, then G's fakes; weights are prepared once for each pass
             with use_options(network, options):
@@ -213,8 +215,8 @@ def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     counts = counter.get_flop_counts()["Global"]
     forward = sum(counts.values()) - counts[torch.ops.aten.bmm]  # kernels are made by it
     assert count.flops.discriminator_forward == forward
-    plain = FakeStep(variant(ARCHITECTURE, features=None), ADAM, CPU, half=False)
-    more = fake.peak_bytes(PHASE, LOGISTIC, options) - plain.peak_bytes(PHASE, LOGISTIC, options)
+    plain = FakeStep(variant(ARCHITECTURE, features=None), parts, CPU)
+    more = fake.peak_bytes(PHASE) - plain.peak_bytes(PHASE)
     assert more > sum(tensor.nbytes for tensor in network.backbone.buffers())
 
 

@@ -19,7 +19,8 @@ from pggan.optim.dgc import DgcReducer
 from pggan.optim.elastic import ElasticReducer
 from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
 from pggan.optim.state import new_state
-from pggan.training.build import build_reducer, build_trainer, sends_sparse_updates
+from pggan.training.build import build_reducer, build_trainer
+from pggan.training.parts import sends_sparse_updates
 from tests.definitions import ADAM, before_step, variant
 from tests.processes import in_processes, values_of
 
@@ -292,7 +293,7 @@ def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
         for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):
             partition = BatchPartition.of(case.config(), [BATCH], group.world_size)
             kinds[group.world_size, case] = type(build_reducer(case.config(), state, group, partition))
-            sparse = sends_sparse_updates(case.config(), group)
+            sparse = sends_sparse_updates(case.config(), group.world_size)
             assert sparse == (kinds[group.world_size, case] is DgcReducer)
     assert [kind for (size, _), kind in kinds.items() if size == 1] == [*[GradientReducer] * 3, ElasticReducer]
     expected = [AllReduceFp32, AllReduceBf16, DgcReducer, ElasticReducer]

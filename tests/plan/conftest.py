@@ -6,8 +6,8 @@ import torch
 from pggan.config import PlanConfig
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
-from pggan.networks.numerics import ComputeOptions
 from pggan.performance.plan.phases import phase_costs
+from pggan.training.parts import TrainerParts
 from tests.composed import composed
 
 TINY = [
@@ -37,7 +37,8 @@ def make_config():
 def costs(make_config):
     """What its phases cost on one rank."""
     config, group = make_config(), ProcessGroup.single_process(torch.device("cpu"))
-    return phase_costs(config, config.model.architecture(8, 3, 0), ComputeOptions(), group, lambda text: None)
+    parts = TrainerParts.of(config, group.device, 1)
+    return phase_costs(config, config.model.architecture(8, 3, 0), parts, group, lambda text: None)
 
 
 @pytest.fixture

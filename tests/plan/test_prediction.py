@@ -13,6 +13,7 @@ from pggan.performance.plan.phases import fitting_kernels
 from pggan.performance.plan.prediction import ASSUMPTIONS, kernel_seconds, predicted_time, prediction_notes, step_time
 from pggan.training.fake_step import FakeStep, StepKernels
 from pggan.training.kernel_counter import Kernel, KernelKind
+from pggan.training.parts import TrainerParts
 from tests.definitions import ADAM, PAPER, WGAN_GP
 from tests.training.test_fake_step import phase_at
 
@@ -83,21 +84,22 @@ def test_notes_name_the_phases_that_are_split_and_those_that_do_not_fit(predicte
 
 
 def test_passes_are_halved_until_they_fit():
-    def kernels(phase, loss, options):
-        return StepKernels({}, {}, peak_bytes=100 * (options.micro_batch_size or phase.batch))
+    def kernels(phase, micro_batch_size):
+        return StepKernels({}, {}, peak_bytes=100 * (micro_batch_size or phase.batch))
 
     fake = SimpleNamespace(kernels=kernels, state=SimpleNamespace(g_ema=SimpleNamespace(architecture=PAPER)))
-    for memory, size in ((1800, None), (1700, 8), (500, 4), (1, 4)):  # nine tenths of them are for tensors
-        options, found = fitting_kernels(fake, phase_at(8, 16), WGAN_GP, ComputeOptions(), memory)
-        assert (options.micro_batch_size, found.peak_bytes) == (size, 100 * (size or 16))
+    for usable, size in ((1600, None), (1599, 8), (450, 4), (1, 4)):
+        chosen, found = fitting_kernels(fake, phase_at(8, 16), usable, None)
+        assert (chosen, found.peak_bytes) == (size, 100 * (size or 16))
+    assert fitting_kernels(fake, phase_at(8, 16), 100, 8)[0] == 8  # as configured, whether it fits or not
 
 
 @pytest.mark.slow
 def test_the_prediction_of_the_papers_step_is_above_the_floor_of_fused_kernels_and_of_its_order():
     """Between products at their full rate, with all else fused, and that floor at the lowest of the assumed shares."""
     phase, options = phase_at(64, 32), ComputeOptions(dtype=torch.bfloat16)
-    fake = FakeStep(PAPER, ADAM, META, half=False)
-    time = step_time(fake.kernels(phase, WGAN_GP, options).with_penalties, CARD, BF16)
-    count = fake.count(phase, WGAN_GP, torch.bfloat16)
+    fake = FakeStep(PAPER, TrainerParts(WGAN_GP, ADAM, options), META)
+    time = step_time(fake.kernels(phase).with_penalties, CARD, BF16)
+    count = fake.count(phase)
     flops, moved = count.flops.mean(1), count.moved_bytes[0]
     assert max(flops / 1e14, moved / 1e12) < time.captured < (flops / 1e14 + moved / 1e12) / 0.45

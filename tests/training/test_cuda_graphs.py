@@ -23,7 +23,7 @@ from pggan.losses.logistic import Logistic
 from pggan.networks.convolution import DIRECT
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
-from pggan.training import build, cuda_graphs
+from pggan.training import build, cuda_graphs, parts
 from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, SharedMemory
 from pggan.training.inputs import draw_inputs
 from pggan.training.passes import Passes
@@ -204,7 +204,7 @@ def agreed():
         raise RuntimeError("not on this rank")
 
     able = group.rank == 0
-    cuda_graphs.capture, build.captures_graphs = stand_in if able else fails, lambda *_: True
+    cuda_graphs.capture, parts.captures_graphs = stand_in if able else fails, lambda *_: True
     build.compiled_passes = lambda: Passes() if able else Passes(d=fails)
     sizes = {
         name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)

@@ -19,6 +19,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.training.fake_step import FakeStep
 from pggan.training.op_counter import OpCounter
+from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
@@ -57,8 +58,8 @@ def real_step(state, phase, loss, images, options=ComputeOptions(), labels=None)
     trainer.step(phase, reals, StepRng(0, images, CPU), 0.9)
 
 
-def fake(architecture=PAPER):
-    return FakeStep(architecture, ADAM, CPU, half=False)
+def fake(architecture=PAPER, loss=WGAN_GP, options=ComputeOptions(), device=CPU):  # noqa: B008
+    return FakeStep(architecture, TrainerParts(loss, ADAM, options), device)
 
 
 LARGE = 64  # images of a batch: at 1024x1024 they would need 100 GB if they were real
@@ -67,7 +68,7 @@ LARGE = 64  # images of a batch: at 1024x1024 they would need 100 GB if they wer
 @cache
 def papers_count(resolution, fading):
     """The count of a step of the paper's networks and loss; taken without memory, and once."""
-    return fake().count(phase_at(resolution, LARGE, fading=fading), WGAN_GP)
+    return fake().count(phase_at(resolution, LARGE, fading=fading))
 
 
 def of_layers(counter):
@@ -83,7 +84,7 @@ def of_layers(counter):
     ids=lambda value: str(value) if isinstance(value, bool) else type(value).__name__,
 )
 def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
-    flops = fake(SMALL).count(phase(fading), loss).flops
+    flops = fake(SMALL, loss).count(phase(fading)).flops
     state = new_state(SMALL, ADAM, 0, CPU)
     one_hot = torch.eye(3)[torch.arange(BATCH) % 3]
     totals = []
@@ -99,7 +100,7 @@ def test_a_step_counts_what_torch_counts_on_real_tensors(loss, fading):
 @pytest.mark.slow
 @pytest.mark.parametrize("fading", [False, True])
 def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
-    flops = fake(SMALL).count(phase(fading), WGAN_GP).flops
+    flops = fake(SMALL).count(phase(fading)).flops
     state, alpha = new_state(SMALL, ADAM, 0, CPU), phase(fading).alpha
     with FlopCounterMode(display=False) as generator, torch.no_grad():
         images = state.g.network(torch.randn(BATCH, 8), torch.zeros(BATCH, 3), 8, alpha)
@@ -120,11 +121,7 @@ def test_forward_passes_count_what_torch_counts_on_real_tensors(fading):
 def test_passes_at_1024_have_the_multiply_adds_of_the_papers_layers(resampling, g, d):
     """Sums over the table of layers; a step has 2 forward passes of G and 3 of D, and their adjoints."""
     papers = resampling is PAPER.resampling
-    count = (
-        papers_count(1024, False)
-        if papers
-        else fake(variant(resampling=resampling)).count(phase_at(1024, LARGE), WGAN_GP)
-    )
+    count = papers_count(1024, False) if papers else fake(variant(resampling=resampling)).count(phase_at(1024, LARGE))
     flops = count.flops
     assert flops.generator_forward == pytest.approx(2 * 2 * g * LARGE, rel=1e-4)
     assert flops.discriminator_forward == pytest.approx(3 * 2 * d * LARGE, rel=1e-4)
@@ -160,7 +157,7 @@ def test_gradients_are_those_of_the_levels_in_use(resolution, fading, g, d):
 )
 def test_the_predicted_memory_is_that_of_a_real_step(options):
     small = variant(resolution=8, fmap_base=256, fmap_max=32, latent_size=32)
-    predicted = fake(small).peak_bytes(phase_at(8, 8), WGAN_GP, options)
+    predicted = fake(small, options=options).peak_bytes(phase_at(8, 8))
     state = new_state(small, ADAM, 0, CPU)
     real_step(state, phase_at(8, 8), WGAN_GP, 0, options)  # makes the moments
     present = [tensor for part in state.tensors().values() for tensor in part.values()]
@@ -178,8 +175,8 @@ def test_operations_are_those_of_the_layers(resolution, billions):
 
 @pytest.mark.slow
 def test_a_step_for_any_cuda_device_counts_as_one_here():
-    meta = FakeStep(SMALL, ADAM, torch.device("meta"), half=False)
-    found, here = meta.count(phase(True), LAZY), fake(SMALL).count(phase(True), LAZY)
+    meta = fake(SMALL, LAZY, device=torch.device("meta"))
+    found, here = meta.count(phase(True)), fake(SMALL, LAZY).count(phase(True))
     settings = 3 * 4  # bytes: both learning rates and the decay are tensors on CUDA
     assert found == replace(here, moved_bytes=tuple(moved + settings for moved in here.moved_bytes))
 
@@ -187,8 +184,9 @@ def test_a_step_for_any_cuda_device_counts_as_one_here():
 @pytest.mark.slow
 def test_kernels_are_counted_with_penalties_and_without_and_memory_without_levels_that_are_not_in_use():
     def kernels(resolution):
-        step = FakeStep(variant(SMALL, resolution=resolution), ADAM, torch.device("meta"), half=False)
-        return step.weight_bytes, step.kernels(phase_at(4, BATCH), LAZY, ComputeOptions(dtype=torch.bfloat16))
+        options, device = ComputeOptions(dtype=torch.bfloat16), torch.device("meta")
+        step = fake(variant(SMALL, resolution=resolution), LAZY, options, device)
+        return step.weight_bytes, step.kernels(phase_at(4, BATCH))
 
     (small, found), (large, others) = kernels(4), kernels(8)
     assert sum(found.without.values()) < sum(found.with_penalties.values())
@@ -199,7 +197,7 @@ def test_kernels_are_counted_with_penalties_and_without_and_memory_without_level
 
 @pytest.mark.slow
 def test_fake_steps_leave_real_ones_alone():
-    fake(SMALL).peak_bytes(phase(fading=False), WGAN_GP, ComputeOptions())
+    fake(SMALL).peak_bytes(phase(fading=False))
     state = new_state(SMALL, ADAM, 0, CPU)
     one_hot = torch.eye(3)[torch.arange(BATCH) % 3]
     real_step(state, phase(fading=False), WGAN_GP, 0, labels=one_hot)
@@ -208,10 +206,9 @@ def test_fake_steps_leave_real_ones_alone():
 
 @pytest.mark.slow
 def test_lazy_penalties_cost_their_share():
-    step = fake(variant(resolution=4))
 
     def cost(reg_interval):
-        return step.cost(phase_at(4, 4), Logistic(gamma=1.0, reg_interval=reg_interval), ComputeOptions())
+        return fake(variant(resolution=4), Logistic(gamma=1.0, reg_interval=reg_interval)).cost(phase_at(4, 4))
 
     every, second, fourth = cost(1), cost(2), cost(4)
     without = 2 * second.flops - every.flops

@@ -11,6 +11,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import FakeStep
 from pggan.training.memory_fit import fit_memory
+from pggan.training.parts import TrainerParts
 from tests.definitions import ADAM, WGAN_GP
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
 
@@ -18,10 +19,10 @@ PHASES = dataclasses.replace(SCHEDULE, final_resolution=16, batch={4: 16}).phase
 GIB = 2**30
 
 
-def fitted(free, options=ComputeOptions(), loss=WGAN_GP, phases=PHASES, ranks=1, **more):  # noqa: B008
+def fitted(free, options=ComputeOptions(), loss=WGAN_GP, phases=PHASES, ranks=1, capture=False, **more):  # noqa: B008
     partition = BatchPartition(0, ranks, ARCHITECTURE.stddev_group, elastic=False, configured_size=None)
-    settings = {"optimizer": ADAM, "options": options, "device": CPU, "partition": partition}
-    return fit_memory(ARCHITECTURE, phases, loss, free=free, **settings, **more)
+    parts = TrainerParts(loss, ADAM, options, capture=capture)
+    return fit_memory(ARCHITECTURE, phases, parts, device=CPU, free=free, partition=partition, **more)
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def per_image(monkeypatch):
     """Here everything needs 1 GiB per image of a pass, whatever the level; the passes that were looked at."""
     looked_at = []
 
-    def peak_bytes(self, phase, loss, options):
-        looked_at.append((phase.name, options.micro_batch_size))
-        return (options.micro_batch_size or phase.batch) * GIB
+    def peak_bytes(self, phase, size):
+        looked_at.append((phase.name, size))
+        return size * GIB
 
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
     monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
@@ -51,7 +52,7 @@ def test_small_networks_cost_no_time_to_find_out(monkeypatch):
 def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
     looked_at = []
 
-    def peak_bytes(self, phase, loss, options):
+    def peak_bytes(self, phase, size):
         looked_at.append(phase.name)
         return phase.resolution * GIB
 
@@ -72,7 +73,7 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     """As the real step was counted, at 4x4, where that is soonest done."""
     phase = Phase(0, 4, False, 1.0, 0, 1, 1024, 0.001, 0.001, 2)
     loss = Logistic(gamma=1.0, reg_interval=1)
-    need = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).peak_bytes(phase, loss, ComputeOptions())
+    need = FakeStep(ARCHITECTURE, TrainerParts(loss, ADAM), CPU).peak_bytes(phase)
     summary, sizes, _ = fitted(int(0.8 * need), loss=loss, phases=[phase])
     assert sizes == {(4, 1024): 512}
     assert "4x4 in micro-batches of 512" in summary
@@ -85,18 +86,18 @@ def test_captured_steps_need_more_than_eager_ones_whatever_the_penalties(per_ima
     """16 images need 16 GiB, or 1.4 times as many, of nine tenths."""
     loss = Logistic(gamma=1.0, reg_interval=interval)
     assert not fitted(18 * GIB, loss=loss).micro_batch_sizes
-    assert fitted(18 * GIB, loss=loss, captured=True).micro_batch_sizes[16, 16] == 8
-    assert fitted(24 * GIB, loss=loss, captured=True).micro_batch_sizes[16, 16] == 8
-    assert not fitted(25 * GIB, loss=loss, captured=True).micro_batch_sizes
+    assert fitted(18 * GIB, loss=loss, capture=True).micro_batch_sizes[16, 16] == 8
+    assert fitted(24 * GIB, loss=loss, capture=True).micro_batch_sizes[16, 16] == 8
+    assert not fitted(25 * GIB, loss=loss, capture=True).micro_batch_sizes
 
 
 @pytest.mark.fault(28)
 def test_what_fits_without_cuda_graphs_only_is_not_refused(per_image):
     """One group of 4 images needs 4 GiB, or 5.6; eight images 8 GiB, or 11.2."""
-    assert fitted(5 * GIB, captured=True).micro_batch_sizes == {(4, 16): 4, (8, 16): 4, (16, 16): 4}
-    assert not fitted(9 * GIB, ComputeOptions(micro_batch_size=8), captured=True).micro_batch_sizes
+    assert fitted(5 * GIB, capture=True).micro_batch_sizes == {(4, 16): 4, (8, 16): 4, (16, 16): 4}
+    assert not fitted(9 * GIB, ComputeOptions(micro_batch_size=8), capture=True).micro_batch_sizes
     with pytest.raises(UserError, match=r"needs 8\.0 GiB with 8 images per pass"):
-        fitted(8 * GIB, ComputeOptions(micro_batch_size=8), captured=True)
+        fitted(8 * GIB, ComputeOptions(micro_batch_size=8), capture=True)
 
 
 @pytest.mark.fault(28)
@@ -108,14 +109,12 @@ def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(per_imag
 def test_a_resolution_gets_the_smallest_micro_batches_of_its_phases(monkeypatch):
     """Fading takes more memory here, and comes before the stable phase, with the same batch."""
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
-    monkeypatch.setattr(
-        FakeStep, "peak_bytes", lambda self, phase, loss, options: options.micro_batch_size * (1 + phase.fading) * GIB
-    )
+    monkeypatch.setattr(FakeStep, "peak_bytes", lambda self, phase, size: size * (1 + phase.fading) * GIB)
     assert fitted(9 * GIB).micro_batch_sizes == {(4, 16): 8, (8, 16): 4, (16, 16): 4}
 
 
 def test_what_the_gradient_reducer_keeps_is_not_free(per_image):
-    weights = FakeStep(ARCHITECTURE, ADAM, CPU, half=False).weight_bytes
+    weights = FakeStep(ARCHITECTURE, TrainerParts(WGAN_GP, ADAM), CPU).weight_bytes
     free = int(16 * GIB / 0.9) + 3 * weights
     assert not fitted(free + 1, flat_tensors=3).micro_batch_sizes
     assert fitted(free - 10, flat_tensors=4).micro_batch_sizes

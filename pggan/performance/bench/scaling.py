@@ -39,6 +39,7 @@ from pggan.performance.bench.variants import EMA_DECAY
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware
+from pggan.training.method_choice import use_measured_methods
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")
@@ -111,7 +112,9 @@ class Runner:
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
         architecture = config.model.architecture(max(config.batches())[0], 3, labels=0)
-        self.trainer, _ = build_trainer(trainer_config(config), architecture, [self.phase], group, check_memory=False)
+        trained = trainer_config(config)
+        self.trainer, _ = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
+        use_measured_methods(trained, self.trainer, [self.phase], group)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)

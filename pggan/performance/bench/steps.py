@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pggan.config import BenchConfig, OptimizerConfig
 from pggan.core.batch import Reals
@@ -44,13 +45,13 @@ class Steps:
         architecture = config.model.architecture(max(config.batches())[0], channels, labels=0)
         self.device, self.loss, self.channels = device, build_loss(config.loss), channels
         self.variants = make_variants(config, architecture, device, log)
-        self.fake = FakeStep(architecture, OptimizerConfig(), device, half=False)
-        with self.fake.mode, warnings.catch_warnings(action="ignore"):
+        self.architecture, self.mode = architecture, FakeTensorMode(allow_non_fake_inputs=True)
+        with self.mode, warnings.catch_warnings(action="ignore"):
             self.fake_reference = ReferenceStep(architecture, OptimizerConfig(), 0, device)
 
     def rates(self) -> dict[str, Rates]:
         """The rates of the device in the precision of every variant."""
-        kinds = {name: (one.precision, one.options.dtype or torch.float32) for name, one in self.variants.items()}
+        kinds = {name: (one.precision, one.parts.options.dtype or torch.float32) for name, one in self.variants.items()}
         found = {kind: measured_rates(self.device, *kind) for kind in dict.fromkeys(kinds.values())}
         return {name: found[kind] for name, kind in kinds.items()}
 
@@ -90,9 +91,10 @@ class Steps:
             return (time.perf_counter() - start) / count
 
     def costs(self, phase: Phase) -> dict[str, StepCost]:
-        """What a step of every variant costs, each way to calculate it counted once."""
-        found = {way: self.fake.cost(phase, self.loss, way) for way in {one.options for one in self.variants.values()}}
-        costs = {name: found[variant.options] for name, variant in self.variants.items()}
+        """The cost of a step of every variant, each way to calculate it counted once."""
+        eager = {name: replace(one.parts, capture=False) for name, one in self.variants.items()}
+        found = {parts: FakeStep(self.architecture, parts, self.device).cost(phase) for parts in set(eager.values())}
+        costs = {name: found[parts] for name, parts in eager.items()}
         if REFERENCE in costs and self.device.type != "cuda":  # where the device can't tell it
             costs[REFERENCE] = replace(costs[REFERENCE], peak_bytes=self._fake_reference_peak(phase))
         return costs
@@ -129,7 +131,7 @@ class Steps:
     def _fake_reference_peak(self, phase: Phase) -> int:
         """Bytes of all tensors of the reference at the worst moment of a step: a process can't tell variants apart."""
         reference = self.fake_reference
-        with self.fake.mode:
+        with self.mode:
             images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
             reals, rng = Reals(images, None, None), StepRng(0, 0, self.device)
             reference.reset_optimizers()

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
@@ -16,13 +15,11 @@ from pggan.core.schedule import Phase
 from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.networks.numerics import ComputeOptions
-from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
-from pggan.training.method_choice import choose_methods
+from pggan.training.method_choice import use_measured_methods
+from pggan.training.parts import TrainerParts
 
 REFERENCE = "reference"
 EMA_DECAY = 0.999
@@ -34,8 +31,8 @@ class Variant(ABC):
     warmup = 0  # steps that it needs before it is as fast as it gets
     layout: torch.memory_format  # of the images it is given
 
-    def __init__(self, precision: Precision, options: ComputeOptions, device: torch.device) -> None:
-        self.precision, self.options, self.device = precision, options, device
+    def __init__(self, precision: Precision, parts: TrainerParts, device: torch.device) -> None:
+        self.precision, self.parts, self.device = precision, parts, device
         self.notices: list[str] = []  # of the stage that is measured
         self.held = self.peak = 0  # bytes of a CUDA device: allocated inside `counted` and not released, and the most
 
@@ -66,7 +63,7 @@ class TrainerVariant(Variant):
     layout = torch.channels_last
 
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Log) -> None:
-        super().__init__(config.precision, compute_options(config.precision, config.compute, device), device)
+        super().__init__(config.precision, TrainerParts.of(config, device, 1), device)
         self.config, self.log = config, log
         with self.counted():
             group = ProcessGroup.single_process(device)
@@ -79,11 +76,9 @@ class TrainerVariant(Variant):
         self.notices.clear()
         if self.trainer.graphs is not None:
             self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
-        partition, group = BatchPartition.of(self.config, [phase.batch], 1), ProcessGroup.single_process(self.device)
-        choice = choose_methods(self.config, self.trainer, [phase], partition, group)
-        self.trainer.options = replace(self.trainer.options, table=choice.table)
-        if choice.summary:
-            self.log(f"convolutions at {phase.resolution}x{phase.resolution}: {choice.summary}")
+        group = ProcessGroup.single_process(self.device)
+        if summary := use_measured_methods(self.config, self.trainer, [phase], group):
+            self.log(f"convolutions at {phase.resolution}x{phase.resolution}: {summary}")
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
         self.trainer.step(phase, reals, rng, EMA_DECAY)
@@ -99,8 +94,8 @@ class ReferenceVariant(Variant):
     layout = torch.contiguous_format
 
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
-        super().__init__(Precision.fp32, ComputeOptions(), device)
         self.loss = build_loss(config.loss)
+        super().__init__(Precision.fp32, TrainerParts(self.loss, config.optimizer), device)
         with self.counted():
             self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
 
@@ -120,10 +115,10 @@ def make_variants(
     """
     chosen = config.variants()
     for one in chosen.values():
-        compute_options(one.precision, one.compute, device)
         if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
             problem = f"modes=[{','.join(config.modes)}]: there are no CUDA graphs on {device.type}."
             raise UserError(problem, "Use modes=[eager] or [compiled].")
+        TrainerParts.of(one, device, 1)
 
     def log_of(name: str) -> Log:
         return lambda text: log(f"{name}: {text}")

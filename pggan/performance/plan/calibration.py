@@ -27,6 +27,7 @@ from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.build import build_trainer
 from pggan.training.memory_fit import USABLE
+from pggan.training.method_choice import use_measured_methods
 from pggan.training.timing import UpdateTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
@@ -47,6 +48,7 @@ def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup
     """Times updates of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
     phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
     trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
+    use_measured_methods(config, trainer, phases, group)
     budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
     indices = BatchPartition.of(config, (), group.world_size, group.rank).indices
     mirror, labels = config.data.mirror, config.data.labels
@@ -81,7 +83,7 @@ class PhaseProbes(NamedTuple):
     small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
 
     def all(self) -> list[Probe]:
-        """Those that there are, each once."""
+        """All probes that there are, each once."""
         return [*dict.fromkeys(probe for probe in self if probe is not None)]
 
     def fixed_seconds(self) -> float:
@@ -108,10 +110,13 @@ class Calibration:
         """Args: data: pyramid of the images to train on."""
         self.config, self.costs, self.group = config, costs, group
         self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
-        self.lone = self.run = timer_of(config, architecture, group, data)
+        self.lone, alone = timer_of(config, architecture, group, data), config
+        self.run = self.lone
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
             self.lone = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
+        parts = [replace(cost.phase, batch=size) for cost in costs for size in self._parts(cost.phase)]
+        use_measured_methods(alone, self.lone.trainer, parts, self.lone.group)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
@@ -151,11 +156,15 @@ class Calibration:
                 raise UserError(problem, "Leave out calibrate=true, or lower schedule.batch.")
         return True
 
+    def _parts(self, phase: Phase) -> tuple[int, int]:
+        """Images that a single device is timed with: the largest part of a batch, and a group of minibatch stddev."""
+        part = self.partition.largest_part(phase.batch)
+        return part, min(self.config.model.stddev_group, part)
+
     def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
         run = Probe(self.run, phase)
-        part = self.partition.largest_part(phase.batch)
+        part, group = self._parts(phase)
         lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
-        group = min(self.config.model.stddev_group, part)
         first = phase.resolution not in [probes.run.phase.resolution for probes in found]
         return PhaseProbes(run, lone, Probe(self.lone, replace(phase, batch=group)) if group < part and first else None)
 

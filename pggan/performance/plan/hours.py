@@ -54,12 +54,16 @@ class MeasuredCosts:
         return {side: known.get(side, scale * expected[side]) / table_at(batch, side) for side in levels}
 
     def measure(self, config: TrainConfig, networks: Networks, batch: Table, seconds: float) -> None:
-        """Measure updates of `networks` as `config` makes them, of the highest level first, for at most `seconds`."""
-        schedule, model, began = config.schedule.build(), self._model(networks), time.perf_counter()
+        """Measure updates of `networks` as `config` makes them, of the highest level first.
+
+        Args: seconds: of all updates at most; choosing convolution methods for the networks comes before.
+        """
+        schedule, model = config.schedule.build(), self._model(networks)
         stable = {phase.resolution: phase for phase in schedule.phases}
         parts = [replace(phase, batch=self._part(batch, phase.resolution)) for phase in stable.values()]
         timer = lone_timer(config, model.architecture, parts, self.device)
         found: dict[int, float] = {}
+        began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
         for part in [parts[-1], *parts[:-1]]:
             update, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS

@@ -1,20 +1,17 @@
-"""What every phase of a schedule costs, whatever it runs on: updates, operations, gradients, memory."""
+"""The cost of every phase of a schedule, whatever it runs on: updates, operations, gradients, memory."""
 
 from dataclasses import dataclass, replace
-
-import torch
 
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
 from pggan.core.schedule import Phase
 from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses import build_loss
-from pggan.losses.base import Loss
-from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.fake_step import Count, FakeStep, StepKernels
-from pggan.training.memory_fit import USABLE
+from pggan.training.inputs import half_of_pass
+from pggan.training.memory_fit import usable_share
+from pggan.training.parts import TrainerParts
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ def halfway(phase: Phase) -> Phase:
 def phase_costs(
     config: PlanConfig,
     architecture: Architecture,
-    options: ComputeOptions,
+    parts: TrainerParts,
     group: ProcessGroup,
     log: Log,
     *,
@@ -50,39 +47,41 @@ def phase_costs(
     Args: log: told what is being counted; memory: bytes of the card that the run is predicted for, whose group is on
     the device "meta".
     """
-    schedule, loss = config.schedule.build(), build_loss(config.loss)
+    schedule, interval = config.schedule.build(), parts.loss.reg_interval
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
-    fake = FakeStep(architecture, config.optimizer, group.device, half=options.dtype is torch.float16)
+    fake = FakeStep(architecture, parts, group.device)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):
         if updates == 0:
             continue
         log(f"Counting a step at {phase.name}")
-        count = fake.count(halfway(phase), loss)
+        count = fake.count(halfway(phase))
         at = phase.resolution, phase.batch
         part = replace(halfway(phase), batch=partition.largest_part(phase.batch))
-        size = partition.micro_batch_size(phase.batch) or options.micro_batch_size
-        how, kernels = replace(options, micro_batch_size=size), None
+        size, kernels = partition.micro_batch_size(phase.batch), None
         if memory is not None:
-            how, kernels = fitting_kernels(fake, part, loss, how, memory)
+            size, kernels = fitting_kernels(fake, part, usable_share(capture=parts.capture) * memory, size)
             peaks.setdefault(at, kernels.peak_bytes)
         elif at not in peaks:  # the fading phase comes first, and needs more
-            peaks[at] = fake.peak_bytes(part, loss, how)
-        images, flops = min(phase.end, schedule.total) - phase.start, count.flops.mean(loss.reg_interval)
-        costs.append(PhaseCost(phase, images, updates, count, flops, peaks[at], how.micro_batch_size, kernels))
+            peaks[at] = fake.peak_bytes(part, size)
+        images, flops = min(phase.end, schedule.total) - phase.start, count.flops.mean(interval)
+        costs.append(PhaseCost(phase, images, updates, count, flops, peaks[at], size, kernels))
     return costs
 
 
 def fitting_kernels(
-    fake: FakeStep, phase: Phase, loss: Loss, options: ComputeOptions, memory: int
-) -> tuple[ComputeOptions, StepKernels]:
-    """The kernels of a step in passes as large as `memory` bytes allow, and the options that say so.
+    fake: FakeStep, phase: Phase, usable: float, configured_size: int | None
+) -> tuple[int | None, StepKernels]:
+    """Images per pass with which a step needs at most `usable` bytes, None for the whole batch, and its kernels.
 
     A pass of a single group of minibatch stddev is the smallest, whether it fits or not.
+
+    Args: configured_size: images per pass where they are given, and stay as they are.
     """
-    kernels, group = fake.kernels(phase, loss, options), min(fake.state.g_ema.architecture.stddev_group, phase.batch)
-    while kernels.peak_bytes > USABLE * memory and (size := options.micro_batch_size or phase.batch) > group:
-        options = replace(options, micro_batch_size=max(size // 2 // group, 1) * group)
-        kernels = fake.kernels(phase, loss, options)
-    return options, kernels
+    kernels, size = fake.kernels(phase, configured_size), configured_size
+    group = min(fake.state.g_ema.architecture.stddev_group, phase.batch)
+    while configured_size is None and kernels.peak_bytes > usable and (whole := size or phase.batch) > group:
+        size = half_of_pass(whole, group)
+        kernels = fake.kernels(phase, size)
+    return size, kernels

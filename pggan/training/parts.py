@@ -1,0 +1,70 @@
+"""The parts of a trainer that follow from a configuration and a device: for training, counting and checking alike."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pggan.augmentation import build_augmentation
+from pggan.augmentation.ada import Ada
+from pggan.augmentation.adaptive_p import AdaptiveP
+from pggan.augmentation.base import Augmentation
+from pggan.config import OptimizerConfig, TrainerConfig
+from pggan.core.architecture import Architecture
+from pggan.core.errors import UserError
+from pggan.losses import build_loss
+from pggan.losses.base import Loss
+from pggan.networks.numerics import ComputeOptions
+from pggan.optim.state import State, new_state
+from pggan.training.compute_options import captures_graphs, compute_options
+from pggan.training.step import Trainer
+
+
+@dataclass(frozen=True)
+class TrainerParts:
+    """How steps are calculated; networks, batches and other ranks come on top."""
+
+    loss: Loss
+    optimizer: OptimizerConfig
+    options: ComputeOptions = field(default_factory=ComputeOptions)
+    augmentation: Augmentation | None = None
+    sparse: bool = False  # the gradient reducer makes the updates, as sparse vectors that the optimizers apply
+    capture: bool = False  # steps are replayed as CUDA graphs
+
+    @classmethod
+    def of(cls, config: TrainerConfig, device: torch.device, world_size: int) -> "TrainerParts":
+        """The parts that `config` asks for; raises UserError for what is not valid, or can't be had on `device`."""
+        loss, augmentation = build_loss(config.loss), choose_augmentation(config, device)
+        options = compute_options(config.precision, config.compute, device)
+        sparse = sends_sparse_updates(config, world_size)
+        capture = captures_graphs(config.compute, device) and not sparse
+        return cls(loss, config.optimizer, options, augmentation, sparse, capture)
+
+    def new_state(self, architecture: Architecture, seed: int, device: torch.device) -> State:
+        """The state of new networks before the first image."""
+        half = self.options.dtype is torch.float16
+        state = new_state(architecture, self.optimizer, seed, device, half=half, sparse=self.sparse)
+        state.adaptive_p = AdaptiveP.of(self.augmentation, self.loss.mean_sign, device)
+        return state
+
+    def trainer(self, state: State, **more: Any) -> Trainer:
+        """The trainer of `state`; `more`: what else `Trainer` takes."""
+        return Trainer(state, self.loss, self.options, augmentation=self.augmentation, capture=self.capture, **more)
+
+
+def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
+    """The augmentation that `augmentation=` asks for; raises UserError if not valid, or not to be had on `device`."""
+    augmentation, compute = build_augmentation(config.augmentation), config.compute
+    moves = isinstance(augmentation, Ada) and augmentation.resamples
+    inexact = compute.deterministic and device.type == "cuda"
+    for key, chosen in (("compute.compile", compute.compile), ("compute.deterministic", inexact)):
+        if moves and chosen:
+            problem = f"{key}=true does not work with augmentation=ada on {device.type}, whose pixels move."
+            remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
+            raise UserError(problem, f"Take {key}=false, {remedy}.")
+    return augmentation
+
+
+def sends_sparse_updates(config: TrainerConfig, world_size: int) -> bool:
+    """Whether the gradient reducer makes the updates, as sparse vectors that the optimizers apply."""
+    return config.gradients["name"] == "dgc" and world_size > 1
