@@ -118,6 +118,11 @@ def _check_files(directory: Path, files: dict[str, str], require_fit: Callable[[
             raise CorruptCheckpoint(f"{directory / name} has changed: its checksum is another one")
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether `path` is the directory of one checkpoint, valid or not, rather than a run."""
+    return (path / STATE_FILE).is_file()
+
+
 def checkpoints_of(run_dir: Path) -> list[Path]:
     """The checkpoint directories of a run, valid or not, the oldest first."""
     found = (run_dir / "checkpoints").glob("[0-9]*")
@@ -140,7 +145,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     if choice == NEWEST:
         return run
     path = Path(run)
-    if not path.is_dir() or (path / STATE_FILE).exists():
+    if not path.is_dir() or is_checkpoint(path):
         problem = f"run={run} is one generator, and checkpoint={choice} chooses among those of a run."
         raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
     found = checkpoints_of(path)
@@ -159,7 +164,7 @@ def generator_path(run: str, key: str = "run") -> Path:
     """
     path = path_of_run(run, key)
     if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
-        path = path / ("generator_ema.safetensors" if (path / STATE_FILE).exists() else GENERATOR_FILE)
+        path = path / ("generator_ema.safetensors" if is_checkpoint(path) else GENERATOR_FILE)
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
         raise UserError(f"{key}={run} has no generator.", remedy)
@@ -168,7 +173,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 def has_checkpoints(path: Path) -> bool:
     """Whether `path` is a checkpoint, or a run that has some, valid or not."""
-    return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
+    return is_checkpoint(path) or bool(checkpoints_of(path))
 
 
 def require_checkpoints(path: Path, key: str) -> None:
@@ -196,7 +201,7 @@ def resolve_checkpoint(path: Path, key: str, *, light: bool = False) -> tuple[Ch
     Raises UserError, naming `key`, when there is none.
     """
     require_checkpoints(path, key)
-    if (path / STATE_FILE).is_file():
+    if is_checkpoint(path):
         try:
             return open_checkpoint(path, light=light), []
         except CorruptCheckpoint as problem:

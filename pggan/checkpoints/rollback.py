@@ -49,7 +49,7 @@ class Rollback:
         with self.group.collective_errors():
             if self.group.is_main:
                 checkpoint, _ = newest_checkpoint(self.run_dir)
-                where = f"Numbers were not finite at {position:,} images"
+                where = f"Numbers were NaN or infinite at {position:,} images"
                 if checkpoint is None:
                     raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
                 if position <= self.failed_at or self.rollbacks == MOST_ROLLBACKS:
@@ -61,6 +61,6 @@ class Rollback:
         for trainable in (state.g, state.d):
             trainable.skipped.zero_()
         return (
-            f"Numbers were not finite at {position:,} images: {problem}. Rolling back to the checkpoint of "
+            f"Numbers were NaN or infinite at {position:,} images: {problem}. Rolling back to the checkpoint of "
             f"{state.images:,} images. If this happens here again, training ends: then lower the learning rates."
         )

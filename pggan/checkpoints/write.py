@@ -1,7 +1,6 @@
 """Checkpoints written: a copy of the state goes to the disk, atomically, while training continues."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -19,8 +18,9 @@ from torch import Tensor
 from pggan.checkpoints import header
 from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import atomic_directory, atomic_write, existing_parent, file_sha256, remove_directory
-from pggan.core.disk import free_bytes
+from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
+from pggan.core.devices import synchronize
+from pggan.core.disk import free_bytes, free_files
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.reducer import Parts
@@ -68,8 +68,7 @@ def take_snapshot(
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
         for part, tensors in (state.tensors() | extra_state).items()
     }
-    if state.g_ema.weights[0].is_cuda:
-        torch.cuda.synchronize()  # once for all copies
+    synchronize(state.g_ema.weights[0].device)  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
     return Snapshot(parts, state.images, state.phase_index, state.g_ema.architecture, stage, notes)
 
@@ -194,8 +193,8 @@ class CheckpointWriter:
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    missing, inodes = needed - free_bytes(run_dir), os.statvfs(existing_parent(run_dir))
-    full = " There is no room for more files." * (inodes.f_files > 0 and inodes.f_favail == 0)
+    missing = needed - free_bytes(run_dir)
+    full = " There is no room for more files." * (free_files(run_dir) == 0)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",

@@ -1,5 +1,6 @@
 """Space on a disk, looked up before it is needed."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from pggan.core.errors import UserError
 def free_bytes(path: Path) -> int:
     """The bytes that are free on the disk of `path`, which need not exist yet."""
     return shutil.disk_usage(existing_parent(path)).free
+
+
+def free_files(path: Path) -> int | None:
+    """The files (inodes) that the disk of `path` still has room for; None where the file system does not count them."""
+    facts = os.statvfs(existing_parent(path))
+    return facts.f_favail if facts.f_files else None
 
 
 def require_free_space(path: Path, needed: int, remedy: str) -> int:

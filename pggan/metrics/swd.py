@@ -17,6 +17,7 @@ N images, P patches per image, C channels, S side of a level, D directions.
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,15 +155,18 @@ class PatchCollector(Collector):
             start += len(block)
 
 
-def distance(one: PatchCollector, other: PatchCollector, side: int, tell: Callable[[int], None]) -> float:
-    """The distance at a level between two sets of as many images, times 1000.  Called by all ranks."""
+def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress: Callable[[int, int], None]) -> float:
+    """The distance at a level between two sets of as many images, times 1000.  Called by all ranks.
+
+    Args: on_progress: called with the directions that are done, and all of them.
+    """
     group = one.partition.group
     for table in (one, other):
         table.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
     for start in range(0, DIRECTIONS, AT_ONCE):
-        tell(start)
+        on_progress(start, DIRECTIONS)
         some = directions[:, start : start + AT_ONCE]
         a, b = one.project(side, some), other.project(side, some)
         mine = {
@@ -228,8 +232,7 @@ class SlicedWasserstein(Metric):
     def _distances(self, one: PatchCollector, other: PatchCollector) -> Tensor:
         found = []
         for side in one.levels:
-            tell = lambda done, side=side: self.task.progress(f"swd/{side}", done, DIRECTIONS)  # noqa: E731
-            found.append(distance(one, other, side, tell))
+            found.append(distance(one, other, side, partial(self.task.progress, f"swd/{side}")))
         return torch.tensor(found, dtype=torch.float64)
 
     def _named(self, metric: str, distances: Tensor, count: int) -> dict[str, float]:

@@ -45,8 +45,8 @@ def run(config: ProjectConfig) -> int:
     progress = Progress(console=console, transient=True, disable=not console.is_terminal)
     with new_folder(place, "out") as out, progress as bars:
         for path, target in zip(paths, targets, strict=True):
-            tell = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
-            found.append(project(generator.network, target, settings, how, distance=distance, tell=tell))
+            on_progress = partial(show, bars, bars.add_task(Path(path).name, total=how.steps), Path(path).name)
+            found.append(project(generator.network, target, settings, how, distance=distance, on_progress=on_progress))
             print(f"{path}: PSNR {found[-1].psnr:.1f} dB, {config.distance} distance {found[-1].distance:.4f}")
     save_latents(torch.stack([one.latent for one in found]), out / "latents.safetensors", paths)
     write_report(config, how, paths, found, out / "projection.json")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.rng import generator_for
+from pggan.data.stream.to_float import to_float
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import Generator, use_options
 from pggan.sampling.generate import RenderSettings
@@ -17,10 +18,10 @@ from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, to_bytes
 from pggan.sampling.perceptual import Distance, laplacian_distance
 
-Tell = Callable[[int, float], None]  # is called with the step and the smallest distance
+OnProgress = Callable[[int, float], None]  # called with the step and the smallest distance
 
 BATCH_PIXELS = 2**16  # of candidates that are drawn together: at 32x32, 64 images
-TELL_STEPS = 20
+PROGRESS_STEPS = 20  # between two calls
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def project(
     how: ProjectionSettings,
     *,
     distance: Distance = laplacian_distance,
-    tell: Tell = lambda step, distance: None,
+    on_progress: OnProgress = lambda step, distance: None,
 ) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
@@ -62,7 +63,7 @@ def project(
     appendix D), which looks in another space and from one start.
     """
     device = network.weights[0].device
-    goal = torch.tensor(target, device=device).permute(2, 0, 1)[None].float() / 127.5 - 1
+    goal = to_float(torch.tensor(target, device=device)[None])
     label = None
     if settings.label is not None:
         label = F.one_hot(torch.tensor([settings.label]), network.architecture.labels).float().to(device)
@@ -76,7 +77,7 @@ def project(
 
     with use_options(network, DEFAULT_OPTIONS):  # weights are prepared once for all steps
         seeds, latents = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, how, device)
-        latents = optimise(measure, latents, how, tell)
+        latents = optimise(measure, latents, how, on_progress)
         with torch.no_grad():
             distances = measure(latents)
             best = int(distances.argmin())
@@ -96,7 +97,9 @@ def nearest_seeds(
     return [seeds[number] for number in best.tolist()], latents[best]
 
 
-def optimise(measure: Callable[[Tensor], Tensor], latents: Tensor, how: ProjectionSettings, tell: Tell) -> Tensor:
+def optimise(
+    measure: Callable[[Tensor], Tensor], latents: Tensor, how: ProjectionSettings, on_progress: OnProgress
+) -> Tensor:
     """`latents` [S, Z] moved to smaller distances, each by itself."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
@@ -112,8 +115,8 @@ def optimise(measure: Callable[[Tensor], Tensor], latents: Tensor, how: Projecti
         optimizer.step()
         with torch.no_grad():
             latents.copy_(on_sphere(latents))
-        if step % TELL_STEPS == 0:
-            tell(step, float(distances.detach().min()))
+        if step % PROGRESS_STEPS == 0:
+            on_progress(step, float(distances.detach().min()))
     return latents.detach()
 
 

@@ -10,7 +10,6 @@ A pixel of level r is floor(m + 1/2), where m is the mean of its (R/r) x (R/r) b
 """
 
 import hashlib
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pggan.core.atomic_io import file_sha256, is_plain
+from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
 from pggan.data.format.index import levels_up_to, parse_index
 from pggan.data.format.levels import Images
@@ -111,7 +111,7 @@ class ImagePyramid:
         Raises UserError that names the first whose checksum is not the index's.
         """
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets other threads run
+        with ThreadPoolExecutor(available_cores()) as pool:  # hashing lets other threads run
             digests = pool.map(file_sha256, (self.path / stored.file for stored in files))
             for stored, digest in zip(files, digests, strict=True):
                 if digest != stored.sha256:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pggan.core.devices import free_memory
 from pggan.data.format.levels import Images
 from pggan.data.format.pyramid import ImagePyramid
 
@@ -45,9 +46,8 @@ def budget_bytes(budget_mib: int | None, device: torch.device, processes: int = 
     """
     if budget_mib is not None:
         return budget_mib * MIB
-    if device.type == "cuda":
-        return int(GPU_BUDGET_SHARE * torch.cuda.mem_get_info(device)[0])
-    return CPU_BUDGET_BYTES // processes
+    free = free_memory(device) if device.type == "cuda" else None
+    return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
 
 
 class Loader:
