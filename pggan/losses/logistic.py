@@ -1,6 +1,7 @@
 """The non-saturating logistic loss with (lazy) R1."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,19 +18,14 @@ class Logistic(Loss):
     """
 
     gamma: float
+    scores_have_zero: ClassVar[bool] = True
+    scores_have_scale: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/loss_reals": F.softplus(-real_scores), "D/loss_fakes": F.softplus(fake_scores)}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"G/loss_fakes": F.softplus(-fake_scores)}
-
-    def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """The signs of the scores of reals: to this loss, 0 is as likely a real as a fake."""
-        return real_scores.sign()
-
-    def mean_sign(self, of_reals: float) -> float:
-        return of_reals
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         weight, at = self.gamma / 2, PenaltyAt.reals

@@ -19,6 +19,7 @@ class Relativistic(Loss):
 
     gamma: float
     needs_reals_for_g: ClassVar[bool] = True
+    scores_have_scale: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/pairs": F.softplus(fake_scores - real_scores)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pggan.augmentation.ada import MOST_P
+from pggan.losses.base import Loss
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 
 Numbers = Mapping[str, float]
@@ -17,10 +18,10 @@ Numbers = Mapping[str, float]
 CLEAR_TICKS = 5
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
-# Logistic losses: with scores that lie this far apart, D is wrong about one image in 150 (sigmoid(10 / 2) = 0.9933).
+# Scores that are log-odds: when they lie this far apart, D is wrong about one image in 150 (sigmoid(10 / 2) = 0.9933).
 # The gap stays below 2 in the recipe avatars_32, which goes well.
 MOST_GAP = 10.0
-# Wasserstein losses, whose scores have no scale: times the recent median of the gap.
+# Scores without a scale, as those of Wasserstein losses: times the recent median of the gap.
 GAP_FACTOR, GAP_TICKS, LEAST_GAP_TICKS = 20, 20, 5
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67 until the rates
 # fall.  At 0.8, D is wrong about one real in 10.
@@ -75,15 +76,18 @@ RULES = {
 class Alarms:
     """The alarms of one run; told the numbers of every tick, in their order."""
 
-    def __init__(self, loss: str) -> None:
-        """Args: loss: its name."""
+    def __init__(self, loss: Loss) -> None:
         self.loss = loss
-        self._restart(0)
+        self.restart(0)
+
+    def restart(self, images: int) -> None:
+        """Continue from any count of `images` without what the ticks so far have told."""
+        self._begin_resolution(0)
         self._peaks: dict[str, deque[float]] = {}
         self._held = dict.fromkeys(RULES, 0)  # ticks in a row
         self._gone = dict.fromkeys(RULES, CLEAR_TICKS)
 
-    def _restart(self, resolution: int) -> None:
+    def _begin_resolution(self, resolution: int) -> None:
         """Forget the numbers of another resolution: scores and images have another scale there."""
         self._resolution = resolution
         self._gaps: deque[float] = deque(maxlen=GAP_TICKS)
@@ -97,7 +101,7 @@ class Alarms:
         Args: learning_rate: D's; numbers: of the tick, by tag; an alarm whose number is missing is not raised.
         """
         if resolution != self._resolution:
-            self._restart(resolution)
+            self._begin_resolution(resolution)
         found = {
             "gradients": self._spikes(numbers),
             "not_finite": _skipped(numbers),
@@ -134,7 +138,7 @@ class Alarms:
         gap = numbers.get("scores/reals", math.nan) - numbers.get("scores/fakes", math.nan)
         if not math.isfinite(gap):
             return ""
-        if self.loss != "wgan_gp":
+        if self.loss.scores_have_scale:
             return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MOST_GAP else ""
         usual = median(map(abs, self._gaps)) if len(self._gaps) >= LEAST_GAP_TICKS else math.inf
         if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself
@@ -169,4 +173,4 @@ class Alarms:
 def _skipped(numbers: Numbers) -> str:
     counts = {name: numbers.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
     found = [f"{count:.0f} updates of {name}" for name, count in counts.items() if count]
-    return f"Skipped {' and '.join(found)}: their gradients were not finite" if found else ""
+    return f"Skipped {' and '.join(found)}: their gradients were NaN or infinite" if found else ""

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -28,7 +28,7 @@ from pggan.run.health import Health
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.run.previews import Previews
 from pggan.run.projector import write_projector
-from pggan.run.report import NullReporter
+from pggan.run.report import NullReporter, without_copies
 from pggan.run.run_dir import RunContext
 from pggan.run.step_profiler import StepProfiler
 from pggan.run.time_breakdown import TimeBreakdown
@@ -38,6 +38,13 @@ from pggan.training.step import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
 STOP, SAVE, ROLL_BACK = 1, 2, 4
+
+
+class Restarted(Protocol):
+    """Something that follows the image count."""
+
+    def restart(self, images: int) -> None:
+        """Begin or continue at `images`, without what was beyond."""
 
 
 class Events:
@@ -76,12 +83,16 @@ class Events:
         if config.monitor.profile_steps > 0 and group.is_main:
             folder = writer.run_dir / "profile"
             self.profiler = StepProfiler(config.monitor.profile_steps, folder, group.device.type, reporter.profile)
-        self.health, self.alarms = Health(run, self.state.images), Alarms(config.loss["name"])
+        self.health, self.alarms = Health(run, trainer.loss, self.state.images), Alarms(trainer.loss)
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
-        self.snapshot: Snapshot | None = None  # the last one taken
+        self.snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
+        # What a rollback takes back to the image count of its checkpoint, and a start, too.
+        parts = self.interval, evaluator, self.health, self.alarms, self.recorder, self.profiler
+        self.restarted: list[Restarted] = [part for part in parts if part is not None]
         self._restart()
+        self.restarted.append(reporter)  # it has been opened at this count
 
     def _restart(self) -> None:
         """Reset everything that depends on the image count: training starts, or restarts from a checkpoint."""
@@ -89,12 +100,11 @@ class Events:
         self.group.reset_flags()
         self.accumulator.reset()
         self.time_breakdown.restart()
-        if self.recorder is not None:
-            self.recorder.restart(images)
-        self.interval.restart(images)
-        self.evaluator.restart(images)
+        for part in self.restarted:
+            part.restart(images)
         self.trainer.release_graphs()
         self.saved_at = images or -1
+        self.written: int | None = None  # the images of the last checkpoint given to the writer
         self.announced = -1  # the phase that was reported last
         self.save_asked = self.save_wanted = self.is_milestone = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
@@ -172,6 +182,7 @@ class Events:
         self.time_breakdown.end("overhead")
         scores = self.accumulator.recent("scores/") if group.is_main else {}
         numbers = self.accumulator.reduce(group)  # waits for the device, whose steps these are
+        numbers = without_copies(numbers, self.trainer.loss.terms_of_g)
         self.time_breakdown.end("step")
         if self.config.hours is not None and state.images < self.schedule.total:
             self._plan_end()
@@ -232,6 +243,7 @@ class Events:
                 phase = self.schedule.at(max(images - 1, 0))
                 self.snapshot = take_snapshot(self.state, phase, notes, extra_state, memory=self.snapshot)
                 self.writer.save(self.snapshot)
+                self.written = images
 
     def _wait_for_writer(self) -> bool:
         """Wait for the last checkpoint; False if a number in it is not finite, which `before_step` tells all ranks."""
@@ -241,8 +253,8 @@ class Events:
             self.problem = problem
         if self.problem is None:
             self.interval.saved()
-            if self.snapshot is not None:
-                self.reporter.saved(self.snapshot.images)
+            if self.written is not None:
+                self.reporter.saved(self.written)
         return self.problem is None
 
     def begin(self, pyramid: ImagePyramid) -> None:
@@ -274,7 +286,6 @@ class Events:
         """Go back to the last checkpoint; raises UserError when that has been of no use."""
         self._wait_for_writer()  # what is still being written may be the checkpoint to go back to
         self.reporter.warn(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
-        self.reporter.restart(self.state.images)
         self._restart()
 
     def exit_code(self) -> int:

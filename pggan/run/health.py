@@ -6,6 +6,7 @@ import torch
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.losses.base import Loss
 from pggan.metrics.distances import nearest
 from pggan.metrics.extractors import pixel_extractor
 from pggan.metrics.images import Reals, to_device
@@ -23,15 +24,19 @@ COUNT = 32  # images on each side of a diversity, or as many as there are reals
 class Health:
     """The health of one run; for rank 0."""
 
-    def __init__(self, run: RunContext, images: int) -> None:
+    def __init__(self, run: RunContext, loss: Loss, images: int) -> None:
         """Args: images: shown already."""
-        self.pyramid, self.every, self._ticked_at = run.pyramid, run.config.monitor.grid_images, images
-        self.signs_count = run.config.loss["name"] == "logistic"  # elsewhere, scores of reals have no fixed zero
+        self.pyramid, self.every, self.loss = run.pyramid, run.config.monitor.grid_images, loss
+        self.restart(images)
+
+    def restart(self, images: int) -> None:
+        """Continue from `images`: the next grid is the first one beyond them."""
+        self._ticked_at = images
 
     def at_tick(self, state: State, phase: Phase, scores: Scores) -> dict[str, float]:
         """The numbers of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
         found = {}
-        if self.signs_count and "scores/reals" in scores:
+        if self.loss.scores_have_zero and "scores/reals" in scores:
             found[REALS_SIGN] = float(np.sign(scores["scores/reals"]).mean())
         before, self._ticked_at = self._ticked_at, state.images
         if is_due(self.every, before, state.images):

@@ -6,7 +6,7 @@ Nothing here waits for the device between ticks.
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -27,7 +27,6 @@ from pggan.run.run_dir import append_log
 from pggan.sampling.output.images import Pixels
 
 LARGEST_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
-TERMS_OF_G = ("G/critic", "G/loss_fakes", "G/pairs")
 
 Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
 
@@ -190,7 +189,7 @@ class Reporter(NullReporter):
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
         left = self.eta.seconds_left(images)
-        numbers = without_copies(means) | {
+        numbers = means | {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),
             "schedule/alpha": phase.alpha,
@@ -235,7 +234,7 @@ def growth(phase: Phase) -> float:
     return phase.resolution.bit_length() - SMALLEST_RESOLUTION.bit_length() - 1 + phase.alpha
 
 
-def without_copies(means: dict[str, float]) -> dict[str, float]:
+def without_copies(means: dict[str, float], terms_of_g: Collection[str]) -> dict[str, float]:
     """`means` without the term of G's loss that would be the loss itself, because there is no other."""
-    terms = [name for name in means if name in TERMS_OF_G or name.startswith("G/labels")]
+    terms = [name for name in means if name in terms_of_g]
     return {name: value for name, value in means.items() if [name] != terms}

@@ -22,6 +22,12 @@ class StepProfiler:
         self._phase_index, self._taken = -1, 0
         self._profile: profile | None = None
 
+    def restart(self, images: int) -> None:
+        """Continue from any count of `images`, which may lie in another phase: what is being recorded is dropped."""
+        if self._profile is not None:
+            self._profile.stop()
+        self._phase_index, self._profile = -1, None
+
     def before_step(self, phase: Phase) -> None:
         """Begin to record if this step is the first to be."""
         if phase.index != self._phase_index:

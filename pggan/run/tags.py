@@ -21,7 +21,7 @@ DESCRIPTIONS = {
     r"[DG]/labels_(reals|fakes)": "Cross-entropy of the classes that D sees in reals or fakes.",
     r"[DG]/gradient_norm": "Norm of the whole gradient of an update, mean since the last tick.",
     r"[DG]/gradient_norm_max": "Norm of the whole gradient, the largest since the last tick.",
-    r"[DG]/skipped": "Updates since the last tick that were skipped, because a gradient was not finite.",
+    r"[DG]/skipped": "Updates since the last tick that were skipped, because a gradient was NaN or infinite.",
     r"[DG]/loss_scale": "Factor of the loss in half precision, which keeps small gradients from vanishing.",
     r"scores/reals": "D's scores of reals.",
     r"scores/fakes": "D's scores of fakes; where they reach those of reals, D can't tell them apart.",

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from pggan.losses import LOSSES, build_loss
 from pggan.losses.base import label_loss
 from tests.losses.critics import (
     ALL,
@@ -22,6 +23,7 @@ from tests.losses.critics import (
     rng,
     watched_critic,
 )
+from tests.losses.test_losses import options_of
 from tests.networks.naive import Naive, normal
 
 E = math.e
@@ -46,6 +48,30 @@ def test_d_gains_from_higher_reals_and_lower_fakes_and_g_from_higher_fakes(loss)
     fake.grad = None
     total(loss.g_terms(REAL, fake)).backward()
     assert (fake.grad < 0).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_says_of_its_scores_what_the_gradient_of_g_tells(name):
+    """Where the gradient stays the same when all scores rise by 1, they have no zero; when all double, no scale."""
+    loss = build_loss(options_of(name))
+
+    def gradient(change):
+        fake = FAKE.clone().requires_grad_()
+        real, changed = change(REAL), change(fake)
+        (found,) = torch.autograd.grad(sum(term.sum() for term in loss.g_terms(real, changed).values()), changed)
+        return found
+
+    usual = gradient(lambda scores: scores + 0)
+    assert loss.scores_have_zero != torch.allclose(gradient(lambda scores: scores + 1), usual)
+    assert loss.scores_have_scale != torch.allclose(gradient(lambda scores: 2 * scores), usual)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: type(loss).__name__)
+def test_a_loss_names_all_terms_that_it_has_for_g(loss):
+    labels = torch.eye(4)[:3]
+    reals = reals_of(normal(3, 1, 4, 4), labels, labels)
+    terms = loss.for_g(lambda images: (images.mean((1, 2, 3)), labels), reals, reals.images)
+    assert set(terms.loss) == set(loss.terms_of_g)
 
 
 def test_mixed_points_lie_between_each_real_and_its_fake_at_one_place_per_image():

@@ -6,6 +6,7 @@ import pytest
 
 from pggan.augmentation.ada import MOST_P
 from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
+from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
 # Ticks of the recipe avatars_32 from 14,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
 # sign of reals, and the diversity of fakes where there was a grid.
@@ -43,7 +44,7 @@ def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) 
 
 
 def test_a_run_that_goes_well_is_silent():
-    alarms = Alarms("logistic")
+    alarms = Alarms(LOGISTIC)
     for reals, fakes, peak, sign, diversity in HEALTHY:
         numbers = {"scores/reals": reals, "scores/fakes": fakes, "D/gradient_norm_max": peak, "health/reals_sign": sign}
         numbers |= {} if diversity is None else {"health/diversity": diversity}
@@ -54,13 +55,14 @@ def test_a_run_that_goes_well_is_silent():
 @pytest.mark.parametrize(
     ("name", "loss", "changes", "ticks"),
     [
-        ("gradients", "logistic", {"D_gradient_norm_max": 500.0}, 1),
-        ("not_finite", "logistic", {"G_skipped": 3.0}, 1),
-        ("score_gap", "logistic", {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
-        ("score_gap", "wgan_gp", {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
-        ("score_gap", "wgan_gp", {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
-        ("diversity", "wgan_gp", {"health_diversity": 0.05}, 2),
-        ("augmentation", "relativistic", {"augment_p": MOST_P}, 5),
+        ("gradients", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
+        ("not_finite", LOGISTIC, {"G_skipped": 3.0}, 1),
+        ("score_gap", LOGISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
+        ("score_gap", RELATIVISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
+        ("score_gap", WGAN_GP, {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
+        ("score_gap", WGAN_GP, {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
+        ("diversity", WGAN_GP, {"health_diversity": 0.05}, 2),
+        ("augmentation", RELATIVISTIC, {"augment_p": MOST_P}, 5),
     ],
 )
 def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, loss, changes, ticks):
@@ -78,10 +80,10 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
 
 def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic_loss():
     """The mean of the last ten has to lie above 0.8: after nine of 0.87 beside one of 0.5 it does, with 0.833."""
-    alarms = Alarms("logistic")
+    alarms = Alarms(LOGISTIC)
     found = raised(alarms, [tick(), *[tick(health_reals_sign=0.87)] * 12])
     assert [bool(names) for names in found] == [False] * 11 + [True, True]
-    _, texts = Alarms("logistic").at_tick(32, 0.01, tick(health_reals_sign=1.0))
+    _, texts = Alarms(LOGISTIC).at_tick(32, 0.01, tick(health_reals_sign=1.0))
     assert texts == []
 
 
@@ -89,17 +91,17 @@ def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
     rising, falling = [0.1 * step for step in range(1, 11)], [1 - 0.05 * step for step in range(1, 21)]
     ticks = [tick(health_reals_sign=0.6, rate=rate) for rate in [*rising, *[1.0] * 20]]
     ticks += [tick(health_reals_sign=0.95, rate=rate) for rate in falling]
-    assert not any(raised(Alarms("logistic"), ticks))
+    assert not any(raised(Alarms(LOGISTIC), ticks))
     constant = [tick(health_reals_sign=0.95, rate=rate) for rate in [*rising, *[1.0] * 20]]
-    assert raised(Alarms("logistic"), constant)[-1] == ["overfitting"]
-    alarms = Alarms("logistic")
+    assert raised(Alarms(LOGISTIC), constant)[-1] == ["overfitting"]
+    alarms = Alarms(LOGISTIC)
     raised(alarms, constant, 16)
     lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # that of another resolution
     assert raised(alarms, lower, 32)[-1] == ["overfitting"]
 
 
 def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
-    alarms = Alarms("logistic")
+    alarms = Alarms(LOGISTIC)
 
     def said(numbers: dict[str, float]) -> bool:
         return bool(alarms.at_tick(32, 0.01, numbers)[1])
@@ -113,25 +115,38 @@ def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
 
 
 def test_the_text_has_the_numbers():
-    alarms = Alarms("logistic")
+    alarms = Alarms(LOGISTIC)
     alarms.at_tick(32, 0.01, tick())
     _, texts = alarms.at_tick(32, 0.01, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
     assert texts[0].startswith("D/gradient_norm_max is 2e+03, 1,000 times what it was lately. A single one")
-    assert texts[1].startswith("Skipped 2 updates of G and 1 updates of D: their gradients were not finite. This")
+    assert texts[1].startswith("Skipped 2 updates of G and 1 updates of D: their gradients were NaN or infinite. This")
 
 
 def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
     """Not with itself, nor with one that was not finite."""
-    alarms = Alarms("logistic")
+    alarms = Alarms(LOGISTIC)
     peaks = [2.0, 1.0, 1.0, 9.0, 100.0, 550.0, math.inf, 2.0]
     found = raised(alarms, [{"D/gradient_norm_max": peak} for peak in peaks])
     # The medians are 2, 1.5, 1, 1.5, 2, 5.5: a hundred times that is no alarm.
     assert [bool(names) for names in found] == [False, False, False, False, False, True, True, False]
-    assert raised(Alarms("logistic"), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
+    assert raised(Alarms(LOGISTIC), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
+
+
+def test_after_a_rollback_nothing_of_the_discarded_stretch_is_compared_or_counted():
+    """Neither what was usual there (a gap of 0.6, a peak of 3), nor how long an alarm held, nor that it was said."""
+    alarms, discarded = Alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MOST_P)] * 4
+    assert raised(alarms, discarded)[-1] == ["diversity"]
+    alarms.restart(64)
+    large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MOST_P)
+    assert raised(alarms, [large]) == [[]]
+    scalars, texts = alarms.at_tick(32, 0.01, large)
+    assert scalars["alarms/diversity"] == 1
+    assert [text.endswith(f". {RULES['diversity'].remedy}.") for text in texts] == [True]
+    assert raised(alarms, [large] * 3)[-1] == ["diversity", "augmentation"]
 
 
 def test_scores_of_another_resolution_are_not_compared():
-    alarms = Alarms("wgan_gp")
+    alarms = Alarms(WGAN_GP)
     assert raised(alarms, [tick()] * 6, 16) == [[]] * 6
     apart = tick(scores_reals=40.0)
     assert raised(alarms, [apart] * 4, 32) == [[]] * 4
@@ -139,4 +154,4 @@ def test_scores_of_another_resolution_are_not_compared():
 
 
 def test_numbers_that_are_not_there_raise_nothing():
-    assert raised(Alarms("logistic"), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]
+    assert raised(Alarms(LOGISTIC), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]

@@ -5,11 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.write import prune
 from pggan.core.intervals import lies_between
 from pggan.run import train
+from pggan.run.report import Reporter
 
 
 @pytest.fixture
@@ -41,16 +43,17 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
     tiny_config, tmp_path, bad_gradients, monkeypatch
 ):
     """A milestone at 80 and a checkpoint due at 96 were put off while updates were being skipped: after rolling back to
-    64, neither is made up for at 72; no mean has numbers of the steps taken back; the interval counts from 64.
+    64, neither is made up for at 72; no mean has numbers of the steps taken back; the interval counts from 64; the
+    diversity at 96, which was measured before the rollback at 104, is measured again.
     """
     settings = ["checkpoint.every_images=64", "checkpoint.keep=99", "checkpoint.milestones=[80]"]
-    settings += ["checkpoint.roll_back_after=4", "monitor.tick_images=64"]
+    settings += ["checkpoint.roll_back_after=5", "monitor.tick_images=32"]
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     restart, counted_from = CheckpointInterval.restart, []
     monkeypatch.setattr(
         CheckpointInterval, "restart", lambda self, images: counted_from.append(images) or restart(self, images)
     )
-    bad_gradients(72, 96)
+    bad_gradients(72, 104)
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}"))
     assert "Rolling back to the checkpoint of 64 images" in (tmp_path / "bad" / "train.log").read_text()
     assert counted_from[-1] == 64
@@ -60,9 +63,33 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
         prune(run_dir, newest=160, keep=1)
         milestones = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
         ticks = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        names = ("images", "D/loss", "G/skipped", "G/gradient_norm_max")
-        return [saved, milestones, *([tick[name] for name in names] for tick in ticks)]
+        names = ("images", "D/loss", "G/skipped", "G/gradient_norm_max", "diversity", "alarms")
+        return [saved, milestones, *([tick.get(name) for name in names] for tick in ticks)]
 
     whole, bad = left(tmp_path / "whole"), left(tmp_path / "bad")
     assert whole == bad
     assert whole[:2] == [[f"{count:09d}" for count in (32, 64, 80, 96, 128, 160)], ["000000080", "000000160"]]
+    assert [tick[4] is not None for tick in bad[2:]] == [False, False, True, False, True]
+
+
+def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config, tmp_path, after_step, monkeypatch):
+    """That of 80 images is refused at first, because a weight is infinite from 72 on; after the rollback it is not."""
+    reported, spoilt = [], []
+
+    def spoil(state) -> None:
+        if state.images == 72 and not spoilt:
+            spoilt.append(72)
+            with torch.no_grad():
+                next(state.g_ema.parameters()).view(-1)[0] = math.inf
+
+    def saved(self, images: int) -> None:
+        reported.append((images, (tmp_path / "checkpoints" / f"{images:09d}").is_dir()))
+
+    after_step(spoil)
+    monkeypatch.setattr(Reporter, "saved", saved)
+    settings = ["checkpoint.every_images=32", "checkpoint.keep=99", "schedule.total_images=96"]
+    assert train.run(tiny_config(*settings, f"run_dir={tmp_path}")) == 0
+    log = (tmp_path / "train.log").read_text()
+    assert "Numbers were NaN or infinite at 80 images: generator_ema/" in log
+    assert "Rolling back to the checkpoint of 64 images" in log
+    assert sorted({*reported}) == [(images, True) for images in (16, 32, 48, 64, 80, 96)]

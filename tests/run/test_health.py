@@ -8,10 +8,12 @@ import torch
 
 from pggan.core.rng import generator_for
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.losses.base import Loss
 from pggan.networks.networks import Generator
 from pggan.run import health
 from pggan.run.health import Health, mean_nearest, relative_diversity
 from tests.definitions import variant
+from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
 
 def grey(*levels: int) -> np.ndarray:
@@ -49,9 +51,9 @@ def test_reals_that_are_all_the_same_are_no_measure(g, tiny_config, make_pyramid
     assert relative_diversity(g, tiny_config().schedule.build().at(159), one) is None
 
 
-def health_of(loss: str) -> Health:
-    config = SimpleNamespace(monitor=SimpleNamespace(grid_images=80), loss={"name": loss})
-    return Health(SimpleNamespace(pyramid=None, config=config), 0)
+def health_of(loss: Loss) -> Health:
+    config = SimpleNamespace(monitor=SimpleNamespace(grid_images=80))
+    return Health(SimpleNamespace(pyramid=None, config=config), loss, 0)
 
 
 def state_at(g: Generator, images: int) -> SimpleNamespace:
@@ -60,12 +62,18 @@ def state_at(g: Generator, images: int) -> SimpleNamespace:
 
 def test_diversity_is_measured_at_ticks_after_a_grid(g, monkeypatch):
     monkeypatch.setattr(health, "relative_diversity", lambda *_: 0.5)
-    measured, ticks = health_of("wgan_gp"), range(32, 225, 32)
-    found = [images for images in ticks if measured.at_tick(state_at(g, images), None, {})]
-    assert found == [96, 160]  # grids at 80 and 160
+    measured, ticks = health_of(WGAN_GP), range(32, 225, 32)
+
+    def found(ticks: range) -> list[int]:
+        return [images for images in ticks if measured.at_tick(state_at(g, images), None, {})]
+
+    assert found(ticks) == [96, 160]  # grids at 80 and 160
+    measured.restart(64)  # a rollback
+    assert found(range(96, 225, 32)) == [96, 160]
 
 
 def test_the_mean_sign_of_reals_is_known_where_scores_have_a_zero(g):
     scores = {"scores/reals": np.array([2.0, -1.0, 0.5, 3.0], np.float32)}
-    assert health_of("logistic").at_tick(state_at(g, 8), None, scores) == {"health/reals_sign": 0.5}
-    assert health_of("wgan_gp").at_tick(state_at(g, 8), None, scores) == {}
+    assert health_of(LOGISTIC).at_tick(state_at(g, 8), None, scores) == {"health/reals_sign": 0.5}
+    for loss in (RELATIVISTIC, WGAN_GP):
+        assert health_of(loss).at_tick(state_at(g, 8), None, scores) == {}

@@ -18,9 +18,10 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from pggan.checkpoints import write as saving
 from pggan.run import train
 from pggan.run.eta import Eta
-from pggan.run.report import LARGEST_QUEUE, Reporter
+from pggan.run.report import LARGEST_QUEUE, Reporter, without_copies
 from pggan.sampling.output.images import save_png
 from pggan.training.timing import Pace
+from tests.losses.critics import WGAN_GP
 
 
 def even_pace(schedule, images=0):
@@ -53,6 +54,13 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tiny_con
     with Reporter(tmp_path, schedule, even_pace(schedule), torch.device("cpu"), images=16):
         pass
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:2]
+
+
+def test_gs_only_term_is_left_out_and_of_several_none():
+    numbers = {"D/critic": 1.0, "G/loss": 2.0, "G/critic": 2.0, "G/gradient_norm": 3.0}
+    assert without_copies(numbers, WGAN_GP.terms_of_g) == {"D/critic": 1.0, "G/loss": 2.0, "G/gradient_norm": 3.0}
+    several = numbers | {"G/labels_fakes": 0.5}
+    assert without_copies(several, WGAN_GP.terms_of_g) == several
 
 
 # ---- pictures --------------------------------------------------------------------------------------------

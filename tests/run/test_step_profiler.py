@@ -1,12 +1,14 @@
 """A profile on request."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.run import train
 from pggan.run.metrics_file import MetricsFile
+from pggan.run.step_profiler import WARM_UP, StepProfiler
 from pggan.run.time_breakdown import TimeBreakdown
 
 
@@ -23,6 +25,25 @@ def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
     text = event.tensor_proto.string_val[0].decode()
     assert f"{names[1]}.json" in text
     assert "Self CPU" in text
+
+
+def test_a_rollback_into_an_earlier_phase_ends_what_is_being_recorded(tmp_path):
+    """Or it would be written under the name of the earlier phase, which is too short to be recorded."""
+    shown: list[tuple[str, int]] = []
+    profiler = StepProfiler(2, tmp_path, "cpu", lambda name, _, images: shown.append((name, images)))
+    early, late = (SimpleNamespace(index=index, name=f"phase {index}", end=end) for index, end in ((0, 2), (1, 10**6)))
+
+    def train(phase: SimpleNamespace, steps: int) -> None:
+        for step in range(steps):
+            profiler.before_step(phase)
+            profiler.after_step(phase, step + 1)
+
+    train(late, WARM_UP + 1)  # one of two is recorded
+    profiler.restart(0)
+    train(early, 2)
+    assert shown == []
+    train(late, WARM_UP + 2)
+    assert shown == [("phase 1", WARM_UP + 2)]
 
 
 # ---- where the time goes ---------------------------------------------------------------------------------
