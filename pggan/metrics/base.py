@@ -124,7 +124,7 @@ class Task:
 class Metric(ABC):
     """One metric of an evaluation: shown images by its collectors, then asked for its numbers."""
 
-    key: ClassVar[str]  # as metrics= names it
+    key: ClassVar[str]  # as metrics= and the file name it
     paper_images: ClassVar[int]  # that the paper compares, on each side
     least_images: ClassVar[int]
     uses_reals: ClassVar[bool] = True  # as many as fakes

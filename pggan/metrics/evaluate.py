@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,26 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Metric, Task
 from pggan.metrics.collect import Collector, Progress, feed
-from pggan.metrics.duplicates import Duplicates
 from pggan.metrics.extractor import Extractor
-from pggan.metrics.fid import FrechetInceptionDistance
 from pggan.metrics.images import Fakes, Reals
-from pggan.metrics.kid import KernelInceptionDistance
-from pggan.metrics.ms_ssim import MultiScaleSimilarity
 from pggan.metrics.neighbours import NearestNeighbours
-from pggan.metrics.precision_recall import PrecisionRecall
 from pggan.metrics.rank_partition import RankPartition
-from pggan.metrics.swd import SlicedWasserstein
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.output.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
-CLASSES: tuple[type[Metric], ...] = (
-    SlicedWasserstein,
-    MultiScaleSimilarity,
-    KernelInceptionDistance,
-    FrechetInceptionDistance,
-    PrecisionRecall,
-    NearestNeighbours,
-    Duplicates,
-)
 MORE_SPACE = "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY."
-KINDS = {kind.key: kind for kind in CLASSES}
-assert tuple(KINDS) == METRICS, "the schema and the classes name the same metrics"
+
+
+def class_of(name: str) -> type[Metric]:
+    """The class of a metric, which its file in this room defines: NAME.py."""
+    module = import_module(f"pggan.metrics.{name}")
+    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Metric)]
+    (found,) = (kind for kind in classes if kind.__module__ == module.__name__)
+    return found
+
+
+KINDS = {name: class_of(name) for name in METRICS}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """One evaluation: what it returns, how often it draws, and that ranks do not show in the numbers."""
 
 import os
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,13 @@ def evaluated(run, data, metrics, group, count=None, **stage):
     generator, pyramid = load(str(run), "cpu"), ImagePyramid(data)
     settings, extractor = generator.settings(**stage), pixel_extractor()
     return evaluate(generator, settings, pyramid, metrics, extractor=extractor, count=count, first_seed=7, group=group)
+
+
+def test_a_metric_is_the_class_in_the_file_of_its_name_and_no_file_with_a_metric_is_left_out():
+    assert {name: kind.key for name, kind in KINDS.items()} == {name: name for name in METRICS}
+    room = Path(evaluate.__code__.co_filename).parent
+    defining = {path.stem for path in room.glob("*.py") if re.search(r"^    key = ", path.read_text(), re.MULTILINE)}
+    assert defining == set(METRICS)
 
 
 def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, alone, monkeypatch):
