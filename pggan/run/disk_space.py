@@ -62,7 +62,7 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
 
     kept = _kept(schedule, config.checkpoint)
     pictures, picture_bytes = _pictures(schedule, config.monitor, run.pyramid)
-    ticks = multiples_between(config.monitor.tick_images, 0, schedule.total) + 1
+    ticks = times_due(config.monitor.tick_images, 0, schedule.total, last=True)
     saved = sum(checkpoint_bytes(schedule.at(images - 1).resolution) for images in kept)
     texts = TEXT_BYTES + ticks * TICK_BYTES + _projector(architecture, schedule, run.pyramid)
     final = generator + saved + picture_bytes + texts
@@ -70,6 +70,14 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     more = 1 + (config.evaluation.deciding_number is not None)  # than in the end: the next one, and the best, if older
     files = (len(kept) + more) * (len(PARTS) + 2) + pictures + 17
     return DiskNeed(checkpoint=largest, final=final, peak=final + more * largest + generator, files=files)
+
+
+def times_due(every: int, before: int, after: int, *, last: bool) -> int:
+    """The number of ticks, or grids, one at every multiple of `every` in (before, after], two image counts.
+
+    Args: last: the run ends at `after`, where there is one in any case.
+    """
+    return multiples_between(every, before, after - last) + last
 
 
 def _tensor_bytes(network: nn.Module) -> int:
@@ -87,7 +95,7 @@ def _kept(schedule: Schedule, config: CheckpointConfig) -> list[int]:
     """Image counts of the checkpoints there are at the end, and of the milestones; every_minutes changes no number."""
     total, every = schedule.total, images_between(config)
     milestones = [count for count in config.milestone_images(schedule) if count <= total]
-    last = range(total // every * every, 0, -every)[: config.keep + len(milestones)]
+    last = range(multiples_between(every, 0, total) * every, 0, -every)[: config.keep + len(milestones)]
     return [*sorted({total, *last} - set(milestones))[-config.keep :], *milestones]
 
 
@@ -99,13 +107,14 @@ def _pictures(schedule: Schedule, monitor: ReportConfig, pyramid: ImagePyramid) 
         columns, rows = grid_shape(monitor, phase.resolution, schedule.final_resolution)
         grainy = _grainy(pyramid, phase.resolution, columns * rows)
         start, end = min(phase.start, schedule.total), min(phase.end, schedule.total)
-        first, last = phase.index == 0, phase is schedule.phases[-1]
-        fakes = multiples_between(monitor.grid_images, start, end) + first + last
+        first, last = phase.index == 0, phase.start < schedule.total <= phase.end
+        fakes = times_due(monitor.grid_images, start, end, last=last) + first
         # Fakes in TensorBoard, averaged ones also as a file; reals once per level, the final ones twice more.
         grids = 3 * fakes + (phase.resolution != before) + 2 * last
         before = phase.resolution
         small = shrink(_grainy(pyramid, phase.resolution, side_by_side**2), max(phase.resolution // largest, 1))
-        stored = min(multiples_between(interval_of(schedule), start, end), -(-(end - start) // phase.batch)) + first
+        updates = -(-(end - start) // phase.batch)
+        stored = min(times_due(interval_of(schedule), start, end, last=last), updates) + first
         count += fakes + stored
         total += grids * _png_bytes(contact_sheet(grainy, columns, schedule.final_resolution))
         total += stored * _png_bytes(grid(small, side_by_side))

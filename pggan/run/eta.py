@@ -65,11 +65,6 @@ class Eta:
         """Seconds from `images` to the end of the schedule."""
         return self.correction * self.pace.seconds(self.schedule, images, self.schedule.total)
 
-    def seconds_left_of_phase(self, images: int) -> float:
-        """Seconds from `images` to the end of the phase in force there."""
-        end = min(self.schedule.at(images).end, self.schedule.total)
-        return self.correction * self.pace.seconds(self.schedule, images, end)
-
     def images_after(self, seconds: float, images: int) -> int:
         """How many images will have been shown `seconds` after `images`; the last phase is prolonged if need be."""
         expected = max(seconds, 0.0) / self.correction

@@ -4,11 +4,22 @@ import pytest
 
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.errors import UserError
+from pggan.core.intervals import is_due
 from pggan.run import disk_space, open_run, train
-from pggan.run.disk_space import DiskNeed, require_disk
+from pggan.run.disk_space import DiskNeed, require_disk, times_due
 from pggan.training import build
 from pggan.training.memory_fit import MemoryFit
 from tests.processes import in_processes, values_of
+
+
+@pytest.mark.parametrize("total", [95, 96, 97])
+@pytest.mark.parametrize("middle", [24, 48, 50])
+def test_the_end_of_a_run_is_counted_once_whether_or_not_something_is_due_there(total, middle):
+    """As in a run, whose steps are of one image here: something follows each that makes it due, and the last."""
+    due = [images for images in range(1, total + 1) if is_due(24, images - 1, images) or images == total]
+    assert times_due(24, 0, total, last=True) == len(due)
+    parts = times_due(24, 0, middle, last=False), times_due(24, middle, total, last=True)
+    assert parts == (sum(images <= middle for images in due), sum(images > middle for images in due))
 
 
 def predict_and_train(config) -> DiskNeed:

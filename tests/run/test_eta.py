@@ -165,12 +165,11 @@ def test_a_rollback_and_a_resume_count_what_is_trained_from_there():
     assert eta.seconds_left(1010) == pytest.approx(0.5 * (DEMO.total - 1010))
 
 
-def test_the_time_left_of_a_phase_ends_with_it_or_with_the_run():
+def test_the_time_left_ends_with_the_run_in_the_middle_of_a_phase():
     eta = Eta(DEMO, pace(SECONDS), 0, 0.0)
-    assert eta.seconds_left_of_phase(1400) == pytest.approx(100 * SECONDS[4])
-    assert eta.seconds_left_of_phase(DEMO.total - 10) == pytest.approx(10 * SECONDS[32]) == eta.seconds_left(58_490)
+    assert eta.seconds_left(DEMO.total - 10) == pytest.approx(10 * SECONDS[32])
     shorter = Eta(replace(DEMO, total_images=1450), pace(SECONDS), 0, 0.0)
-    assert shorter.seconds_left_of_phase(1400) == pytest.approx(50 * SECONDS[4]) == shorter.seconds_left(1400)
+    assert shorter.seconds_left(1400) == pytest.approx(50 * SECONDS[4])
 
 
 @pytest.mark.parametrize("images", [0, 1499, 1500, 9000, 58_000])
