@@ -166,8 +166,7 @@ def test_only_one_function_waits_for_devices():
             if count:
                 waiting[path.relative_to(ROOT).as_posix()] = count
     assert waiting.pop("pggan/core/devices.py") == 2
-    cuda_alone = {"pggan/training/cuda_graphs.py": 1, "pggan/checkpoints/write.py": 1}
-    assert waiting.items() <= cuda_alone.items()
+    assert waiting == {"pggan/training/cuda_graphs.py": 1}  # before a capture
 
 
 def test_hours_are_projected_for_a_schedule_whose_resolutions_were_all_measured(tiny_config):
