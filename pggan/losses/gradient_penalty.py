@@ -42,7 +42,7 @@ class NormReference(Enum):
 
 
 class PenaltyContext(NamedTuple):
-    """What the penalties of one pass depend on besides images and weights."""
+    """The settings and random numbers of the penalties of one pass."""
 
     due: "tuple[GradientPenalty, ...]"
     missing_levels: int  # doublings of the resolution still to come

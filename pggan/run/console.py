@@ -1,4 +1,4 @@
-"""What a person sees of a run: lines, and on a terminal a live view below them.  All of it goes to stderr.
+"""The console of a run: lines, and on a terminal a live view below them.  All of it goes to stderr.
 
 Without a terminal (a file, a pipe, a notebook) there are lines alone, without control characters.
 """

@@ -51,7 +51,7 @@ class DiskNeed:
 
 
 def disk_need(run: RunContext, moments: int) -> DiskNeed:
-    """What a run needs from its first to its last image, where `moments` ranks have optimizer moments of their own."""
+    """The need of a run from its first to its last image, where `moments` ranks have optimizer moments of their own."""
     config, schedule, architecture = run.config, run.schedule, run.architecture
     generator, discriminator = map(_tensor_bytes, meta_networks(architecture))
     weights = 2 * generator + discriminator + len(json.dumps(run.description, indent=1))

@@ -57,7 +57,7 @@ class Eta:
 
     @property
     def correction(self) -> float:
-        """How many times as long as its steps are expected to take the run takes."""
+        """The time that the run takes, divided by that which its steps are expected to take."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         return ratio / (1 - self.evaluation_share)
 
@@ -66,7 +66,7 @@ class Eta:
         return self.correction * self.pace.seconds(self.schedule, images, self.schedule.total)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """How many images will have been shown `seconds` after `images`; the last phase is prolonged if need be."""
+        """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
         expected = max(seconds, 0.0) / self.correction
         for phase, each in zip(self.schedule.phases[:-1], self.pace.seconds_per_image, strict=False):
             left = max(phase.end - images, 0)
@@ -77,7 +77,7 @@ class Eta:
 
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:
-    """How long the run is expected to take from `images` on, and until when."""
+    """The time that the run is expected to take from `images` on, and its end, as text."""
     how = "measured" if eta.pace.measured else "a first guess from the rate of a matrix product"
     return f"{until(eta.seconds_left(images), now)} ({how})"
 
@@ -90,7 +90,7 @@ def until(seconds: float, now: datetime) -> str:
 
 
 def too_long(eta: Eta, images: int, command: str) -> list[str]:
-    """What to say of a run that takes longer than a day, which was started by `command`."""
+    """One remark on a run from `images` on that takes longer than a day, which `command` started; else none."""
     seconds = eta.seconds_left(images)
     if seconds <= LONG_SECONDS:
         return []

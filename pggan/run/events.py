@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
+"""Events between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
 
 import time
 from dataclasses import replace

@@ -46,7 +46,7 @@ def run(config: InspectConfig) -> int:
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """What the newest valid checkpoint of the run at `path`, or the checkpoint at `path`, holds."""
+    """Stage, parameters, checksum and architecture in the checkpoint at `path`, or the newest valid one of a run."""
     checkpoint, _ = resolve_checkpoint(path, "run", light=True)
     best, header = best_of(checkpoints_of(path)), checkpoint.header
     networks = ("generator", "discriminator")
@@ -61,7 +61,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """What a generator file holds."""
+    """Stage, parameters, checksum and architecture in a generator file."""
     with refusing_generators(path):
         about = read_generator_header(path)
         return {
@@ -73,12 +73,12 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
 
 
 def parameters_in(path: Path) -> int:
-    """How many numbers the tensors of a file have."""
+    """The number of parameters in all tensors of a file."""
     return sum(prod(shape) for _, shape in stored_tensors(path).values())
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
-    """What a pyramid holds; writes its contact sheet and compares checksums where `config` asks for it."""
+    """Counts, levels, classes and source of a pyramid; draws a sheet and compares checksums where `config` asks."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.verify:
         pyramid.verify()

@@ -64,7 +64,7 @@ def _lock(run_dir: Path) -> int:
 
 
 def _holder(content: bytes) -> str:
-    """Who has written `content` into the lock file."""
+    """The process that has written `content` into the lock file, in words."""
     try:
         about = json.loads(content)
         return f"process {about['pid']} on {about['host']}, started {about['started']}"

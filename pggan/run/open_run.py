@@ -1,4 +1,4 @@
-"""Opening a run on one of its ranks: check, find, restore, announce, and close it in the end."""
+"""Opening a run on one of its ranks: check, find, restore, log a summary, and close it in the end."""
 
 import errno
 import time
@@ -104,7 +104,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
-        introduce(reporter, trainer.state, run, needs)
+        log_summary(reporter, trainer.state, run, needs)
         reporter.describe(run_pages(run), hyperparameters(run))
         for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(remark)
@@ -142,7 +142,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
 
 
 def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
-    """Where to start, and with what; raises UserError when that does not go together."""
+    """The run on this rank: data, architecture and checkpoint; raises UserError when they do not go together."""
     schedule, checkpoint, began = config.schedule.build(), None, time.monotonic()
     remarks: list[str] = []
     with group.collective_errors():
@@ -178,7 +178,7 @@ def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup
 
 
 def facts(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to be the same on all ranks, by name."""
+    """The values that have to be the same on all ranks, by dotted key: code, PyTorch and the configuration."""
     values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
     ours = {"code": code_in_use(), "torch": description["versions"]["torch"]}
     return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
@@ -242,8 +242,8 @@ def start_clock(
     return eta, TimeLimit(config.hours, eta, began=time.monotonic(), spent=spent + starting)
 
 
-def introduce(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:
-    """Report what is about to happen, and what it needs."""
+def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:
+    """Log a line about each of: command, directory, data, networks, schedule, and the `needs` by their names."""
     schedule, pyramid, side = run.schedule, run.pyramid, run.pyramid.resolution
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution

@@ -40,6 +40,6 @@ def _images(pyramid: ImagePyramid, budget: int) -> int:
 
 
 def _evaluation(run: RunContext, metric: str) -> int:
-    """What a metric keeps in temporary files, which the system counts as memory of the process while they are read."""
+    """Bytes of a metric's temporary files, which the system counts as memory of the process while they are read."""
     count = min(run.config.evaluation.count, run.pyramid.images)
     return KINDS[metric].temporary_bytes(count, run.pyramid.resolution, run.pyramid.channels)

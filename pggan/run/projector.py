@@ -32,12 +32,12 @@ SMALLEST_BATCH, LARGEST_BATCH = 8, 128  # each of whole groups, whose members D 
 
 
 def face_count(resolution: int, reals: int) -> int:
-    """How many fakes become points, and as many of the data's `reals`."""
+    """The number of fakes that become points, and that of the data's `reals`."""
     return min(MOST_FACES, MOST_PIXELS // resolution**2, reals)
 
 
 def batch_size(resolution: int) -> int:
-    """How many images of `resolution` are drawn or judged at a time: many small ones, which take no longer than one."""
+    """Images of `resolution` that are drawn or judged at a time: many small ones, which take no longer than one."""
     return min(max(MOST_PIXELS_AT_ONCE // resolution**2, SMALLEST_BATCH), LARGEST_BATCH)
 
 

@@ -1,4 +1,4 @@
-"""Where numbers go: averages per tick to TensorBoard, metrics.jsonl, train.log and the console.
+"""Reporters: they bring averages per tick to TensorBoard, metrics.jsonl, train.log and the console.
 
 Nothing here waits for the device between ticks.
 """
@@ -32,7 +32,7 @@ Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
 
 
 class NullReporter:
-    """What ranks other than 0 report: nothing."""
+    """The reporter of ranks other than 0, which does nothing."""
 
     def restart(self, images: int) -> None:
         """Continue from `images` after a rollback: what was written beyond it is dropped."""
@@ -70,7 +70,7 @@ class NullReporter:
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`, soon; training does not wait.
 
-        What goes wrong is raised by the next call of this, `tick` or `flush`.
+        An error in it is raised by the next call of this, `tick` or `flush`.
         """
 
     def finish(self) -> None:

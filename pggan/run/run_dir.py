@@ -20,7 +20,7 @@ from pggan.data.format.pyramid import ImagePyramid
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run is made of."""
+    """The parts of a run: its configuration, directory, schedule, data, architecture, and where it starts."""
 
     config: TrainConfig
     description: dict[str, Any]  # of the configuration and the versions, as it is saved
@@ -46,7 +46,7 @@ def choose_run_dir(config: TrainConfig) -> Path:
 
 
 def next_start(run_dir: Path) -> str:
-    """What the same command would do now, with the run as it is on the disk."""
+    """A sentence on what the same command would do with the run as it is on the disk: resume or begin again."""
     found = checkpoints_of(run_dir)
     does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
     return f"The same command with run_dir={run_dir} {does}."

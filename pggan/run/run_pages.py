@@ -1,4 +1,4 @@
-"""What TensorBoard's Text and HParams show of a run: how it was started, its data, its phases, its configuration."""
+"""Pages about a run for TensorBoard's Text and HParams: how it was started, its data, its phases, its configuration."""
 
 from collections.abc import Iterable
 
@@ -37,7 +37,7 @@ def run_pages(run: RunContext) -> dict[str, str]:
 
 
 def command_page(run: RunContext) -> str:
-    """How the run was started, and what to do next."""
+    """A table of commands: the one that started the run, and those to go on with."""
     lines = {
         "Started with": run.description["versions"]["command"] or "from Python",
         "Resume": f"pggan train run_dir={run.run_dir}",

@@ -88,5 +88,5 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
 
 
 def description(tag: str) -> str:
-    """What `tag` means; empty for an unknown one."""
+    """The meaning of `tag`; empty for an unknown one."""
     return next((text for pattern, text in DESCRIPTIONS.items() if re.fullmatch(pattern, tag)), "")

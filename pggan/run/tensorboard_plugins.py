@@ -1,4 +1,4 @@
-"""What plugins of TensorBoard take: the charts of Custom Scalars, and a run's row in HParams."""
+"""Summaries for plugins of TensorBoard: the charts of Custom Scalars, and a run's row in HParams."""
 
 from collections.abc import Mapping
 
@@ -43,7 +43,7 @@ def session_start(hyperparameters: Mapping[str, object]) -> Summary:
 
 
 def session_end() -> Summary:
-    """That the run of this row has come to its end."""
+    """The mark of success in a row of HParams: the run has come to its end."""
     end = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS)
     return _session(metadata.SESSION_END_INFO_TAG, session_end_info=end)
 

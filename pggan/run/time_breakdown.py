@@ -1,4 +1,4 @@
-"""Where the time of a run goes: to data, to steps, or to what happens between them."""
+"""The time of a run by its parts: waiting for data, steps, and all that happens between them."""
 
 import time
 

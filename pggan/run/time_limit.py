@@ -29,7 +29,7 @@ class TimeLimit:
         return self.spent + now - self.began
 
     def planned_end(self, now: datetime) -> str:
-        """What is left of the time as a run begins or resumes, and until when."""
+        """The time that is left as a run begins or resumes, and its end, as text."""
         return f"{until(max(3600 * self.hours - self.spent, 0.0), now)}, as hours={self.hours:g} asks for"
 
     def last_image(self, images: int, now: float) -> int:

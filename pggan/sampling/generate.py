@@ -24,7 +24,7 @@ PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """What to draw: resolution, alpha, truncation and class."""
+    """The settings of a drawn image: resolution, alpha (0 to 1), truncation (1: none) and class."""
 
     resolution: int
     alpha: float

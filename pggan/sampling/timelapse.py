@@ -38,7 +38,7 @@ class Shot:
 
     @property
     def stamp(self) -> str:
-        """What is written below them."""
+        """The line that is written below them: images shown, resolution and time."""
         facts = self.facts
         time = f"{facts.hours:.2f} h" if facts.hours >= 1 else f"{60 * facts.hours:.1f} min"
         return f"{facts.images:,} images   {facts.resolution}x{facts.resolution}   {time}"
@@ -78,7 +78,7 @@ def run(config: TimelapseConfig) -> int:
 
 
 def stored_shots(run_dir: str) -> list[Shot]:
-    """What a run has stored, the oldest first; raises UserError if that is nothing."""
+    """The grids that a run has stored, the oldest first; raises UserError if there are none."""
     grids = grids_of_run(Path(run_dir)).items()
     shots = [Shot(facts, side_of(path, facts), partial(read_tiles, path, facts)) for path, facts in grids]
     return [shot for shot in shots if shot.facts.columns == shots[-1].facts.columns]  # one layout
