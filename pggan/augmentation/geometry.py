@@ -32,7 +32,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """Where each pixel of a result of `side` pixels comes from, in coordinates from -1 to 1.  [N, 2, 3]
+    """The affine maps [N, 2, 3] from the pixels of a result to those of an image of `side` pixels, both from -1 to 1.
 
     Args: parameters: [N] each, as `Ada` draws them.  They are those of the inverse transformations, whose distributions
     are the same.

@@ -91,7 +91,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """For imports: what they make stays, and to look through it again and again is a sixth of importing torch."""
+    """Switch garbage collection off for imports: what they make stays, and looking through it takes a sixth of them."""
     gc.disable()
     try:
         yield

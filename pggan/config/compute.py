@@ -16,7 +16,7 @@ Switch = StrEnum("Switch", "auto on off")
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How the training step is computed."""
+    """Keys of how the training step is computed."""
 
     convolution: ConvolutionMethod = ConvolutionMethod.auto
     penalty: PenaltyPath = PenaltyPath.auto

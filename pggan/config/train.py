@@ -39,7 +39,7 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are written, which ones are kept, and when training rolls back to one."""
+    """Keys of checkpoints: when they are written, which are kept, and when training rolls back to one."""
 
     every_images: int
     every_minutes: float | None

@@ -35,7 +35,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Such as '8x8 fade' or '8x8 stable'."""
+        """The name of the phase, such as '8x8 fade' or '8x8 stable'."""
         return f"{self.resolution}x{self.resolution} {'fade' if self.fading else 'stable'}"
 
 

@@ -66,7 +66,7 @@ class Task:
 
     @property
     def precise_device(self) -> torch.device:
-        """Where float64 is calculated: Apple's devices have none."""
+        """The device that float64 is calculated on: Apple's devices have none."""
         device = self.partition.group.device
         return device if device.type == "cuda" else torch.device("cpu")
 

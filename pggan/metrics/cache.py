@@ -21,7 +21,7 @@ from pggan.distributed.process_group import ProcessGroup
 
 
 def cache_folder() -> Path:
-    """Where the numbers are kept."""
+    """The folder in which the numbers are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pggan" / "metrics"
 
 

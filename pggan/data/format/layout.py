@@ -25,7 +25,7 @@ class Shard(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the images of a dataset are.
+    """The places of a dataset's images in its files.
 
     generation: a part of every file name that differs from that of the files which these are to replace.
     """

@@ -42,7 +42,7 @@ def _remedy() -> str:
 
 
 def _of_folder(folder: Path) -> dict[str, bytes]:
-    """From the package, or its dist/."""
+    """The files from the package, or its dist/."""
     inner = folder / "dist"
     files = {name: (inner if inner.is_dir() else folder) / name for name in FILES}
     for path in files.values():

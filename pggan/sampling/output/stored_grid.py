@@ -21,7 +21,7 @@ TEXT_KEY = "pggan"  # of the PNG's text that holds the numbers
 
 @dataclass(frozen=True)
 class GridFacts:
-    """When a grid was drawn: images shown, resolution, alpha, hours trained, and how many images lie side by side."""
+    """Facts about a grid when it was drawn: images shown, resolution, alpha, hours trained, and images side by side."""
 
     images: int
     resolution: int
