@@ -56,6 +56,6 @@ def seconds(work: Callable[[], torch.Tensor]) -> float:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """What figures are measured on."""
+    """The device and the system that figures are measured on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}

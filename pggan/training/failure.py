@@ -9,7 +9,7 @@ NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|A
 
 @dataclass(frozen=True)
 class Failure:
-    """What is known of an error; the error itself has a traceback, which holds the tensors of the step."""
+    """Facts of an error, kept in its place: its traceback holds the tensors of the step."""
 
     reason: str  # one line
     out_of_memory: bool

@@ -1,4 +1,4 @@
-"""What a training step costs, found without taking one: the real step runs on FakeTensors, which have no memory.
+"""The cost of a training step, found without taking one: the real step runs on FakeTensors, which have no memory.
 
 Floating-point operations are two per multiply-add, of convolutions and matrix products as they are defined, however
 they are calculated; everything else is left out, as in `torch.utils.flop_counter`.
@@ -27,6 +27,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.adam import new_moments
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable, in_memory_order
+from pggan.training.inputs import mean_over_interval
 from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
 from pggan.training.op_counter import OpCounter
 from pggan.training.parts import TrainerParts
@@ -44,7 +45,8 @@ class Flops:
 
     def mean(self, reg_interval: int) -> float:
         """Operations per step, when penalties are due in one of `reg_interval`."""
-        return self.generator_forward + self.discriminator_forward + self.backward + self.penalty / reg_interval
+        plain = self.generator_forward + self.discriminator_forward + self.backward
+        return mean_over_interval(plain + self.penalty, plain, reg_interval)
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class FakeStep:
         """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
         counter, count = self._counted(phase, None), self.count(phase)
         interval = self.parts.loss.reg_interval
-        moved = (count.moved_bytes[0] + (interval - 1) * count.moved_bytes[1]) // interval
-        return StepCost(int(count.flops.mean(interval)), moved, counter.peak, counter.operations)
+        moved = mean_over_interval(*count.moved_bytes, interval)
+        return StepCost(int(count.flops.mean(interval)), int(moved), counter.peak, counter.operations)
 
     def peak_bytes(self, phase: Phase, micro_batch_size: int | None = None) -> int:
         """`StepCost.peak_bytes` alone, which is sooner found.

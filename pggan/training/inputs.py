@@ -109,6 +109,11 @@ def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
     return [inputs.select(part) for part in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
 
 
+def mean_over_interval(due: float, rest: float, reg_interval: int) -> float:
+    """The mean over updates of which one in `reg_interval` takes `due`, for its penalties, and the others `rest`."""
+    return (due + (reg_interval - 1) * rest) / reg_interval
+
+
 def half_of_pass(size: int, stddev_group: int) -> int:
     """Half of `size` images per pass, in whole groups of minibatch stddev, and at least one."""
     return max(size // 2 // stddev_group, 1) * stddev_group

@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
 
 
 class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
-    """Inside `with`, what `OpCounter` counts, and `kernels`: how often each kernel is launched."""
+    """Counts inside `with` all that `OpCounter` counts, and `kernels`: how often each is launched."""
 
     def __init__(self, present: Iterable[Tensor] = ()) -> None:
         super().__init__(present)
@@ -109,7 +109,7 @@ def counting_fused_kernels(counter: KernelCounter) -> Iterator[None]:
 
 
 class Launching(NamedTuple):
-    """What is the same for all calls of an operation that launches kernels."""
+    """Facts of an operation that launches kernels, the same for all its calls."""
 
     name: str
     product: bool

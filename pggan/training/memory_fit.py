@@ -25,7 +25,7 @@ LIKELY = 0.5  # phases with less than this share of the largest one's activation
 
 
 class MemoryFit(NamedTuple):
-    """What steps need, in words, and the micro-batches of phases that need more than is free."""
+    """The memory that steps need, in words, and the micro-batches of phases that need more than is free."""
 
     summary: str
     micro_batch_sizes: Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}

@@ -27,7 +27,7 @@ Measurements = dict[str, dict[str, Seconds]]  # {shape: {method: seconds}}
 
 
 def machine_facts() -> dict[str, Any]:
-    """What the speed of the methods depends on, besides their shape."""
+    """Facts of this machine and its libraries that the speed of the methods depends on."""
     return {
         "version": VERSION,
         **processor_facts(),

@@ -34,7 +34,7 @@ Seconds = tuple[float, float]
 
 
 def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
-    """What is measured for `shape`: as many images of it as show how long each takes."""
+    """The sample to measure for `shape`: as many images of it as show how long each takes."""
     stride = tile_stride(shape.geometry)
     per_image = (shape.height // stride) * (shape.width // stride)
     return shape._replace(images=min(shape.images, max(1, TILES // max(1, per_image))))

@@ -1,4 +1,4 @@
-"""What a computation needs, counted operation by operation, on real tensors or fake ones."""
+"""Operations and memory of a computation, counted operation by operation, on real tensors or fake ones."""
 
 import weakref
 from collections.abc import Iterable

@@ -24,6 +24,7 @@ from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.device_rates import multiplying_rate
+from pggan.training.inputs import mean_over_interval
 from pggan.training.method_choice import use_measured_methods
 from pggan.training.step import Trainer
 
@@ -44,7 +45,7 @@ RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
 class UpdateTimer:
     """Takes the time of a trainer's updates; its state changes, and does not matter.
 
-    Args: draw: makes the images of an update; took: is given what the update returns, as a run would keep it.
+    Args: draw: makes the images of an update; keep: called with the metrics of the update, as a run would keep them.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class UpdateTimer:
         trainer: Trainer,
         group: ProcessGroup,
         draw: Callable[[Phase, StepRng], Reals],
-        took: Callable[[dict[str, Tensor]], None] = lambda metrics: None,
+        keep: Callable[[dict[str, Tensor]], None] = lambda metrics: None,
     ) -> None:
-        self.trainer, self.group, self.draw, self.took = trainer, group, draw, took
+        self.trainer, self.group, self.draw, self.keep = trainer, group, draw, keep
         self.warmup = 2 if trainer.graphs is None else WARMUP_STEPS + 2  # the last one predicts the others
 
     def seconds(
@@ -78,7 +79,7 @@ class UpdateTimer:
             last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
             count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
             found.append(average([self._one(phase, position, self.warmup + number) for number in range(count)]))
-        return (found[0] + (interval - 1) * found[-1]) / interval
+        return mean_over_interval(found[0], found[-1], interval)
 
     def need(self, update: float, steps: int) -> float:
         """The seconds that `steps` of each kind take with their warm-up, where an `update` takes so long."""
@@ -89,7 +90,7 @@ class UpdateTimer:
         rng = StepRng(0, update * phase.batch, self.group.device)
         start = time.perf_counter()
         self.group.all_reduce_flags(0)
-        self.took(self.trainer.step(phase, self.draw(phase, rng), rng, EMA_DECAY))
+        self.keep(self.trainer.step(phase, self.draw(phase, rng), rng, EMA_DECAY))
         synchronize(self.group.device)
         return time.perf_counter() - start
 
@@ -109,7 +110,7 @@ def noise(architecture: Architecture, device: torch.device) -> Callable[[Phase, 
 
 
 class Pace(NamedTuple):
-    """What an image is expected to take in every phase of a schedule."""
+    """The time that an image is expected to take in every phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
     measured: bool  # with updates on this device; else expected from the rate of a matrix product
@@ -122,7 +123,7 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """What updates of any resolution cost on a device."""
+    """The cost of updates of any resolution on a device."""
 
     architecture: Architecture
     start_seconds: float  # of the operations of one level

@@ -29,7 +29,7 @@ def test_figures_follow_from_the_times():
 def test_one_rank_is_measured_in_place(capsys):
     assert main(["bench", "scaling", "processes=[1]", "devices=cpu", *TINY]) == 0
     (row,) = json.loads(capsys.readouterr().out)["stages"]
-    assert row["processes"] == row["speedup"] == 1
+    assert row["ranks"] == row["speedup"] == 1
     assert set(row["milliseconds"]) == set(PARTS)
     assert sum(row["milliseconds"].values()) > 0
 
@@ -39,10 +39,10 @@ def test_two_ranks_are_compared_with_one_and_leave_a_trace(tmp_path):
     arguments = ["devices=cpu", f"trace={tmp_path / 'traces'}", f"out={tmp_path / 'out.json'}", *TINY]
     assert values_of(in_processes(2, main, ["bench", "scaling", "processes=[1,2]", *arguments])) == [0, 0]
     rows = json.loads((tmp_path / "out.json").read_text())["stages"]
-    assert [row["processes"] for row in rows] == [1, 2]
+    assert [row["ranks"] for row in rows] == [1, 2]
     assert rows[1]["milliseconds"]["communication"] > rows[0]["milliseconds"]["communication"]
     for rank in (0, 1):
-        trace = json.loads((tmp_path / "traces" / f"8x8-process{rank}.json").read_text())
+        trace = json.loads((tmp_path / "traces" / f"8x8-rank{rank}.json").read_text())
         names = {event.get("name") for event in trace["traceEvents"]}
         assert {"data", "begin all-reduce", "wait for the other ranks", "wait for gradients"} <= names
         assert any("gloo" in str(name) for name in names)

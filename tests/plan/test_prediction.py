@@ -74,6 +74,14 @@ def test_hours_are_those_of_all_updates_with_lazy_penalties_as_often_as_they_com
     assert row["share_of_memory"] == 1 / 16
 
 
+def test_phases_whose_captures_do_not_fit_take_the_time_of_eager_updates(predicted):
+    """A card of 16 GiB: nine tenths are for eager updates, and 1.4 times less for those that are captured."""
+    launching = {Kernel(KernelKind.elementwise, 1): 1000}
+    for peak, each in ((10 * 2**30, 1.6e-3), (11 * 2**30, 13e-3)):
+        spent, _ = predicted(captured=True, peak_bytes=peak, kernels=StepKernels(launching, launching, peak))
+        assert [timing.seconds for timing in spent.timings] == pytest.approx([each] * 3, rel=1e-3)
+
+
 def test_notes_name_the_phases_that_are_split_and_those_that_do_not_fit(predicted):
     notes = prediction_notes(predicted(captured=True)[1])
     assert len(notes) == 1

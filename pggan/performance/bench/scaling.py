@@ -53,13 +53,14 @@ def run(config: BenchScalingConfig) -> int:
         return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(measure, config))
     build_loss(config.loss)
     for size, (_, batch) in product(config.processes, config.batches()):
-        BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times processes")
+        BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times ranks")
     require_places(config.out, config.trace)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
     if kind != "cpu" and there < largest:
-        raise UserError(f"processes={config.processes}: there are {there} devices.", "Use fewer, or devices=cpu.")
+        problem = f"processes={config.processes}: there are {there} devices, one for each rank."
+        raise UserError(problem, "Use fewer ranks, or devices=cpu.")
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
     values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
@@ -168,7 +169,7 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
             times = measure_stage(config, group, groups, stage, batch)
             if group.is_main:
                 rows += rows_of(stage, batch, times)
-                console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['processes']}")
+                console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
                 keep({**about, "stages": [*rows], "missing_stages": [side for side, _ in stages[number:]]})
         group.barrier()
     if group.is_main and not config.json:
@@ -193,7 +194,7 @@ def measure_stage(
     group.barrier()
     if config.trace is not None and (largest := max(config.processes)) in runners:
         Path(config.trace).mkdir(parents=True, exist_ok=True)  # it may be another machine's
-        runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-process{group.rank}.json")
+        runners[largest].trace(Path(config.trace) / f"{stage}x{stage}-rank{group.rank}.json")
     return times
 
 
@@ -205,8 +206,8 @@ def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, A
     return [
         {
             "resolution": stage,
-            "batch_per_process": batch,
-            "processes": size,
+            "batch_per_rank": batch,
+            "ranks": size,
             "milliseconds_per_step": 1000 * seconds[size],
             "images_per_second": rate,
             "speedup": rate / rates[least] * least,
@@ -225,7 +226,7 @@ def scaling_table(rows: list[dict[str, Any]]) -> Table:
         milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
         table.add_row(
             str(row["resolution"]),
-            str(row["processes"]),
+            str(row["ranks"]),
             three_digits(row["images_per_second"]),
             f"{row['speedup']:.2f}",
             *map(three_digits, milliseconds),

@@ -1,4 +1,4 @@
-"""What the device that training would use can do, tried on it."""
+"""The abilities of the device that training would use, tried on it."""
 
 import ctypes
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from pggan.performance.bench.variants import TrainerVariant
 from pggan.performance.doctor.finding import Finding, Verdict
 from pggan.training.compute_options import DTYPES, set_float32
 from pggan.training.cuda_graphs import capture
-from pggan.training.device_rates import seconds
+from pggan.training.device_rates import multiplying_rate
 
 GIB = 2**30
 SIDE = 64  # of the product whose result is compared
@@ -80,8 +80,7 @@ def product(precision: Precision, device: torch.device) -> Finding:
             return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
         return Finding(wrong, Verdict.limited, f"Take another precision than {precision}.")
     side = 512 if device.type == "cpu" else 8192
-    large, other_large = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    rate = 2 * side**3 / seconds(lambda: large @ other_large)
+    rate = multiplying_rate(device, precision, dtype, side)
     return Finding(f"{three_digits(rate / 1e9)} GFLOP/s" if rate < 1e12 else f"{three_digits(rate / 1e12)} TFLOP/s")
 
 
@@ -127,14 +126,14 @@ def fused_kernels(device: torch.device) -> Finding:
 
 
 def results(function: Activation, x: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """What `function` gives for `x` and `bias`, and their gradients when that of the result is `g`."""
+    """The result of `function` for `x` and `bias`, and their gradients when that of the result is `g`."""
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     y = function(x.clone(), bias.requires_grad_())
     return y.detach(), *torch.autograd.grad(y, (x, bias), g)
 
 
 def collectives(device: torch.device) -> Finding:
-    """What several ranks would send their gradients with; nothing is sent."""
+    """The library that several ranks would send their gradients with; nothing is sent."""
     if device.type == "cuda" and dist.is_nccl_available():
         return Finding(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
     if dist.is_available() and dist.is_gloo_available():

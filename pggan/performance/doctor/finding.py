@@ -9,7 +9,7 @@ import torch
 
 
 class Verdict(StrEnum):
-    """What a finding means for training."""
+    """The meaning of a finding for training."""
 
     ok = "ok"
     none = "none"  # this machine does not have it, and training does without
@@ -18,7 +18,7 @@ class Verdict(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What a check has found."""
+    """The result of a check."""
 
     found: str
     verdict: Verdict = Verdict.ok
@@ -35,7 +35,7 @@ class Check:
     remedy: str = ""  # … and what to do then
 
     def finding(self, device: torch.device) -> Finding:
-        """What the check finds on `device`; never raises an Exception."""
+        """The result of the check on `device`; never raises an Exception."""
         try:
             return self.look(device)
         except Exception as error:  # whatever fails is what this command is to report

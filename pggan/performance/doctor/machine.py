@@ -1,4 +1,4 @@
-"""What the machine has besides GPUs: software, processor, memory, disk."""
+"""The machine besides its GPUs: software, processor, memory, disk."""
 
 import os
 import platform
@@ -73,7 +73,7 @@ def extras(device: torch.device) -> Finding:
 
 
 def own_requirements() -> list[Requirement]:
-    """What this program requires, by pyproject.toml in a checkout, else by its installation."""
+    """The packages that this program requires, by pyproject.toml in a checkout, else by its installation."""
     file = PACKAGE.parent / "pyproject.toml"
     if not file.is_file():
         return _requirements("pggan")
@@ -148,7 +148,7 @@ def images(device: torch.device) -> Finding:
 
 
 def compiler(device: torch.device) -> Finding:
-    """What torch.compile needs; nothing is compiled, which takes longer than all other checks together."""
+    """The compiler that torch.compile needs; nothing is compiled, which takes longer than all other checks together."""
     if device.type == "cuda":
         there = find_spec("triton") is not None
         return _needs("Triton", there, "pip install triton, or leave compute.compile=false")

@@ -76,7 +76,7 @@ class Probe:
 
 
 class PhaseProbes(NamedTuple):
-    """What is timed of one phase."""
+    """The probes of one phase."""
 
     run: Probe  # the updates of the run
     lone: Probe  # the largest part of the batch, with nothing to reduce; in a run of one rank, the same as `run`

@@ -1,4 +1,4 @@
-"""What is known of a set of images before it is prepared: how many they are, how large, and of how many channels."""
+"""Facts of a set of images before it is prepared: how many they are, how large, and of how many channels."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -26,7 +26,7 @@ def evaluation_seconds(config: TrainConfig, costs: Sequence[PhaseCost], timings:
 
 
 def evaluation_share(config: TrainConfig) -> str:
-    """What there is to say about the share of the evaluations in the time."""
+    """The share of the evaluations in the time, in words."""
     chosen = config.evaluation
     if not chosen.metrics:
         return "evaluations (none)"

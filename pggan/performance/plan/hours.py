@@ -31,7 +31,7 @@ FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and c
 
 @dataclass
 class MeasuredCosts:
-    """What images cost with any networks: as a model says, scaled to the updates that were measured."""
+    """The cost of images with any networks: as a model says, scaled to the updates that were measured."""
 
     config: TrainConfig
     facts: DataFacts
@@ -111,7 +111,7 @@ def find_recipe(
     compose: Callable[[list[Choice]], TrainConfig],
     log: Log,
 ) -> tuple[list[Choice], str]:
-    """What is chosen for `hours`, and images, machine and time in words.
+    """The choices for `hours`, and images, machine and time in words.
 
     Args: config: without choices; compose: the configuration with choices; log: told what is measured.
     """

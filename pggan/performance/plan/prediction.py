@@ -16,8 +16,9 @@ from pggan.performance.plan.device_table import Card
 from pggan.performance.plan.evaluations import evaluation_share
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.plan.run_time import NO_OVERHEAD, RunTime
+from pggan.training.inputs import mean_over_interval
 from pggan.training.kernel_counter import Kernel, KernelKind
-from pggan.training.memory_fit import USABLE
+from pggan.training.memory_fit import USABLE, usable_share
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def mean_time(cost: PhaseCost, card: Card, precision: Precision, reg_interval: i
     assert cost.kernels is not None, "counted where a card is named"
     due = step_time(cost.kernels.with_penalties, card, precision)
     rest = step_time(cost.kernels.without, card, precision)
-    return StepTime(*((a + (reg_interval - 1) * b) / reg_interval for a, b in zip(due, rest, strict=True)))
+    return StepTime(*(mean_over_interval(*both, reg_interval) for both in zip(due, rest, strict=True)))
 
 
 def predicted_time(
@@ -106,15 +107,16 @@ def predicted_time(
 ) -> tuple[RunTime, dict[str, Any]]:
     """The time of every update on `card`, and the figures behind it as plain values.
 
-    Args: captured: updates are replayed as CUDA graphs.
+    Args: captured: updates are replayed as CUDA graphs, where these fit into the memory.
     """
     interval = build_loss(config.loss).reg_interval
     times = [mean_time(cost, card, precision, interval) for cost in costs]
+    room = usable_share(capture=True) * card.memory_bytes  # a phase that needs more is trained without CUDA graphs
     timings = [
         Timing(time.captured, time.captured, time.starts, PREDICTED)
-        if captured
+        if captured and cost.peak_bytes <= room
         else Timing(time.eager, time.eager, time.host, PREDICTED)
-        for time in times
+        for cost, time in zip(costs, times, strict=True)
     ]
     rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
     mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
@@ -158,7 +160,7 @@ def phase_row(cost: PhaseCost, time: StepTime, card: Card) -> dict[str, Any]:
 
 
 def prediction_notes(prediction: dict[str, Any]) -> list[str]:
-    """What a prediction assumes, and what it found about memory, in sentences."""
+    """Assumptions of a prediction, and what it found about memory, in sentences."""
     a = ASSUMPTIONS
     bandwidth, rate = prediction["bytes_per_second"] / 1e9, prediction["flops_per_second"] / 1e12
     notes = [

@@ -59,14 +59,14 @@ class Choice(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What a run trains on."""
+    """The devices that a run trains on."""
 
     kind: str  # cpu, cuda or mps
     ranks: int
 
 
 class Networks(NamedTuple):
-    """What decides what an image costs, besides the batch."""
+    """The sizes of networks that decide, with the batch, what an image costs."""
 
     resolution: int
     fmap_base: int

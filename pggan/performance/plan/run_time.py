@@ -19,7 +19,7 @@ from pggan.config.describe import to_plain
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import make_directory
 from pggan.core.errors import UserError
-from pggan.core.intervals import multiples_between
+from pggan.core.intervals import lies_between, multiples_between
 from pggan.core.schedule import Schedule
 from pggan.core.tables import Log
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
@@ -181,7 +181,7 @@ def measured_overhead(
     checkpoint = time.perf_counter() - began
     updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
     checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
-    ticks = -(-schedule.total // config.monitor.tick_images) * tick
+    ticks = (multiples_between(config.monitor.tick_images, 0, schedule.total - 1) + 1) * tick  # one at the end
     evaluations = evaluation_seconds(config, costs, timings)
     return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints, "evaluations": evaluations}
 
@@ -189,5 +189,5 @@ def measured_overhead(
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
     """The number of checkpoints of a run that takes about `seconds`."""
     last = schedule.total - 1  # what is due at the end is one with the checkpoint that the end has in any case
-    recurring = max(last // images_between(config), int(seconds / seconds_between(config)))
-    return recurring + sum(count <= last for count in config.milestone_images(schedule)) + 1
+    recurring = max(multiples_between(images_between(config), 0, last), int(seconds / seconds_between(config)))
+    return recurring + sum(lies_between(count, 0, last) for count in config.milestone_images(schedule)) + 1

@@ -38,7 +38,7 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses
 
 
 class Hardware(NamedTuple):
-    """What a run is planned for."""
+    """The devices that a run is planned for."""
 
     facts: dict[str, Any]
     kind: str  # cpu, cuda or mps

@@ -15,7 +15,7 @@ from pggan.performance.plan.scaling import LINKS, Reduction, Scaling
 
 
 def tables(plan: dict[str, Any]) -> list[RenderableType]:
-    """What to print, from top to bottom."""
+    """The tables and notes of a plan, from top to bottom."""
     predicted = [prediction_table(plan["prediction"])] if "prediction" in plan else []
     found = (time_table(plan), *predicted, work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
