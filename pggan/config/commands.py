@@ -37,7 +37,9 @@ class PlanConfig(TrainConfig):
             key, does = ("calibrate=true", "measures here") if self.calibrate else ("tflops=", "states a rate")
             raise UserError(f"device= predicts a card that need not be here; {key} {does}.", "Leave out one of them.")
         counts = self.processes
-        require(bool(counts) and min(counts) >= 1, "processes", counts, "numbers of ranks, at least 1, for example [1,8]")
+        require(
+            bool(counts) and min(counts) >= 1, "processes", counts, "numbers of ranks, at least 1, for example [1,8]"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
