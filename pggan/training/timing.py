@@ -173,7 +173,7 @@ def measured_pace(
     began = time.perf_counter()
     last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
     parts = [replace(phase, batch=partition.largest_part(phase.batch)) for phase in last.values()]
-    timer = lone_timer(config, architecture, parts, device, table)
+    timer = single_device_timer(config, architecture, parts, device, table)
     for part in parts:
         pace = model.pace(schedule, known)
         update = pace.seconds_per_image[part.index] * schedule.phases[part.index].batch
@@ -184,7 +184,7 @@ def measured_pace(
     return model.pace(schedule, known)
 
 
-def lone_timer(
+def single_device_timer(
     config: TrainerConfig,
     architecture: Architecture,
     phases: Sequence[Phase],

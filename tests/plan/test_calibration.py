@@ -38,10 +38,10 @@ def test_what_does_not_depend_on_the_batch_lies_on_the_line_through_two_batch_si
     assert PhaseProbes(run, run, None).fixed_seconds() == 0
 
 
-def test_a_lone_device_takes_the_whole_batch_at_the_pace_of_its_part():
+def test_a_single_device_takes_the_whole_batch_at_the_pace_of_its_part():
     timing = PhaseProbes(probe(16, 0.9), probe(8, 0.6), None).timing(fixed_seconds=0.2)
     assert (timing.seconds, timing.source) == (0.9, MEASURED)
-    assert timing.lone_seconds == pytest.approx(0.2 + 0.05 * 16)
+    assert timing.single_device_seconds == pytest.approx(0.2 + 0.05 * 16)
     assert timing.fixed_seconds == 0.2
     assert PhaseProbes(probe(16, 0.9), probe(8, 0.1), None).timing(fixed_seconds=0.2).fixed_seconds == 0.1
 

@@ -174,7 +174,8 @@ def planned_on_this_rank(arguments, costs):
     optimizers, measure = [], calibration.Calibration.timings
 
     def timings(self, log):
-        optimizers.extend(type(updates.trainer.state.g.optimizer).__name__ for updates in (self.run, self.lone))
+        timers = self.run, self.single_device
+        optimizers.extend(type(timer.trainer.state.g.optimizer).__name__ for timer in timers)
         return measure(self, log)
 
     calibration.Calibration.timings = timings
@@ -189,7 +190,7 @@ def test_a_run_of_two_ranks_is_measured_as_two_ranks_make_it(tiny, costs):
     given = ["devices=cpu:2", "loss=wgan_gp", "calibrate=true", "steps=1", "watts=10", "gradients=dgc", "json=true"]
     (printed, optimizers), (nothing, _) = values_of(in_processes(2, planned_on_this_rank, [*tiny, *given], costs[:2]))
     assert nothing == ""
-    assert optimizers == ["SparseOptimizer", "Adam"]  # a lone device updates its weights as without compression
+    assert optimizers == ["SparseOptimizer", "Adam"]  # a single device updates its weights as without compression
     plan = json.loads(printed)
     total, rows = plan["total"], plan["phases"]
     assert plan["devices"] == 2

@@ -78,14 +78,14 @@ def costs(toy_data, monkeypatch):
     found = MeasuredCosts(config, facts_of(config.data), hours.choose_device("cpu"), 1)
     found.measured = []
 
-    def lone_timer(config, architecture, phases, device):
+    def single_device_timer(config, architecture, phases, device):
         def seconds(phase, *_):
             found.measured.append(phase.resolution)
             return 2 * found._model(NARROW).seconds(phase.resolution, phase.batch)
 
         return SimpleNamespace(seconds=seconds, need=lambda update, steps: 6 * update)
 
-    monkeypatch.setattr(hours, "lone_timer", lone_timer)
+    monkeypatch.setattr(hours, "single_device_timer", single_device_timer)
     monkeypatch.setattr(hours, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     return found
 
@@ -105,6 +105,20 @@ def test_levels_that_would_take_too_long_are_not_measured(costs):
     assert costs.measured[0] == 4
     assert 16 not in costs.measured
     assert costs(NARROW, {4: 16})[16] == pytest.approx(2 * each[16])
+
+
+def test_choosing_convolution_methods_takes_nothing_of_the_time_for_updates(costs, monkeypatch):
+    """The run takes what is chosen, and would have to choose it otherwise."""
+    budget, make, now = 1.01 * 6 * 16 * costs(NARROW, {4: 16})[16], hours.single_device_timer, [0.0]
+
+    def choosing(*asked):
+        now[0] += 10 * budget
+        return make(*asked)
+
+    monkeypatch.setattr(hours, "single_device_timer", choosing)
+    monkeypatch.setattr(hours, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    costs.measure(costs.config, NARROW, {4: 16}, budget)
+    assert 16 in costs.measured
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,21 @@ import pytest
 import torch
 
 from pggan.checkpoints.read import newest_checkpoint
+from pggan.config import BenchScalingConfig, PlanConfig
+from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.method_table import ShapeRecorder
 from pggan.optim.batch_partition import BatchPartition
+from pggan.performance.bench.scaling import Runner
+from pggan.performance.plan.calibration import Calibration, write_noise
 from pggan.run import train
 from pggan.training import method_choice
 from pggan.training.build import build_trainer
 from pggan.training.method_choice import choose_methods
 from pggan.training.method_seconds import sample_of
-from pggan.training.timing import lone_timer
+from pggan.training.timing import single_device_timer
+from tests.composed import composed
+from tests.plan.conftest import TINY
 
 CPU = torch.device("cpu")
 ALONE = ProcessGroup.single_process(CPU)
@@ -73,13 +79,32 @@ def case(tiny_config):
 def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
     config, trainer, phases, partition = case(*overrides)
     chosen = choose_methods(config, trainer, phases, partition, ALONE).table.names()
-    timer = lone_timer(config, trainer.state.g_ema.architecture, phases, CPU, ShapeRecorder())
+    timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU, ShapeRecorder())
     timer.trainer.micro_batch_sizes = trainer.micro_batch_sizes
     for phase in phases:
         timer.seconds(phase, 1, 0.0)
     shapes = timer.trainer.options.table.shapes
     assert chosen.keys() == {str(shape) for shape in shapes}
     assert {*measured} == {sample_of(shape) for shape in shapes}
+
+
+@pytest.mark.slow
+def test_whatever_times_updates_takes_the_methods_of_a_run(case, measured, tmp_path):
+    """A calibration, a timer of `hours=`, and a step of `bench scaling`."""
+    config, trainer, phases, _ = case()
+    of_run = choose_methods(*case(), ALONE).table.names()
+    assert set(of_run.values()) == {"im2col"}
+    timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU)
+    assert timer.trainer.options.table.names() == of_run
+    write_noise(tmp_path / "noise", trainer.state.g_ema.architecture, 16)
+    plan = validated(PlanConfig, composed("plan", [*TINY, "model.fmap_max=8", "schedule.batch={4: 16, 8: 8}"]))
+    costs = [SimpleNamespace(phase=phase) for phase in phases]
+    calibration = Calibration(plan, plan.model.architecture(8, 3, 0), costs, ALONE, tmp_path / "noise")
+    names = calibration.run.trainer.options.table.names()
+    assert of_run.items() <= names.items()
+    assert any(name.startswith("4x") for name in names)  # a group of minibatch stddev alone is timed, too
+    scaling = validated(BenchScalingConfig, composed("bench scaling", ["stages=[8]", "batch=8", "model.fmap_max=8"]))
+    assert set(Runner(scaling, ALONE, 8, 8).trainer.options.table.names().values()) == {"im2col"}
 
 
 def test_what_was_measured_once_is_not_measured_again(case, measured, folder):

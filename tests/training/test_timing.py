@@ -61,7 +61,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def of(seconds):
-        def lone_timer(config, architecture, phases, device, table):
+        def single_device_timer(config, architecture, phases, device, table):
             def measure(phase, *_):
                 found.append(phase)
                 now[0] += 8 * seconds[phase.resolution]
@@ -69,7 +69,7 @@ def timed(monkeypatch):
 
             return SimpleNamespace(seconds=measure, need=lambda update, steps: 8 * update)
 
-        monkeypatch.setattr(timing, "lone_timer", lone_timer)
+        monkeypatch.setattr(timing, "single_device_timer", single_device_timer)
         return found
 
     return of
@@ -111,7 +111,7 @@ def test_a_resumed_run_measures_what_is_left(build, timed):
 def test_real_updates_take_time(tiny_config, overrides):
     config = tiny_config("schedule.final_resolution=8", *overrides)
     architecture, phase = config.model.architecture(8, 3, 2), config.schedule.build().phases[0]
-    timer = timing.lone_timer(config, architecture, [phase], CPU)
+    timer = timing.single_device_timer(config, architecture, [phase], CPU)
     assert 0 < timer.seconds(phase, 1, 0.0) < 60
     assert timer.need(1.0, 2) == (4 if not overrides or overrides[0] == "elastic=true" else 8)
 
@@ -130,8 +130,10 @@ def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny
 def test_measuring_the_pace_changes_no_bit_of_a_run(finished_run, tiny_config, tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(timing, "MOST_SHARE", 1e6)  # of a run of a second
-    lone_timer = timing.lone_timer
-    monkeypatch.setattr(timing, "lone_timer", lambda *asked: measured.append(asked) or lone_timer(*asked))
+    single_device_timer = timing.single_device_timer
+    monkeypatch.setattr(
+        timing, "single_device_timer", lambda *asked: measured.append(asked) or single_device_timer(*asked)
+    )
     assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}")) == 0
     assert len(measured) == 1
     states = [newest_checkpoint(path)[0].header["state_sha256"] for path in (finished_run, tmp_path / "run")]

@@ -39,8 +39,8 @@ class Timing(NamedTuple):
     """The time of an update of one phase."""
 
     seconds: float  # mean over the interval of lazy penalties
-    lone_seconds: float  # of one that a single device would make, with nothing to reduce
-    fixed_seconds: float  # the part of `lone_seconds` that does not depend on the batch
+    single_device_seconds: float  # of one that a single device would make, with nothing to reduce
+    fixed_seconds: float  # the part of `single_device_seconds` that does not depend on the batch
     source: str  # MEASURED, EXTRAPOLATED from the last one that was, ASSUMED from a rate, or PREDICTED for a card
 
 
@@ -79,7 +79,7 @@ class PhaseProbes(NamedTuple):
     """The probes of one phase."""
 
     run: Probe  # the updates of the run
-    lone: Probe  # the largest part of the batch, with nothing to reduce; in a run of one rank, the same as `run`
+    single_device: Probe  # the largest part of the batch, nothing to reduce; in a run of one rank the same as `run`
     small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
 
     def all(self) -> list[Probe]:
@@ -91,14 +91,16 @@ class PhaseProbes(NamedTuple):
         if self.small is None:
             return 0.0  # the batch can't be divided any further
         group = self.small.phase.batch
-        per_image = (self.lone.seconds - self.small.seconds) / (self.lone.phase.batch - group)
+        part = self.single_device
+        per_image = (part.seconds - self.small.seconds) / (part.phase.batch - group)
         return max(self.small.seconds - per_image * group, 0.0)
 
     def timing(self, fixed_seconds: float) -> Timing:
         """The median of all rounds; a whole batch on one device is scaled up from the part of a rank."""
-        fixed = min(fixed_seconds, self.lone.seconds)
-        lone = fixed + (self.lone.seconds - fixed) * self.run.phase.batch / self.lone.phase.batch
-        return Timing(self.run.seconds, lone, fixed, MEASURED)
+        part = self.single_device
+        fixed = min(fixed_seconds, part.seconds)
+        whole = fixed + (part.seconds - fixed) * self.run.phase.batch / part.phase.batch
+        return Timing(self.run.seconds, whole, fixed, MEASURED)
 
 
 class Calibration:
@@ -110,13 +112,13 @@ class Calibration:
         """Args: data: pyramid of the images to train on."""
         self.config, self.costs, self.group = config, costs, group
         self.partition = BatchPartition.of(config, (), group.world_size, group.rank)
-        self.lone, alone = timer_of(config, architecture, group, data), config
-        self.run = self.lone
+        self.single_device, alone = timer_of(config, architecture, group, data), config
+        self.run = self.single_device
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
-            self.lone = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
+            self.single_device = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
         parts = [replace(cost.phase, batch=size) for cost in costs for size in self._parts(cost.phase)]
-        use_measured_methods(alone, self.lone.trainer, parts, self.lone.group)
+        use_measured_methods(alone, self.single_device.trainer, parts, self.single_device.group)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
@@ -140,8 +142,8 @@ class Calibration:
         last, flops = timings[-1], self.costs[len(found) - 1].flops
         for cost in self.costs[len(found) :]:
             scale = cost.flops / flops
-            lone = last.lone_seconds * scale
-            timings.append(Timing(last.seconds * scale, lone, min(last.fixed_seconds, lone), EXTRAPOLATED))
+            whole = last.single_device_seconds * scale
+            timings.append(Timing(last.seconds * scale, whole, min(last.fixed_seconds, whole), EXTRAPOLATED))
         return timings
 
     def _can_measure(self, cost: PhaseCost, found: Sequence[PhaseProbes], deadline: float) -> bool:
@@ -164,9 +166,10 @@ class Calibration:
     def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
         run = Probe(self.run, phase)
         part, group = self._parts(phase)
-        lone = run if self.run is self.lone else Probe(self.lone, replace(phase, batch=part))
+        whole = run if self.run is self.single_device else Probe(self.single_device, replace(phase, batch=part))
         first = phase.resolution not in [probes.run.phase.resolution for probes in found]
-        return PhaseProbes(run, lone, Probe(self.lone, replace(phase, batch=group)) if group < part and first else None)
+        small = Probe(self.single_device, replace(phase, batch=group)) if group < part and first else None
+        return PhaseProbes(run, whole, small)
 
     def _measure(self, probes: PhaseProbes, round_number: int, log: Log) -> None:
         phase = probes.run.phase

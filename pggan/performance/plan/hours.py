@@ -20,7 +20,7 @@ from pggan.performance.plan.data_facts import DataFacts, facts_of
 from pggan.performance.plan.recipe import Choice, Given, Machine, Networks, RecipeChooser
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process
-from pggan.training.timing import CostModel, UpdateTimer, lone_timer
+from pggan.training.timing import CostModel, UpdateTimer, single_device_timer
 
 MOST_SECONDS = 60.0  # of measuring,
 MOST_SHARE = 0.02  # and the share of the hours
@@ -61,7 +61,7 @@ class MeasuredCosts:
         schedule, model = config.schedule.build(), self._model(networks)
         stable = {phase.resolution: phase for phase in schedule.phases}
         parts = [replace(phase, batch=self._part(batch, phase.resolution)) for phase in stable.values()]
-        timer = lone_timer(config, model.architecture, parts, self.device)
+        timer = single_device_timer(config, model.architecture, parts, self.device)
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
         for part in [parts[-1], *parts[:-1]]:

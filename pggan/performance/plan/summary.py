@@ -70,7 +70,7 @@ def summary(
     for cost, timing in zip(costs, spent.timings, strict=True):
         batch, numbers = cost.phase.batch, (cost.count.generator_gradient, cost.count.discriminator_gradient)
         fixed = timing.fixed_seconds
-        loads.append(Load(cost.updates, batch, min(group, batch), timing.lone_seconds, fixed, numbers))
+        loads.append(Load(cost.updates, batch, min(group, batch), timing.single_device_seconds, fixed, numbers))
         row = phase_row(cost, timing, spent.devices * watts)
         phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.network)})
     hours = sum(row["hours"] for row in phases) + overhead / 3600
@@ -134,7 +134,7 @@ def phase_row(cost: PhaseCost, timing: Timing, watts: float) -> dict[str, Any]:
         "flops_per_update": asdict(cost.count.flops) | {"mean": cost.flops},
         "flops": cost.updates * cost.flops,
         "milliseconds_per_update": 1000 * timing.seconds,
-        "milliseconds_on_one_device": 1000 * timing.lone_seconds,
+        "milliseconds_on_one_device": 1000 * timing.single_device_seconds,
         "fixed_milliseconds": 1000 * timing.fixed_seconds,
         "time_is": timing.source,
         "hours": hours,
