@@ -1,5 +1,7 @@
 """Interrupted, repeated and extended preparations: nothing is decoded twice, nothing half-made is left."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -281,6 +283,18 @@ def test_an_attempt_of_a_living_process_is_left_alone_and_one_of_a_dead_one_is_r
     assert not dead.exists()
 
 
+def test_on_a_file_system_without_locks_no_attempt_is_taken_for_abandoned(photos, tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    attempt = tmp_path / ".set.prepare-of-anyone"
+    attempt.mkdir()
+    (attempt / "lock").touch()
+    assert prepare(photos, tmp_path / "set", Options()).images == 12
+    assert (attempt / "lock").exists()
+
+
 def test_a_line_of_the_journal_that_was_cut_off_costs_no_other(photos, tmp_path, decoded, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_at(patch, 7, KeyboardInterrupt())
@@ -351,6 +365,14 @@ def calls(tmp_path, monkeypatch):
 def write_labels(tmp_path):
     (tmp_path / "labels.csv").write_text("".join(f"{seed:02d}.png,{seed % 2}\n" for seed in (*range(12), 99)))
     return str(tmp_path / "labels.csv")
+
+
+def test_a_moved_image_is_written_down_durably_before_its_old_place_is_cut_off(photos, tmp_path, calls):
+    """Or, after a power cut, a place that has been cut off would count as done, and be moved once more: black."""
+    (photos / "03.png").write_bytes((photos / "03.png").read_bytes()[:300])
+    prepare(photos, tmp_path / "set", Options())
+    cut = max(place for place, call in enumerate(calls) if call == "resize")
+    assert calls[cut - 1] == "fsync done.jsonl"
 
 
 def test_a_dataset_gets_its_name_after_everything_in_it_is_durable(photos, tmp_path, calls):

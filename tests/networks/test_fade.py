@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pggan.networks.activation import pixel_norm
-from pggan.networks.fade import blur, downsample, fade, upsample
+from pggan.networks.fade import Blend, blur, downsample, fade, upsample
 from pggan.networks.networks import Discriminator, Generator
 from tests.networks.naive import LEVELS, TALL, assert_rounded_once, naive_down, naive_up, normal, ready
 
@@ -191,3 +191,19 @@ def test_a_fade_changes_continuously(tall_g):
         images = [tall_g(latents, None, 16, alpha) for alpha in (0, 1e-4, 0.5 - 1e-4, 0.5, 0.5 + 1e-4, 1 - 1e-4, 1)]
     for first, second in ((0, 1), (2, 3), (3, 4), (5, 6)):
         assert (images[first] - images[second]).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.9])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_without_kernels_a_blend_and_its_gradients_in_half_precision_are_rounded_once(dtype, alpha):
+    """As CUDA calculates them where Triton does not work."""
+    weight, a = torch.tensor(alpha), torch.tensor(alpha).double()
+    old, new = (3 * normal(1000)).to(dtype).requires_grad_(), normal(1000, seed=1).to(dtype).requires_grad_()
+    gradient = normal(1000, seed=2).to(dtype)
+    found = Blend.apply(old, new, weight)
+    of_old, of_new = torch.autograd.grad(found, (old, new), gradient)
+    wide = [tensor.detach().double() for tensor in (old, new, gradient)]
+    assert found.dtype == of_old.dtype == of_new.dtype == dtype
+    assert_rounded_once(found.detach(), (1 - a) * wide[0] + a * wide[1], terms=wide[0].abs() + wide[1].abs())
+    assert_rounded_once(of_old, (1 - a) * wide[2], terms=wide[2].abs())
+    assert_rounded_once(of_new, a * wide[2], terms=wide[2].abs())

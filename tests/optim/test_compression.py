@@ -305,3 +305,9 @@ def test_two_ranks_fit_what_adam_fits_sending_a_hundredth():
         ]
         weights -= 0.02 * 0.998**step * decoded(*messages, count=1, size=size)
     assert (weights - truth).norm() < 0.05 * truth.norm()
+
+
+def test_updates_are_made_with_the_configured_epsilon():
+    ours = compressor(2, epsilon=4.0)
+    ours.select([torch.tensor([1.0, -4.0])], 0, FINITE)
+    torch.testing.assert_close(ours.residual, torch.tensor([1 / 5, -4 / 8]))  # g / (|g| + epsilon), at the first step

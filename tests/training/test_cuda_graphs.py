@@ -6,7 +6,7 @@ A stand-in for CUDA graphs captures on the CPU: on replay it does what the funct
 import dataclasses
 import gc
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -495,3 +495,26 @@ def test_a_captured_step_reads_its_own_copies_of_inputs_and_settings(captures):
     assert not given.reals.images.any()
     settings = [float(setting) for setting in (read.alpha, read.learning_rate_d, read.learning_rate_g, read.ema_decay)]
     assert settings == pytest.approx([0.5, 0.3, 0.4, 0.75])
+
+
+def test_the_first_step_of_a_kind_has_more_time_in_every_phase():
+    entered = []
+
+    @contextmanager
+    def slow():
+        entered.append(trainer.state.images)
+        yield
+
+    trainer = Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), WGAN_GP, ComputeOptions(), slow_section=slow)
+    take(trainer, phase_of(0, 0), 2)
+    take(trainer, phase_of(1, 1000), 2)  # steps of the same kind
+    assert entered == [0, 2 * 8]
+
+
+def test_released_graphs_are_gone_at_once(captures):
+    """They hold on to connections, which could not be closed: nothing may wait for the next step."""
+    trainer = Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), WGAN_GP, ComputeOptions(), capture=True)
+    take(trainer, phase_of(0, 0), WARMUP_STEPS + 1)
+    trainer.release_graphs()
+    gc.collect()
+    assert captures[0]() is None
