@@ -204,8 +204,8 @@ def test_labels_are_judged_by_the_same_heads():
 @pytest.mark.slow
 def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     options = ComputeOptions(method=NATIVE)
-    parts = TrainerParts(LOGISTIC, ADAM, options)
-    fake = FakeStep(ARCHITECTURE, parts, CPU)
+    of_trainer = TrainerParts(LOGISTIC, ADAM, options)
+    fake = FakeStep(ARCHITECTURE, of_trainer, CPU)
     count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False))
     network = discriminator_of()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -215,7 +215,7 @@ def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     counts = counter.get_flop_counts()["Global"]
     forward = sum(counts.values()) - counts[torch.ops.aten.bmm]  # kernels are made by it
     assert count.flops.discriminator_forward == forward
-    plain = FakeStep(variant(ARCHITECTURE, features=None), parts, CPU)
+    plain = FakeStep(variant(ARCHITECTURE, features=None), of_trainer, CPU)
     more = fake.peak_bytes(PHASE) - plain.peak_bytes(PHASE)
     assert more > sum(tensor.nbytes for tensor in network.backbone.buffers())
 
