@@ -55,7 +55,7 @@ class Adam:
 
 
 def new_moments(param: Tensor) -> dict[str, Tensor]:
-    """What Adam keeps of a parameter, before its first step: the number of steps [] and two moments as `param`."""
+    """Adam's state of a parameter before its first step: the number of steps [] and two moments as `param`."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=param.device),
         "exp_avg": torch.zeros_like(param),

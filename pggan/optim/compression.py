@@ -38,7 +38,7 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 class Compressor(nn.Module):
-    """What one rank has not sent yet of one network's updates, and the moments that make updates of gradients.
+    """The updates of one network that one rank has not sent yet, and the moments that make updates of gradients.
 
     The buffers are what a checkpoint has to hold; all belong to one rank and one set of parameters.
     """

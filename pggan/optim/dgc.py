@@ -91,7 +91,7 @@ class DgcReducer(GradientReducer):
         return wait
 
     def extra_state(self) -> Parts:
-        """What every rank keeps for later steps, of all ranks; in host memory of rank 0."""
+        """The residuals and moments that ranks keep for later steps, of all ranks; in host memory of rank 0."""
         tensors = {}
         for network, compressor in self._compressors.items():
             for name, tensor in compressor.state_dict().items():

@@ -48,7 +48,7 @@ class GradientReducer:
         self._losses.clear()
 
     def extra_state(self) -> Parts:
-        """What a checkpoint has to hold besides the state, in host memory of rank 0; called by all ranks."""
+        """Tensors of a checkpoint besides the state, in host memory of rank 0, by name; called by all ranks."""
         return {}
 
     def load_extra_state(self, parts: Parts) -> None:

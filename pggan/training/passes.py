@@ -26,7 +26,7 @@ def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | N
 
 
 def views_of(state: State, spec: StepSpec, augment: Tensor | None, part: slice) -> Views:
-    """What D is shown in the pass whose numbers are that `part` of `augment` [N, VIEWS, …]."""
+    """The views of D in the pass whose random numbers are that `part` of `augment` [N, VIEWS, …]."""
     if spec.augmentation is None or augment is None:
         return Views()
     return spec.augmentation.views(augment[:, part], None if state.adaptive_p is None else state.adaptive_p.p)

@@ -15,6 +15,7 @@ from pggan.augmentation.base import Augmentation
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.core.tables import Log
 from pggan.losses.base import SIGN, Loss, LossTerms
 from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
@@ -50,7 +51,7 @@ class Trainer:
     shrinks: bool = True  # micro-batches may be made smaller where the memory does not suffice
     any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
     slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
-    log: Callable[[str], None] = print  # called with what does not work here
+    log: Log = print  # called with what does not work here
 
     def __post_init__(self) -> None:
         any_rank, log, group = self.any_rank, self._log, self.state.g_ema.architecture.stddev_group
@@ -109,7 +110,7 @@ class Trainer:
         return train_step(self.state, inputs, compiled or self.passes, reducer or self.reducer)
 
     def _try_steps(self, inputs: StepInputs) -> Failure | None:
-        """What two steps fail with, whose gradients stay on this rank; the state is as before.
+        """Failure of two steps whose gradients stay on this rank, or None; the state is as before.
 
         The first one makes the moments, beside which the second one needs its memory.
         """
