@@ -164,6 +164,13 @@ def test_every_public_object_has_a_docstring(path):
     assert not missing
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_docstring_begins_with_the_noun_or_the_verb(path):
+    """Not with a pronoun that stands for it: "That of the heads" says nothing to a reader who begins there."""
+    texts = {name: ast.get_docstring(node) or "" for name, node in public_objects(path)}  # type: ignore[arg-type]
+    assert not {name: text for name, text in texts.items() if re.match(r"(What|That|Those|Of|As)\b", text)}
+
+
 def test_only_a_run_and_its_command_open_a_run():
     importers = [path for path in FILES if PACKAGE / "run" / "open_run.py" in imported_files(path)]
     assert [path.relative_to(PACKAGE).as_posix() for path in importers] == ["run/train.py"]
