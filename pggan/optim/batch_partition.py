@@ -85,7 +85,7 @@ class BatchPartition:
                 raise UserError(
                     f"A batch of {batch} ({key}) has {self.chunks(batch)} chunks in elastic training, too few for "
                     f"{self.world_size} ranks.",
-                    f"Take at most {self.chunks(batch)} ranks, or a larger {key}{more}.",
+                    f"Use at most {self.chunks(batch)} ranks, or a larger {key}{more}.",
                 )
         elif groups % self.world_size:
             uneven = "; elastic=true shares unevenly" * (groups > self.world_size)
@@ -93,5 +93,5 @@ class BatchPartition:
             raise UserError(
                 f"A batch of {batch} ({key}) has {groups} groups of {group} images for minibatch stddev "
                 f"(model.stddev_group), which {self.world_size} ranks can't share evenly.",
-                f"Take {good} ranks, or a {key} that is a multiple of {group * self.world_size}{uneven}.",
+                f"Use {good} ranks, or a {key} that is a multiple of {group * self.world_size}{uneven}.",
             )

@@ -96,7 +96,7 @@ def reserve(descriptor: int, size: int) -> None:
     except OSError as error:
         raise UserError(
             f"No {size // 2**20} MiB of memory for the gradients of all ranks: {error.strerror}.",
-            "Take fewer ranks, or gradients=bf16, which shares no memory.",
+            "Use fewer ranks, or gradients=bf16, which shares no memory.",
         ) from error
 
 

@@ -1,9 +1,7 @@
 """The disk space that a run needs, predicted before its first step."""
 
 import json
-import os
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from pggan.checkpoints.shapes import meta_networks
 from pggan.config import CheckpointConfig, ReportConfig
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import directory_bytes
-from pggan.core.disk import require_free_space
+from pggan.core.disk import free_files, require_free_space
 from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
@@ -25,7 +23,7 @@ from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape
 from pggan.run.projector import TILE, face_count
 from pggan.run.run_dir import RunContext
-from pggan.sampling.output.images import Pixels, contact_sheet, grid, shrink, to_pil
+from pggan.sampling.output.images import Pixels, contact_sheet, encode_png, grid, shrink
 
 # What a tick writes into TensorBoard's file, metrics.jsonl and train.log together: about 35 numbers with their names,
 # and three histograms.
@@ -116,8 +114,8 @@ def _pictures(schedule: Schedule, monitor: ReportConfig, pyramid: ImagePyramid) 
         updates = -(-(end - start) // phase.batch)
         stored = min(times_due(interval_of(schedule), start, end, last=last), updates) + first
         count += fakes + stored
-        total += grids * _png_bytes(contact_sheet(grainy, columns, schedule.final_resolution))
-        total += stored * _png_bytes(grid(small, side_by_side))
+        total += grids * len(encode_png(contact_sheet(grainy, columns, schedule.final_resolution)))
+        total += stored * len(encode_png(grid(small, side_by_side)))
     return count, total
 
 
@@ -129,7 +127,7 @@ def _projector(architecture: Architecture, schedule: Schedule, pyramid: ImagePyr
     of_d = LAST_FEATURES if architecture.has_features(resolution) else architecture.width(2)
     numbers = fakes * architecture.latent_size + both * of_d
     images = shrink(_grainy(pyramid, resolution, both), max(resolution // TILE, 1))
-    each = _png_bytes(grid(images, 8)) / len(images)
+    each = len(encode_png(grid(images, 8))) / len(images)
     return round(numbers * NUMBER_BYTES + (fakes + both) * (POINT_BYTES + each))
 
 
@@ -141,19 +139,12 @@ def _grainy(pyramid: ImagePyramid, resolution: int, count: int) -> Pixels:
     return grainy
 
 
-def _png_bytes(picture: Pixels) -> int:
-    """The size of a picture [H, W, C] as a PNG file."""
-    encoded = BytesIO()
-    to_pil(picture).save(encoded, format="PNG")
-    return encoded.tell()
-
-
 def require_disk(run_dir: Path, need: DiskNeed) -> str:
     """Raise a UserError, with the megabytes missing, unless the rest of `need` is free; returns a line about it."""
     remedy = "Make room there, choose another run_dir=, lower checkpoint.keep, or raise monitor.grid_images."
     free = require_free_space(run_dir, max(need.peak - directory_bytes(run_dir), 2 * need.checkpoint), remedy)
-    inodes, more = os.statvfs(run_dir), need.files - len(list(run_dir.rglob("*")))
-    if inodes.f_files and inodes.f_favail < more:  # f_files is 0 where files are not counted
-        problem = f"{run_dir} needs about {more:,} more files; the disk has room for {inodes.f_favail:,}."
+    free_inodes, more = free_files(run_dir), need.files - len(list(run_dir.rglob("*")))
+    if free_inodes is not None and free_inodes < more:
+        problem = f"{run_dir} needs about {more:,} more files; the disk has room for {free_inodes:,}."
         raise UserError(problem, remedy)
     return f"{need.final / 1e6:,.1f} MB in the end, {need.peak / 1e6:,.1f} MB at most; {free / 1e6:,.0f} MB are free"

@@ -61,7 +61,7 @@ def serve(directory: Path, host: str, port: int | None) -> str:
         socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
         problem = f"TensorBoard can't be served at {where}: {error.strerror or error}."
-        raise UserError(problem, "Take another port= or host=.") from error
+        raise UserError(problem, "Set another port= or host=.") from error
     try:
         from tensorboard import program
     except ImportError as error:
@@ -75,4 +75,4 @@ def serve(directory: Path, host: str, port: int | None) -> str:
             return str(board.launch())
     except program.TensorBoardServerException as error:
         problem = f"TensorBoard can't be served at {where}: {error.msg}"
-        raise UserError(problem, "Take another port= or host=.") from error
+        raise UserError(problem, "Set another port= or host=.") from error

@@ -15,6 +15,7 @@ from torch import Tensor
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.stream.to_float import to_float
 from pggan.networks.activation import pixel_norm
 from pggan.networks.networks import Discriminator
 from pggan.optim.state import State
@@ -71,7 +72,7 @@ def judge(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray
     scores: list[Tensor] = []
     try:
         for batch in np.array_split(images, -(-len(images) // size)):
-            pixels = torch.from_numpy(batch).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+            pixels = to_float(torch.from_numpy(batch).to(device))
             padded = F.pad(pixels, (0, 0, 0, 0, 0, 0, 0, size - len(batch)), value=0.0)  # to whole groups
             score, _ = network(padded, phase.resolution, phase.alpha)
             scores.append(score[: len(batch)].cpu())

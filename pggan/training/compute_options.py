@@ -63,13 +63,13 @@ def set_float32(device: torch.device, precision: Precision) -> None:
 def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:
     """The options of steps on `device`; raises UserError for what it can't do."""
     if precision is Precision.tf32 and device.type != "cuda":
-        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Take precision=fp32 or auto.")
+        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
     if precision is Precision.auto:
         precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
     winograds = (ConvolutionMethod.winograd, ConvolutionMethod.winograd2)
     if config.convolution in winograds and (device.type != "cpu" or precision in DTYPES):
         problem = f"compute.convolution={config.convolution} is for float32 on CPUs."
-        raise UserError(problem, "Take auto, or precision=fp32.")
+        raise UserError(problem, "Set precision=auto or fp32.")
     return ComputeOptions(
         dtype=DTYPES.get(precision),
         method=METHODS.get(config.convolution.name),  # auto and rule: None
@@ -83,5 +83,6 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
 def captures_graphs(config: ComputeConfig, device: torch.device) -> bool:
     """Whether steps are captured as CUDA graphs; raises UserError where there are none."""
     if config.cuda_graphs is Switch.on and device.type != "cuda":
-        raise UserError(f"compute.cuda_graphs=on: there are none on {device.type}.", "Take auto or off.")
+        problem = f"compute.cuda_graphs=on: there are none on {device.type}."
+        raise UserError(problem, "Set compute.cuda_graphs=auto or off.")
     return config.cuda_graphs is not Switch.off and device.type == "cuda"

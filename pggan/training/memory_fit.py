@@ -84,7 +84,7 @@ def fit_memory(
                 raise UserError(
                     f"A step at {part.resolution}x{part.resolution} needs {need / 2**30:.1f} GiB with {size} images "
                     f"per pass; {room / 2**30:.1f} GiB are free on {device}.",
-                    "Take compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
+                    "Set compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
             size = found[kind] = half_of_pass(size, group)

@@ -39,13 +39,13 @@ def objects(group):
     try:
         with group.collective_errors():
             if group.rank == 2:
-                raise UserError("No such thing.", "Take another.")
+                raise UserError("No such thing.", "Use another.")
         found["one failed"] = "no error"
     except (UserError, RemoteUserError) as error:
         found["one failed"] = f"{type(error).__name__}: {error}"
     try:
         with group.collective_errors():
-            raise UserError(f"Rank {group.rank} too.", "Take another.")
+            raise UserError(f"Rank {group.rank} too.", "Use another.")
     except (UserError, RemoteUserError) as error:
         found["all failed"] = f"{type(error).__name__}: {error}"
     try:

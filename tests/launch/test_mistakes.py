@@ -79,7 +79,7 @@ def test_ranks_with_different_images(ranks, settings, run_dir, port, make_pyrami
 
 def test_a_batch_that_the_ranks_of_a_launcher_cannot_share(ranks, settings, port):
     ended = ranks(settings, settings, settings, master_port=port)
-    require_reported_once(ended, "A batch of 8 (schedule.batch) has 2 groups of 4 images", "Take 1, 2 ranks")
+    require_reported_once(ended, "A batch of 8 (schedule.batch) has 2 groups of 4 images", "Use 1, 2 ranks")
 
 
 def test_more_ranks_than_devices(ranks, settings, port):

@@ -105,7 +105,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_groups_is_refused_with_those
     with pytest.raises(UserError) as caught:
         BatchPartition(0, 5, 4, False, None).require_enough("schedule.batch", 24)
     assert "6 groups of 4 images" in caught.value.problem
-    assert "Take 1, 2, 3, 6 ranks" in caught.value.remedy
+    assert "Use 1, 2, 3, 6 ranks" in caught.value.remedy
     assert "multiple of 20" in caught.value.remedy
     for size in (1, 2, 3, 6):
         BatchPartition(0, size, 4, False, None).require_enough("schedule.batch", 24)

@@ -72,7 +72,7 @@ def test_files_that_are_there_already_are_not_asked_for_again(tmp_path, monkeypa
         f_files, f_favail = 100, 10
         f_blocks = f_bfree = f_bavail = f_frsize = 10**6
 
-    monkeypatch.setattr(disk_space.os, "statvfs", lambda _: Inodes)
+    monkeypatch.setattr("os.statvfs", lambda _: Inodes)
     assert "are free" in require_disk(tmp_path, need)
     Inodes.f_favail = 9
     with pytest.raises(UserError, match=r"about 10 more files; the disk has room for 9"):

@@ -78,7 +78,7 @@ def product(precision: Precision, device: torch.device) -> Finding:
         wrong = f"products are wrong by {error:.1g}"
         if precision is Precision.fp32:
             return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
-        return Finding(wrong, Verdict.limited, f"Take another precision than {precision}.")
+        return Finding(wrong, Verdict.limited, f"Use another precision than {precision}.")
     side = 512 if device.type == "cpu" else 8192
     rate = multiplying_rate(device, precision, dtype, side)
     return Finding(f"{three_digits(rate / 1e9)} GFLOP/s" if rate < 1e12 else f"{three_digits(rate / 1e12)} TFLOP/s")

@@ -29,7 +29,7 @@ class Card(NamedTuple):
             return BF16 if BF16 in self.flops_per_second else FP16
         if asked not in self.flops_per_second:
             known = ", ".join(self.flops_per_second)
-            raise UserError(f"A {self.name} has no units for precision={asked}.", f"Take auto, or one of {known}.")
+            raise UserError(f"A {self.name} has no units for precision={asked}.", f"Use auto, or one of {known}.")
         return asked
 
 
