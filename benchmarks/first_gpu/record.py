@@ -8,8 +8,8 @@ from typing import Any
 from pggan.core.atomic_io import atomic_write
 
 Figures = dict[str, Any]
-LARGEST_GRAPH_MILLISECONDS = 28  # above, the fused kernels do not do what they are for
-LARGEST_COMPILED_MILLISECONDS = 24  # below, compiling pays for long runs
+MAX_GRAPH_MILLISECONDS = 28  # above, the fused kernels do not do what they are for
+MAX_COMPILED_MILLISECONDS = 24  # below, compiling pays for long runs
 
 
 class Record:
@@ -101,13 +101,13 @@ class Record:
         lines = []
         if graph := stages.get("graph 1024", {}).get("milliseconds"):
             rule = f"a captured step at 1024x1024 takes {graph:.1f} ms"
-            if graph > LARGEST_GRAPH_MILLISECONDS:
-                lines.append(f"{rule}, more than {LARGEST_GRAPH_MILLISECONDS}: look at the fused kernels first.")
+            if graph > MAX_GRAPH_MILLISECONDS:
+                lines.append(f"{rule}, more than {MAX_GRAPH_MILLISECONDS}: look at the fused kernels first.")
             else:
                 lines.append(f"{rule}: the fused kernels do what they are for.")
         if step := compiled.get("1024", {}).get("milliseconds"):
             exact = compiled.get("gradients", {}).get("good", False)
-            pays = exact and step <= LARGEST_COMPILED_MILLISECONDS
+            pays = exact and step <= MAX_COMPILED_MILLISECONDS
             rule = f"a compiled one takes {step:.1f} ms, its gradients are {'right' if exact else 'NOT right'}"
             lines.append(f"{rule}: compute.compile=true {'pays for long runs' if pays else 'stays off'}.")
         return "Decision: " + (" ".join(lines) or "the step at 1024x1024 was not measured.")

@@ -11,7 +11,7 @@ from pggan.performance.bench.loading import measure_loading
 from pggan.performance.bench.steps import phase_of
 
 BATCHES = 10
-LEAST_RATIO = 3.0
+MIN_RATIO = 3.0
 
 
 def items(context: Context) -> Iterator[Item]:
@@ -35,5 +35,5 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     if context.small or step is None:
         return Judgement(f"{rate:.0f} img/s")
     return Judgement(
-        f"{rate:.0f} img/s, {rate / step:.1f} times the step", f"{LEAST_RATIO:g} times", rate >= LEAST_RATIO * step
+        f"{rate:.0f} img/s, {rate / step:.1f} times the step", f"{MIN_RATIO:g} times", rate >= MIN_RATIO * step
     )

@@ -16,7 +16,7 @@ from pggan.core.devices import choose_device, synchronize
 from pggan.core.errors import EXIT_FAILED, UserError
 from pggan.training.device_rates import hardware
 
-LEAST_SECONDS = 5  # that have to be left for an item to begin
+MIN_SECONDS = 5  # that have to be left for an item to begin
 
 
 def measure(context: Context, deadline: float) -> int:
@@ -50,7 +50,7 @@ def measure_part(context: Context, part: Part, deadline: float, code: str) -> bo
     for name, work in part.items(context):
         if record.has(part.name, name):
             continue
-        if time.monotonic() > deadline - LEAST_SECONDS:
+        if time.monotonic() > deadline - MIN_SECONDS:
             return False
         record.begin(part.name, name)
         start = time.perf_counter()

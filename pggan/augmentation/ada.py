@@ -19,7 +19,7 @@ from pggan.core.validation import require, require_bounds
 
 Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from numbers uniform in [0, 1) and normal ones
 
-MOST_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
+MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
 
 
 def one_of(count: int) -> Draw:
@@ -73,7 +73,7 @@ class Ada(Augmentation):
     colors: bool
 
     def __post_init__(self) -> None:
-        require_bounds(self, "augmentation.", p=f">=0 <={MOST_P}", target=">=0 <1", interval=">=1", speed_images=">=1")
+        require_bounds(self, "augmentation.", p=f">=0 <={MAX_P}", target=">=0 <1", interval=">=1", speed_images=">=1")
         some = self.blit or self.geometry or self.colors
         require(some, "augmentation.blit", self.blit, "true, unless geometry or colors is")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pggan.augmentation.ada import MOST_P, Ada
+from pggan.augmentation.ada import MAX_P, Ada
 from pggan.augmentation.base import Augmentation
 
 
@@ -52,7 +52,7 @@ class AdaptiveP:
         self.updates.add_(1)
         due = self.updates >= self.interval
         direction = torch.sign(self.signs - self.target * self.images)
-        self.p.add_(direction * self.images * (due / self.speed_images)).clamp_(0, MOST_P)
+        self.p.add_(direction * self.images * (due / self.speed_images)).clamp_(0, MAX_P)
         for total in (self.signs, self.images, self.updates):
             total.mul_(~due)
         return self.p.clone()

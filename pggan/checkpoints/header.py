@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, Stem, is_power_of_two
+from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, Stem, is_power_of_two
 from pggan.core.atomic_io import parse_json, read_json
 from pggan.core.errors import UserError
 
@@ -33,8 +33,8 @@ MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for go
 METHODS_NOTE = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 LABEL_NAMES = "label_names"  # of the classes, in a header of a generator that was trained with labels
 FLAGS = ("blur", "residual")  # of an architecture; left out of a header where they are false
-LONGEST_NAME = 200  # characters of one
-MOST_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
+MAX_NAME_LENGTH = 200  # characters of one
+MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
 def read_header(directory: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_header(directory: Path) -> dict[str, Any]:
 
     Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
     """
-    header = read_json(directory / STATE_FILE, MOST_STATE_BYTES)
+    header = read_json(directory / STATE_FILE, MAX_STATE_BYTES)
     if (version := _require_count("version", header["version"])) != VERSION:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSION}."
         raise UserError(problem, "Use the pggan that wrote it.")
@@ -72,7 +72,7 @@ def write_header(directory: Path, header: dict[str, Any]) -> None:
 def mark_of(directory: Path, name: str) -> Any:
     """The value of `name`, such as MILESTONE, in a checkpoint's state.json, valid or not; None if there is none."""
     try:
-        return read_json(directory / STATE_FILE, MOST_STATE_BYTES).get(name)
+        return read_json(directory / STATE_FILE, MAX_STATE_BYTES).get(name)
     except (OSError, ValueError):
         return None
 
@@ -88,7 +88,7 @@ def check_stage(about: dict[str, Any]) -> Architecture:
     _require_count("images", about["images"])
     resolution, alpha = _require_count("resolution", about["resolution"]), about["alpha"]
     architecture = architecture_from(about["architecture"])
-    if not (SMALLEST_RESOLUTION <= resolution <= architecture.resolution and is_power_of_two(resolution)):
+    if not (MIN_RESOLUTION <= resolution <= architecture.resolution and is_power_of_two(resolution)):
         raise ValueError(f"its networks have no resolution {resolution}")
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
@@ -98,7 +98,7 @@ def check_stage(about: dict[str, Any]) -> Architecture:
 def check_label_names(about: dict[str, Any], architecture: Architecture) -> tuple[str, ...]:
     """The names of the classes in a header, empty where it has none; raises ValueError unless each class has one."""
     names = about.get(LABEL_NAMES) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= LONGEST_NAME for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
         raise ValueError(f"'{LABEL_NAMES}' is not a list of names")
     if names and len(names) != architecture.labels:
         raise ValueError(f"it names {len(names)} classes of {architecture.labels}")
@@ -163,12 +163,12 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
 
 def architecture_from(plain: dict[str, Any]) -> Architecture:
     """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is not possible."""
-    for name, most in MOST.items():
+    for name, most in LIMITS.items():
         least = 0 if name == "labels" else 1
         if not least <= _require_count(name, plain[name]) <= most:
             raise ValueError(f"{name}={plain[name]} is not possible")
     resolution, decay = plain["resolution"], plain["fmap_decay"]
-    if resolution < SMALLEST_RESOLUTION or not is_power_of_two(resolution):
+    if resolution < MIN_RESOLUTION or not is_power_of_two(resolution):
         raise ValueError(f"resolution={resolution} is not possible")
     if not isinstance(decay, int | float) or not math.isfinite(decay):
         raise ValueError("'fmap_decay' is not a number")
@@ -182,10 +182,10 @@ def architecture_from(plain: dict[str, Any]) -> Architecture:
 
 def _check_features(plain: dict[str, Any]) -> None:
     """Raise ValueError unless the features that a header names, where it does, are possible."""
-    features, first = plain.get("features"), plain.get("features_from", 2 * SMALLEST_RESOLUTION)
+    features, first = plain.get("features"), plain.get("features_from", 2 * MIN_RESOLUTION)
     if features is not None and not (isinstance(features, str) and re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", features)):
         raise ValueError("'features' does not name features")
-    if _require_count("features_from", first) < 2 * SMALLEST_RESOLUTION or not is_power_of_two(first):
+    if _require_count("features_from", first) < 2 * MIN_RESOLUTION or not is_power_of_two(first):
         raise ValueError(f"features_from={first} is not possible")
 
 

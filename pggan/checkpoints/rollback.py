@@ -10,7 +10,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 
-MOST_ROLLBACKS = 3  # of one process: a run that needs more has diverged
+MAX_ROLLBACKS = 3  # of one process: a run that needs more has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and give the command again: it resumes from the last checkpoint."
@@ -52,7 +52,7 @@ class Rollback:
                 where = f"Numbers were NaN or infinite at {position:,} images"
                 if checkpoint is None:
                     raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
-                if position <= self.failed_at or self.rollbacks == MOST_ROLLBACKS:
+                if position <= self.failed_at or self.rollbacks == MAX_ROLLBACKS:
                     raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
                 checkpoint.restore(state)
         self.failed_at = position

@@ -8,7 +8,7 @@ from typing import Any
 from pggan.cli.commands import CONFIGS, choices_of
 from pggan.core.errors import UserError, nearest, nearest_name
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 
 # What other programs call it, and what it is here.
 HERE = {
@@ -114,7 +114,7 @@ def suggestion(key: str, known: Collection[str]) -> str:
     if found is not None:
         choices = f", of {' and '.join(of_choices[found])}" if found in of_choices else ""
         return f"Did you mean '{found}'{choices}?"
-    return f"Valid names: {', '.join(sorted(known))}." if len(known) <= MOST_LISTED else "--help lists the keys."
+    return f"Valid names: {', '.join(sorted(known))}." if len(known) <= MAX_LISTED else "--help lists the keys."
 
 
 def nearest_key(key: str, names: Collection[str], here: Collection[str]) -> str | None:

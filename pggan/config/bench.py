@@ -11,7 +11,7 @@ from pggan.config.model import ModelConfig
 from pggan.config.parse import PerLevel, table
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import TrainerConfig
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import table_at
 from pggan.core.validation import require, require_bounds
@@ -36,7 +36,7 @@ class StagesConfig:
     def batches(self) -> list[tuple[int, int]]:
         """Every stage with its batch; raises UserError for what is no resolution or not made of whole groups."""
         stages = self.stages if isinstance(self.stages, list) else [self.stages]
-        valid = [isinstance(side, int) and side >= SMALLEST_RESOLUTION and is_power_of_two(side) for side in stages]
+        valid = [isinstance(side, int) and side >= MIN_RESOLUTION and is_power_of_two(side) for side in stages]
         wanted = "resolutions: powers of two from 4, for example [4,8,16]"
         require(bool(stages) and all(valid), "stages", self.stages, wanted)
         entries = table("batch", self.batch, min(stages), least=1, whole=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pggan.core.architecture import MOST, SMALLEST_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, is_power_of_two
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import require, require_bounds
 
@@ -25,8 +25,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = ("fmap_base", "fmap_max", "stddev_group", "latent_size")
-        require_bounds(self, "model.", **{key: f">=1 <={MOST[key]}" for key in sizes}, fmap_decay=">=0")
-        first, least = self.features_from, 2 * SMALLEST_RESOLUTION
+        require_bounds(self, "model.", **{key: f">=1 <={LIMITS[key]}" for key in sizes}, fmap_decay=">=0")
+        first, least = self.features_from, 2 * MIN_RESOLUTION
         require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
         if self.features is None and self.features_weights is not None:
             problem = "model.features_weights= are weights of model.features=, which is null."

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Table
 from pggan.core.validation import require
 
-MOST_TILES = 10_000
-MOST_SEEDS = 100_000  # 200 MiB of latents of 512 numbers
+MAX_TILES = 10_000
+MAX_SEEDS = 100_000  # 200 MiB of latents of 512 numbers
 NEWEST, BEST = "newest", "best"  # as checkpoint=
 PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
@@ -20,7 +20,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     columns, _, rows = grid.partition("x")
     if not (columns.isdecimal() and rows.isdecimal() and int(columns) > 0 and int(rows) > 0):
         raise UserError(f"{key}={grid} is not a grid.", "Write columns x rows, for example 8x4.")
-    require(int(columns) * int(rows) <= MOST_TILES, key, grid, f"a grid of at most {MOST_TILES} images")
+    require(int(columns) * int(rows) <= MAX_TILES, key, grid, f"a grid of at most {MAX_TILES} images")
     return int(columns), int(rows)
 
 
@@ -32,7 +32,7 @@ def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
         count = len(found) + int(last or first) - int(first) + 1
-        require(count <= MOST_SEEDS, key, seeds, f"at most {MOST_SEEDS} seeds")
+        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS} seeds")
         found.extend(range(int(first), int(last or first) + 1))
     require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
     return found
@@ -50,7 +50,7 @@ def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = 
 
     Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
     """
-    entries = dict(value) if isinstance(value, Mapping) else {SMALLEST_RESOLUTION: value}
+    entries = dict(value) if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     for resolution, entry in entries.items():
         if not isinstance(resolution, int) or not is_power_of_two(resolution):
             remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."

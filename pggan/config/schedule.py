@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pggan.config.parse import PerLevel, table
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.core.validation import require, require_bounds
@@ -38,7 +38,7 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution
         for key, value in (("first_resolution", first), ("final_resolution", final)):
-            valid = value >= SMALLEST_RESOLUTION and is_power_of_two(value)
+            valid = value >= MIN_RESOLUTION and is_power_of_two(value)
             require(valid, f"schedule.{key}", value, "a power of two from 4 up: 4, 8, 16 … 1024 or more")
         if first > final:
             problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."

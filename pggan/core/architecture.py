@@ -6,9 +6,9 @@ Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; width
 from dataclasses import dataclass
 from enum import Enum
 
-SMALLEST_RESOLUTION = 4
+MIN_RESOLUTION = 4
 # The largest values that a configuration or a file's header may ask for; no network of this size could be trained.
-MOST = {
+LIMITS = {
     "resolution": 2**14,
     "channels": 2**8,
     "labels": 2**20,
@@ -74,7 +74,7 @@ class Architecture:
     @property
     def resolutions(self) -> tuple[int, ...]:
         """The powers of two from 4 to `resolution`."""
-        return resolutions_between(SMALLEST_RESOLUTION, self.resolution)
+        return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
         """Feature maps of the block at `resolution` (official `nf(stage)`, stage = log2(resolution) - 1)."""

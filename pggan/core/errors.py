@@ -7,7 +7,7 @@ EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the same command resumes
 EXIT_LEFT = 76  # of a rank that ended because another one failed
-SHORTEST_BEGINNING = 3  # letters of a name that say which one is meant
+MIN_PREFIX = 3  # letters of a name that say which one is meant
 
 
 class UserError(Exception):
@@ -25,7 +25,7 @@ class UserError(Exception):
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""
     known = sorted(choices)
-    begun = [one for one in known if len(name) >= SHORTEST_BEGINNING and one.startswith(name)]
+    begun = [one for one in known if len(name) >= MIN_PREFIX and one.startswith(name)]
     return next(iter(begun or get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 

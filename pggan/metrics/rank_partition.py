@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 
-MOST_IMAGES = 64  # in a block
+MAX_IMAGES = 64  # in a block
 BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
 
 
@@ -26,7 +26,7 @@ class RankPartition:
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup) -> "RankPartition":
         """The partition of images of side `resolution`."""
-        return cls(group, min(MOST_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)))
+        return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)))
 
     def blocks(self, count: int) -> list[range]:
         """The numbers of images 0 to `count` - 1, in blocks."""

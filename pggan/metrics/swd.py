@@ -33,8 +33,8 @@ from pggan.metrics.rank_partition import RankPartition
 
 PATCHES = 128
 SIDE = 7
-LOWEST_LEVEL = 16
-SMALLEST_LEVEL = 8  # of images that are smaller than that
+MIN_LEVEL = 16
+SMALL_IMAGE_MIN_LEVEL = 8  # of images that are smaller than that
 DIRECTIONS = 4 * 128
 AT_ONCE = 32  # directions whose projections are held in memory: 134 MB per set of 8192 images
 SETS = 3  # whose patches are on the disk at once: those of the fakes, and two of reals for the floor
@@ -45,7 +45,7 @@ PARAMETERS = {"patches": PATCHES, "patch_side": SIDE, "directions": DIRECTIONS, 
 def levels_of(resolution: int) -> list[int]:
     """The sides of the levels of an image, its own first."""
     sides = [resolution]
-    while sides[-1] > LOWEST_LEVEL:
+    while sides[-1] > MIN_LEVEL:
         sides.append(sides[-1] // 2)
     return sides
 
@@ -73,7 +73,7 @@ def double(images: Tensor) -> Tensor:
 
 def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
     """The levels of images float32 [N, C, R, R]: what each has beyond the next one, and last the low-pass one."""
-    while images.shape[-1] > LOWEST_LEVEL:
+    while images.shape[-1] > MIN_LEVEL:
         smaller = half(images)
         yield images - double(smaller)
         images = smaller
@@ -196,7 +196,7 @@ class SlicedWasserstein(Metric):
 
     @classmethod
     def undefined(cls, resolution: int) -> str:
-        return "" if resolution >= SMALLEST_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
+        return "" if resolution >= SMALL_IMAGE_MIN_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
 
     @classmethod
     def temporary_bytes(cls, count: int, resolution: int, channels: int) -> int:

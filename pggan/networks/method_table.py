@@ -12,7 +12,7 @@ from pggan.networks.im2col import windows_size
 from pggan.networks.winograd import has_whole_tiles
 
 WINOGRADS = {WINOGRAD: 4, WINOGRAD2: 2}  # with the sides of their tiles
-MOST_WINDOWS = 2**24  # numbers in the matrix of im2col where no rule asks for it: 64 MiB
+MAX_WINDOWS = 2**24  # numbers in the matrix of im2col where no rule asks for it: 64 MiB
 
 
 class ConvolutionShape(NamedTuple):
@@ -41,7 +41,7 @@ class ConvolutionShape(NamedTuple):
         """The methods that can be used: first that of the rule on a CPU."""
         x = torch.empty(1, dtype=self.dtype).expand(self.images, self.inputs, self.height, self.width)
         found = [method_for(x, torch.empty(1).expand(self.outputs, self.inputs, 3, 3), self.geometry), plain_method(x)]
-        if windows_size(x, self.outputs, self.geometry) <= MOST_WINDOWS:
+        if windows_size(x, self.outputs, self.geometry) <= MAX_WINDOWS:
             found.append(IM2COL)
         if self.dtype is torch.float32:  # Winograd's transformations amplify the rounding of half precision
             found += [method for method, side in WINOGRADS.items() if has_whole_tiles(x, self.geometry, side)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture, Geometry, Resampling, Stem
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Geometry, Resampling, Stem
 from pggan.core.rng import generator_for
 from pggan.networks.activation import activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
 from pggan.networks.convolution import linear
@@ -155,7 +155,7 @@ class Generator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
-        self.stem = GeneratorStem(a.latent_size + a.labels, width(SMALLEST_RESOLUTION), a.stem)
+        self.stem = GeneratorStem(a.latent_size + a.labels, width(MIN_RESOLUTION), a.stem)
         self.blocks = nn.ModuleDict(
             {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
         )
@@ -181,7 +181,7 @@ class Generator(ProgressiveNetwork):
             if level <= resolution:
                 x, previous = self.run_block(self.blocks[str(level)], x), x
         images: Tensor = to_float32(self.to_rgb[str(resolution)](x))
-        if resolution > SMALLEST_RESOLUTION and fading(alpha):
+        if resolution > MIN_RESOLUTION and fading(alpha):
             images = fade(upsample(to_float32(self.to_rgb[str(resolution // 2)](previous))), images, alpha)
         return images
 

@@ -19,7 +19,7 @@ from pggan.config import OptimizerConfig
 
 WARMUP_FACTOR = 4  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
-LARGEST_SENT = 448.0  # of this type, which has no infinity
+MAX_FP8 = 448.0  # of this type, which has no infinity
 BLOCK = 2**16  # indices that differ in their last two bytes only
 PIECE = 2**17  # entries that are looked at together
 SAMPLE = 100_000  # entries that the threshold is estimated from
@@ -74,7 +74,7 @@ class Compressor(nn.Module):
         torch.sqrt(self.mean_square, out=self._worth).mul_(self.residual).mul_(self.residual)
         indices = largest(self._worth, count).sort().values
         waiting = self.residual[indices]
-        sent = waiting.clamp(-LARGEST_SENT, LARGEST_SENT).to(SENT_AS)
+        sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         if self.mean is not None and count < len(self.residual):

@@ -18,7 +18,7 @@ from pggan.optim.sparse_optimizer import SparseOptimizer
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 FIRST_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
-LARGEST_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
+MAX_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
 SCALE_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
 
 AUGMENTATION = "augmentation"  # the part of a checkpoint that a run with adapted augmentation has besides
@@ -68,7 +68,7 @@ class Trainable:
         self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
         if self.scale is not None:
             grown = self.since_scaling + 1 >= SCALE_INTERVAL
-            self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, LARGEST_SCALE)
+            self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, MAX_SCALE)
             self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
 
     def zero_grad(self) -> None:

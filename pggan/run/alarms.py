@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pggan.augmentation.ada import MOST_P
+from pggan.augmentation.ada import MAX_P
 from pggan.losses.base import Loss
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 
@@ -20,15 +20,15 @@ SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and res
 SPIKE_TICKS = 10  # whose median it is
 # Scores that are log-odds: when they lie this far apart, D is wrong about one image in 150 (sigmoid(10 / 2) = 0.9933).
 # The gap stays below 2 in the recipe avatars_32, which goes well.
-MOST_GAP = 10.0
+MAX_GAP = 10.0
 # Scores without a scale, as those of Wasserstein losses: times the recent median of the gap.
-GAP_FACTOR, GAP_TICKS, LEAST_GAP_TICKS = 20, 20, 5
+GAP_FACTOR, GAP_TICKS, MIN_GAP_TICKS = 20, 20, 5
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67 until the rates
 # fall.  At 0.8, D is wrong about one real in 10.
-MOST_SIGN, SIGN_TICKS = 0.8, 10
+MAX_SIGN, SIGN_TICKS = 0.8, 10
 # Distance from a fake to the nearest other fake, as a share of that among reals: 0.66 to 1.05 in avatars_32.  It is 0
 # for fakes that are copies of a few images.
-LEAST_DIVERSITY, DIVERSITY_GRIDS = 0.3, 2
+MIN_DIVERSITY, DIVERSITY_GRIDS = 0.3, 2
 P_MARGIN = 0.99  # share of its limit at which p counts as being there
 REALS_SIGN, DIVERSITY, P = "health/reals_sign", "health/diversity", "augment/p"
 
@@ -139,8 +139,8 @@ class Alarms:
         if not math.isfinite(gap):
             return ""
         if self.loss.scores_have_scale:
-            return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MOST_GAP else ""
-        usual = median(map(abs, self._gaps)) if len(self._gaps) >= LEAST_GAP_TICKS else math.inf
+            return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MAX_GAP else ""
+        usual = median(map(abs, self._gaps)) if len(self._gaps) >= MIN_GAP_TICKS else math.inf
         if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself
             return f"D's scores of reals and fakes lie {gap:.3g} apart, {abs(gap) / usual:,.0f} times what was usual"
         self._gaps.append(gap)
@@ -154,20 +154,20 @@ class Alarms:
             return ""
         self._signs.append(sign)
         mean = fmean(self._signs)
-        if len(self._signs) < SIGN_TICKS or not mean > MOST_SIGN:
+        if len(self._signs) < SIGN_TICKS or not mean > MAX_SIGN:
             return ""
         return f"D takes {(1 + mean) / 2:.0%} of the reals for real"
 
     def _collapse(self, numbers: Numbers) -> str:
         if DIVERSITY in numbers:
             self._diversities.append(numbers[DIVERSITY])
-        if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < LEAST_DIVERSITY:
+        if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < MIN_DIVERSITY:
             return ""
         return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
 
     def _augmentation(self, numbers: Numbers) -> str:
         p = numbers.get(P, 0.0)
-        return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MOST_P else ""
+        return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MAX_P else ""
 
 
 def _skipped(numbers: Numbers) -> str:

@@ -30,7 +30,7 @@ from pggan.run.run_dir import RunContext
 from pggan.sampling.trained_generator import TrainedGenerator
 
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
-MOST_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
+MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
 
 
 class EvaluationBudget:
@@ -157,7 +157,7 @@ class TrainingEvaluator:
         before, self._ticked, self._ticked_at = self._ticked_at, now, images
         if self.config.interval_images is not None:
             return last or self.is_due(before, images)
-        if not last and images - self._evaluated_at < total / MOST_POINTS:
+        if not last and images - self._evaluated_at < total / MAX_POINTS:
             return False
         return bool(
             self.group.broadcast_object(self.budget.allows(phase.resolution, seconds_per_image, now, last=last))

@@ -11,29 +11,29 @@ from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.images import grid, shrink
 from pggan.sampling.output.stored_grid import GridFacts, read_facts, save_grid, stored_grids
 
-MOST = 300  # grids of a whole run: ten seconds of film without one shown twice
-LEAST = 100  # grids of a whole run that has as many updates: with fewer, a film jerks
+MAX_GRIDS = 300  # grids of a whole run: ten seconds of film without one shown twice
+MIN_GRIDS = 100  # grids of a whole run that has as many updates: with fewer, a film jerks
 # Updates per grid, where that gives neither too many nor too few.  A grid takes a fifth of the processor time of an
 # update (avatars_32 on two cores), so all of them take little more than half a per cent.
 UPDATES = 36
-MOST_PIXELS = 2**16  # of a grid: less than 200 KB in three channels, even of noise
-LARGEST_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
+MAX_PIXELS = 2**16  # of a grid: less than 200 KB in three channels, even of noise
+MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
 
 
 def interval_of(schedule: Schedule) -> int:
     """Images between two stored grids."""
-    count = min(max(sum(schedule.updates()) // UPDATES, LEAST), MOST)
+    count = min(max(sum(schedule.updates()) // UPDATES, MIN_GRIDS), MAX_GRIDS)
     return -(-schedule.total // count)
 
 
 def layout(final_resolution: int) -> tuple[int, int]:
     """Columns, as many as rows, of all grids of a run: 4, or 2 of large images; and the largest side of an image."""
-    side = min(final_resolution, LARGEST_TILE)
-    return 4 if 16 * side**2 <= MOST_PIXELS else 2, side
+    side = min(final_resolution, MAX_TILE)
+    return 4 if 16 * side**2 <= MAX_PIXELS else 2, side
 
 
 class GridRecorder:
-    """Stores a grid of the averaged generator's images of the same seeds, LEAST to MOST times in a run."""
+    """Stores a grid of the averaged generator's images of the same seeds, MIN_GRIDS to MAX_GRIDS times in a run."""
 
     def __init__(self, schedule: Schedule, folder: Path, images: int) -> None:
         self.schedule, self.folder, self.interval = schedule, folder, interval_of(schedule)

@@ -11,16 +11,16 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.output.images import SMALLEST_TILE, Pixels, contact_sheet
+from pggan.sampling.output.images import MIN_TILE, Pixels, contact_sheet
 
-LARGEST_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
+MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 
 
 def grid_shape(config: ReportConfig, resolution: int, final_resolution: int) -> tuple[int, int]:
-    """Columns and rows of the grids at `resolution`: as configured, fewer where that is more than LARGEST_GRID."""
+    """Columns and rows of the grids at `resolution`: as configured, fewer where that is more than MAX_GRID."""
     columns, rows = parse_grid(config.grid, "monitor.grid")
-    side = max(resolution, min(final_resolution, SMALLEST_TILE))
-    while columns * rows > max(LARGEST_GRID // side**2, 1):
+    side = max(resolution, min(final_resolution, MIN_TILE))
+    while columns * rows > max(MAX_GRID // side**2, 1):
         columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
     return columns, rows
 

@@ -25,21 +25,21 @@ from pggan.sampling.output.images import Pixels, grid, save_png, shrink
 
 CONFIG_FILE = "projector_config.pbtxt"  # where TensorBoard looks for it
 FOLDER = Path("samples", "projector")
-MOST_FACES = 256
-MOST_PIXELS = 2**24  # that are generated: 256 faces of 256x256, 16 of 1024x1024
+MAX_FACES = 256
+MAX_PIXELS = 2**24  # that are generated: 256 faces of 256x256, 16 of 1024x1024
 TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
-MOST_PIXELS_AT_ONCE = 2**19  # in a batch: 8 images of 256x256
-SMALLEST_BATCH, LARGEST_BATCH = 8, 128  # each of whole groups, whose members D compares
+MAX_PIXELS_AT_ONCE = 2**19  # in a batch: 8 images of 256x256
+MIN_BATCH, MAX_BATCH = 8, 128  # each of whole groups, whose members D compares
 
 
 def face_count(resolution: int, reals: int) -> int:
     """The number of fakes that become points, and that of the data's `reals`."""
-    return min(MOST_FACES, MOST_PIXELS // resolution**2, reals)
+    return min(MAX_FACES, MAX_PIXELS // resolution**2, reals)
 
 
 def batch_size(resolution: int) -> int:
     """Images of `resolution` that are drawn or judged at a time: many small ones, which take no longer than one."""
-    return min(max(MOST_PIXELS_AT_ONCE // resolution**2, SMALLEST_BATCH), LARGEST_BATCH)
+    return min(max(MAX_PIXELS_AT_ONCE // resolution**2, MIN_BATCH), MAX_BATCH)
 
 
 def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: Phase) -> None:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from pggan.config import ConsoleMode
-from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Phase, Schedule
 from pggan.run.console import TrainingConsole
@@ -26,7 +26,7 @@ from pggan.run.metrics_file import MetricsFile
 from pggan.run.run_dir import append_log
 from pggan.sampling.output.images import Pixels
 
-LARGEST_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
+MAX_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
 
 Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
 
@@ -183,7 +183,7 @@ class Reporter(NullReporter):
         self.eta.evaluated(seconds)
 
     def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores | None = None) -> None:
-        self._raise_of_pictures(all_but=LARGEST_QUEUE)
+        self._raise_of_pictures(all_but=MAX_QUEUE)
         now = time.monotonic()
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
@@ -212,7 +212,7 @@ class Reporter(NullReporter):
         append_log(self.run_dir, self.console.tick(seconds_per_image, left, numbers))
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
-        self._raise_of_pictures(all_but=LARGEST_QUEUE - 1)
+        self._raise_of_pictures(all_but=MAX_QUEUE - 1)
         self._pictures.append(self._encoder.submit(self._board.picture, tag, picture, path, images))
 
     def _raise_of_pictures(self, all_but: int) -> None:
@@ -231,7 +231,7 @@ class Reporter(NullReporter):
 
 def growth(phase: Phase) -> float:
     """Doublings of 4x4 so far; those of a fade count by its alpha."""
-    return phase.resolution.bit_length() - SMALLEST_RESOLUTION.bit_length() - 1 + phase.alpha
+    return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
 
 
 def without_copies(means: dict[str, float], terms_of_g: Collection[str]) -> dict[str, float]:

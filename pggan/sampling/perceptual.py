@@ -15,7 +15,7 @@ from pggan.networks.features.efficientnet_lite0 import weights_file
 Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
 
 LAPLACIAN = "laplacian"
-LARGEST_SIDE = 256  # pixels that the projector of StyleGAN2 shows to its feature network
+MAX_SIDE = 256  # pixels that the projector of StyleGAN2 shows to its feature network
 
 
 def laplacian_pyramid(images: Tensor) -> list[Tensor]:
@@ -45,13 +45,13 @@ def feature_distance(backbone: Backbone) -> Distance:
     """The distances [N] between images [N, C, R, R] by the feature maps of a pretrained network.
 
     Features are scaled to length 1 at each place; of each map the mean squared difference, all added up: what is
-    depicted counts more than where its pixels are.  Differentiable.  Larger images are scaled down to LARGEST_SIDE.
+    depicted counts more than where its pixels are.  Differentiable.  Larger images are scaled down to MAX_SIDE.
     Source: Zhang et al. 2018 (LPIPS), equation 1, with equal weights of all channels.
     """
 
     def features(images: Tensor) -> list[Tensor]:
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1]
-        while colour.shape[-1] > LARGEST_SIDE:
+        while colour.shape[-1] > MAX_SIDE:
             colour = downsample(colour)
         x, found = backbone.prepare(colour), []
         for part in backbone.parts:

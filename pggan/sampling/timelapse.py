@@ -25,7 +25,7 @@ from pggan.sampling.output.output_path import next_output
 from pggan.sampling.output.stored_grid import FOLDER, GridFacts, grids_of_run, read_facts, read_tiles, stored_grids
 
 STAMP_SHARE = 16  # of the height, below the images
-SMALLEST_STAMP = 20  # pixels
+MIN_STAMP = 20  # pixels
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def run(config: TimelapseConfig) -> int:
     rows = len(shots[-1].tiles()) // columns
     zoom = config.zoom or automatic_zoom(columns * side, rows * side)
     width, height = columns * side * zoom, rows * side * zoom
-    stamp_height = max(height // STAMP_SHARE, SMALLEST_STAMP)
+    stamp_height = max(height // STAMP_SHARE, MIN_STAMP)
     out = check_output(str(target), ANIMATED)
     require_size(out, width, height + stamp_height)
     scale = enlarge_smoothly if config.scaling is Scaling.smooth else enlarge

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, Architecture
+from pggan.core.architecture import MIN_RESOLUTION, Architecture
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.batch_partition import BatchPartition
@@ -63,7 +63,7 @@ def fit_memory(
     usable = usable_share(capture=parts.capture)
     own = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
     sizes = [activations(architecture, part) for _, part in own]
-    bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(SMALLEST_RESOLUTION) // 16
+    bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(MIN_RESOLUTION) // 16
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})

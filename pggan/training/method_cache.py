@@ -19,7 +19,7 @@ from pggan.core.cpu import processor_facts
 from pggan.training.method_seconds import Seconds
 
 VERSION = 1  # of the methods and of how they are measured: raised when one becomes faster
-MOST_BYTES = 2**22  # of a file; a shape takes about 200 bytes
+MAX_BYTES = 2**22  # of a file; a shape takes about 200 bytes
 # What makes libraries take other instructions than the processor has.
 VARIABLES = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
@@ -46,7 +46,7 @@ def cache_file() -> Path:
 def kept_measurements() -> Measurements:
     """The measurements of this machine that are kept; none where the file is missing, damaged or of another machine."""
     try:
-        content = read_json(cache_file(), MOST_BYTES)
+        content = read_json(cache_file(), MAX_BYTES)
     except (OSError, ValueError):
         return {}
     shapes = content.get("shapes")

@@ -26,7 +26,7 @@ from pggan.training.step import Trainer
 # Feature maps: of 36 shapes with 64, PyTorch's own convolution was the fastest for all, with AVX2 and with AVX-512.
 NARROWEST = WIDE
 # Of a start.  Shapes for which they do not suffice go by the rule for good: the same command makes the same run again.
-MOST_SECONDS = 20.0
+MAX_SECONDS = 20.0
 
 CPU = torch.device("cpu")
 
@@ -132,7 +132,7 @@ def _choose(
             continue
         sample = sample_of(shape)
         if str(sample) not in known:
-            in_time = time.perf_counter() - began < MOST_SECONDS
+            in_time = time.perf_counter() - began < MAX_SECONDS
             known[str(sample)] = new[str(sample)] = measure(sample) if in_time else {}
             late += not in_time
         chosen[shape] = fastest(shape, known[str(sample)])
@@ -148,5 +148,5 @@ def _summary(chosen: Mapping[ConvolutionShape, Method], measured: int, late: int
         where = f"kept in {cache_file()}" if kept else f"not kept: {cache_file().parent} can't be written to"
         words.append(f"{measured} measured in {spent:.1f} s, {where}")
     if late:
-        words.append(f"{late} more by the rule, as {MOST_SECONDS:.0f} s are over")
+        words.append(f"{late} more by the rule, as {MAX_SECONDS:.0f} s are over")
     return "; ".join(words)

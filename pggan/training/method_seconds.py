@@ -18,7 +18,7 @@ from pggan.networks.winograd import tile_stride
 # Tiles of Winograd's in what is measured: products of matrices are as fast as they get with so many rows, and more
 # images take as long each.
 TILES = 64
-LEAST_ROUNDS, MOST_ROUNDS = 3, 20  # in which all methods take their turn; the fastest counts
+MIN_ROUNDS, MAX_ROUNDS = 3, 20  # in which all methods take their turn; the fastest counts
 ROUNDS_SECONDS = 0.05  # after which no more than the least are made
 HOPELESS = 1.5  # times as slow as the fastest: not measured again
 # A method replaces that of the rule where it takes at most this share of its time: the fastest of few rounds repeats to
@@ -50,7 +50,7 @@ def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     began, number = time.thread_time(), 0
-    while number < LEAST_ROUNDS or (time.thread_time() - began < ROUNDS_SECONDS and number < MOST_ROUNDS):
+    while number < MIN_ROUNDS or (time.thread_time() - began < ROUNDS_SECONDS and number < MAX_ROUNDS):
         least = min(sum(seconds) for seconds in best.values())
         for method, before in best.items():
             if number < 2 or sum(before) < HOPELESS * least:  # the first call of each makes its kernels

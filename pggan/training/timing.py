@@ -29,8 +29,8 @@ from pggan.training.method_choice import use_measured_methods
 from pggan.training.step import Trainer
 
 EMA_DECAY = 0.999
-MOST_SECONDS = 5.0  # of the start of a run that go into measuring its pace,
-MOST_SHARE = 0.01  # and the share of the whole run
+MAX_SECONDS = 5.0  # of the start of a run that go into measuring its pace,
+MAX_SHARE = 0.01  # and the share of the whole run
 STEPS = 3  # timed of each kind, of which the fastest counts: it says most about the others, whatever else runs here
 
 # What an update costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
@@ -178,7 +178,7 @@ def measured_pace(
         pace = model.pace(schedule, known)
         update = pace.seconds_per_image[part.index] * schedule.phases[part.index].batch
         whole = pace.seconds(schedule, images, schedule.total)
-        if time.perf_counter() - began + timer.need(update, STEPS) > min(MOST_SECONDS, MOST_SHARE * whole):
+        if time.perf_counter() - began + timer.need(update, STEPS) > min(MAX_SECONDS, MAX_SHARE * whole):
             break
         known[part.resolution] = timer.seconds(part, STEPS, 0.0, min)
     return model.pace(schedule, known)

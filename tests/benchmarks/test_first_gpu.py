@@ -80,7 +80,7 @@ def test_a_second_call_goes_on_where_the_first_one_stopped(context, monkeypatch)
     items = {name: lambda name=name: calls.append(name) or {} for name in ("first", "second", "third")}
     monkeypatch.setattr(worker, "PARTS", [part_of("one", **items)])
     context.record.end("one", "first", {})
-    assert worker.measure(context, time.monotonic() + worker.LEAST_SECONDS - 1) == 0
+    assert worker.measure(context, time.monotonic() + worker.MIN_SECONDS - 1) == 0
     assert calls == []
     assert not on_disk(context)["complete"]
     assert worker.measure(Context(CPU, True, context.folder, Record(context.record.path)), LATER) == 0

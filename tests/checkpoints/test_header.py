@@ -3,15 +3,15 @@
 import pytest
 
 from pggan.checkpoints.header import architecture_from, architecture_to_plain
-from pggan.core.architecture import MOST
+from pggan.core.architecture import LIMITS
 from tests.definitions import variant
 
 
-@pytest.mark.parametrize("name", MOST)
+@pytest.mark.parametrize("name", LIMITS)
 def test_sizes_are_taken_up_to_the_largest_and_no_further(name):
     plain = architecture_to_plain(variant(resolution=8, latent_size=8, fmap_base=64, fmap_max=8))
-    assert architecture_to_plain(architecture_from({**plain, name: MOST[name]})) == {**plain, name: MOST[name]}
-    for wrong in (MOST[name] + 1, -1, 1.5, "8", True):
+    assert architecture_to_plain(architecture_from({**plain, name: LIMITS[name]})) == {**plain, name: LIMITS[name]}
+    for wrong in (LIMITS[name] + 1, -1, 1.5, "8", True):
         with pytest.raises(ValueError, match=name):
             architecture_from({**plain, name: wrong})
 

@@ -72,7 +72,7 @@ def test_a_shard_that_was_cut_off_is_an_error(layout):
 
 
 def test_few_files_are_open_at_any_time(layout, monkeypatch):
-    monkeypatch.setattr(layouts, "MOST_OPEN_FILES", 2)
+    monkeypatch.setattr(layouts, "MAX_OPEN_FILES", 2)
     for slot in range(7):
         layout.write(slot, all_levels(images(7)[slot]))
         assert len(layouts._open_files) <= 2

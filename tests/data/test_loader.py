@@ -53,7 +53,7 @@ def test_two_buffers_take_turns(pyramid):
 
 
 def test_large_batches_are_read_in_parts_without_a_gap(make_pyramid, tmp_path, monkeypatch):
-    monkeypatch.setattr("pggan.data.stream.loader.LEAST_BYTES_PER_READER", 1000)
+    monkeypatch.setattr("pggan.data.stream.loader.MIN_BYTES_PER_READER", 1000)
     pyramid = make_pyramid(tmp_path / "set", images=20)
     indices = np.random.default_rng(0).permutation(20)[:17]
     found = Loader(pyramid, CPU, budget=0).get(Request(16, indices)).numpy()

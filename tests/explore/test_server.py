@@ -12,7 +12,7 @@ from PIL import Image
 from pggan.core.errors import UserError
 from pggan.sampling.explore.drawing import Drawing
 from pggan.sampling.explore.page import KINDS, page_files, to_file
-from pggan.sampling.explore.requests import MOST_IMAGES, FilmForm
+from pggan.sampling.explore.requests import MAX_IMAGES, FilmForm
 
 LOOK = "resolution=16&alpha=0.5&truncation=0.7&label=2"
 
@@ -132,7 +132,7 @@ def test_what_the_generator_does_not_have_is_refused(server, change, hint):
         (bytes(80), "all of them are 0"),
         (np.full(20, np.nan, "<f4").tobytes(), "not finite"),
         (np.full(20, np.inf, "<f4").tobytes(), "not finite"),
-        (bytes(80 * MOST_IMAGES + 80), "are the most"),
+        (bytes(80 * MAX_IMAGES + 80), "are the most"),
     ],
 )
 def test_a_body_that_is_no_latent_is_refused(server, body, hint):

@@ -118,7 +118,7 @@ def test_what_is_not_the_runtime_is_refused(runtime, tmp_path, monkeypatch):
     for place in places:
         with pytest.raises(UserError, match="npm pack"):
             web_runtime.read_runtime(str(place))
-    monkeypatch.setattr(web_runtime, "MOST_BYTES", 5)
+    monkeypatch.setattr(web_runtime, "MAX_BYTES", 5)
     with pytest.raises(UserError, match="bytes"):
         web_runtime.read_runtime(str(runtime))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Thread
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-LONGEST = 65536  # bytes of a packet
+MAX_PACKET = 65536  # bytes of a packet
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Cable:
             now = time.monotonic()
             for end in ready:
                 sender = self._ends.index(end)
-                packet = os.read(end, LONGEST)
+                packet = os.read(end, MAX_PACKET)
                 self.bytes_from[sender] += len(packet)
                 free_at[sender] = max(free_at[sender], now) + 8 * len(packet) / self.bits_per_second
                 if self._dice.random() < self.loss:

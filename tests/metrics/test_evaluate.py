@@ -146,5 +146,5 @@ def test_numbers_are_the_same_bits_on_two_ranks(finished_run, toy_data, tmp_path
 def small_blocks(run, data, cache):
     from pggan.metrics import rank_partition
 
-    rank_partition.MOST_IMAGES = 4
+    rank_partition.MAX_IMAGES = 4
     return on_a_rank(run, data, cache)

@@ -50,7 +50,7 @@ def test_the_pyramid_adds_up_to_the_image():
 
 def test_it_is_the_definition_computed_directly(task_of, make_pyramid, tmp_path, monkeypatch):
     """All patches of both sets in memory, normalised, projected and sorted, in float64 numpy; two blocks each."""
-    monkeypatch.setattr("pggan.metrics.rank_partition.MOST_IMAGES", 4)
+    monkeypatch.setattr("pggan.metrics.rank_partition.MAX_IMAGES", 4)
     pyramid = make_pyramid(tmp_path / "data", images=12, resolution=16)
     task = task_of(Reals(pyramid, 16, 6), pyramid)
     metric = SlicedWasserstein(task, 6)

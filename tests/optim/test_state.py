@@ -10,7 +10,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.state import FIRST_SCALE, LARGEST_SCALE, SCALE_INTERVAL, new_state, state_sha256
+from pggan.optim.state import FIRST_SCALE, MAX_SCALE, SCALE_INTERVAL, new_state, state_sha256
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
@@ -180,10 +180,10 @@ def test_the_loss_scale_doubles_after_as_many_taken_updates_and_a_skipped_one_st
 
 
 def test_the_loss_scale_stays_between_one_and_its_largest_value(scaled):
-    scaled.scale.fill_(LARGEST_SCALE)
+    scaled.scale.fill_(MAX_SCALE)
     scaled.since_scaling.fill_(SCALE_INTERVAL - 1)
     update(scaled, finite=True)
-    assert float(scaled.scale) == LARGEST_SCALE
+    assert float(scaled.scale) == MAX_SCALE
     scaled.scale.fill_(1.0)
     update(scaled, finite=False)
     assert float(scaled.scale) == 1.0

@@ -123,7 +123,7 @@ def test_a_card_without_cuda_graphs_waits_for_the_host(plan_of, tiny, capsys):
 
 def hurry(set_attribute):
     """Let calibrations take no more updates than they are told to, and start no run."""
-    set_attribute(calibration, "LEAST_SECONDS", 0.0)
+    set_attribute(calibration, "MIN_SECONDS", 0.0)
     set_attribute(calibration, "ROUNDS", 2)
     set_attribute(run_time, "start_seconds", lambda *_: 2.5)
 

@@ -123,7 +123,7 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
         facts = DataFacts(50_000, side, 3, 0, drawn=False, note="")
         found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
         gammas[side] = found["loss.gamma"], 0.0002 * side**2 / table_at(batch, side)
-    assert gammas[32][0] == gammas[128][0] == recipe.LEAST_GAMMA
+    assert gammas[32][0] == gammas[128][0] == recipe.MIN_GAMMA
     assert gammas[256][0] == pytest.approx(gammas[256][1], rel=0.05)
 
 
@@ -135,7 +135,7 @@ def test_large_images_are_trained_as_published(config):
     assert "schedule.lr_decay_images" not in found
     assert batch == recipe.GPU_BATCH
     assert "loss.gamma" not in found
-    assert max(found["schedule.fade_images"].values()) <= recipe.MOST_IMAGES
+    assert max(found["schedule.fade_images"].values()) <= recipe.MAX_IMAGES
 
 
 @pytest.mark.parametrize("machine", [Machine("cpu", 8), Machine("cuda", 32)])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pggan.augmentation.ada import MOST_P
+from pggan.augmentation.ada import MAX_P
 from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
@@ -62,7 +62,7 @@ def test_a_run_that_goes_well_is_silent():
         ("score_gap", WGAN_GP, {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
         ("score_gap", WGAN_GP, {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
         ("diversity", WGAN_GP, {"health_diversity": 0.05}, 2),
-        ("augmentation", RELATIVISTIC, {"augment_p": MOST_P}, 5),
+        ("augmentation", RELATIVISTIC, {"augment_p": MAX_P}, 5),
     ],
 )
 def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, loss, changes, ticks):
@@ -134,10 +134,10 @@ def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
 
 def test_after_a_rollback_nothing_of_the_discarded_stretch_is_compared_or_counted():
     """Neither what was usual there (a gap of 0.6, a peak of 3), nor how long an alarm held, nor that it was said."""
-    alarms, discarded = Alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MOST_P)] * 4
+    alarms, discarded = Alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MAX_P)] * 4
     assert raised(alarms, discarded)[-1] == ["diversity"]
     alarms.restart(64)
-    large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MOST_P)
+    large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MAX_P)
     assert raised(alarms, [large]) == [[]]
     scalars, texts = alarms.at_tick(32, 0.01, large)
     assert scalars["alarms/diversity"] == 1

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pggan.networks.networks import Generator
 from pggan.run import grid_recorder, train
-from pggan.run.grid_recorder import LEAST, MOST, MOST_PIXELS, UPDATES, GridRecorder, interval_of, layout
+from pggan.run.grid_recorder import MAX_GRIDS, MAX_PIXELS, MIN_GRIDS, UPDATES, GridRecorder, interval_of, layout
 from pggan.sampling.output.stored_grid import read_facts, read_tiles, stored_grids
 
 
@@ -20,7 +20,7 @@ def facts_in(folder):
 @pytest.mark.parametrize("final", [4, 8, 16, 32, 64, 128, 256, 512, 1024])
 def test_a_grid_of_any_run_is_small_and_has_several_images(final):
     columns, side = layout(final)
-    assert columns**2 * side**2 <= MOST_PIXELS
+    assert columns**2 * side**2 <= MAX_PIXELS
     assert columns >= 2
     assert side == min(final, 128)
 
@@ -30,20 +30,20 @@ def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows
     """Of 16 images each; one per update if there are fewer. An interval of whole images is up to 1 longer."""
     every = interval_of(SimpleNamespace(total=16 * updates, updates=lambda: (updates // 2, updates - updates // 2)))
     grids = 16 * updates / every
-    assert grids <= min(max(updates / UPDATES, LEAST), MOST)
-    assert min(grids, updates) >= min(updates, LEAST) * 16 / 17
+    assert grids <= min(max(updates / UPDATES, MIN_GRIDS), MAX_GRIDS)
+    assert min(grids, updates) >= min(updates, MIN_GRIDS) * 16 / 17
 
 
 @pytest.mark.slow
 def test_a_run_stores_its_growth_and_a_resumed_one_has_no_grid_twice(tiny_config, tmp_path, monkeypatch):
     """Another interval after the resume, and grids beyond it: what is left are those of one training."""
     folder = tmp_path / "samples" / "timelapse"
-    monkeypatch.setattr(grid_recorder, "LEAST", 5)
+    monkeypatch.setattr(grid_recorder, "MIN_GRIDS", 5)
     assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=96")) == 0
     first = facts_in(folder)
     assert [facts.images for facts in first] == [0, 24, 40, 64, 80, 96]
     Image.new("RGB", (4, 4)).save(folder / "000000112.png")
-    monkeypatch.setattr(grid_recorder, "LEAST", 10)
+    monkeypatch.setattr(grid_recorder, "MIN_GRIDS", 10)
     assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=160")) == 0
     found = facts_in(folder)
     assert found[:6] == first
@@ -56,7 +56,7 @@ def test_a_run_stores_its_growth_and_a_resumed_one_has_no_grid_twice(tiny_config
 
 
 def test_images_larger_than_a_tile_are_averaged(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid_recorder, "LARGEST_TILE", 4)
+    monkeypatch.setattr(grid_recorder, "MAX_TILE", 4)
     torch.manual_seed(0)
     generator = Generator(tiny_config().model.architecture(8, 3, 0))
     schedule = SimpleNamespace(total=10, final_resolution=8, updates=lambda: (10,))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pggan.run.previews import LARGEST_GRID, grid_shape
+from pggan.run.previews import MAX_GRID, grid_shape
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from pggan.run.previews import LARGEST_GRID, grid_shape
 def test_grids_have_fewer_images_where_these_are_large(grid, resolution, shape):
     assert grid_shape(SimpleNamespace(grid=grid), resolution, 4096) == shape
     columns, rows = shape
-    assert columns * rows * max(resolution, 128) ** 2 <= max(LARGEST_GRID, resolution**2)
+    assert columns * rows * max(resolution, 128) ** 2 <= max(MAX_GRID, resolution**2)

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from pggan.checkpoints import write as saving
 from pggan.run import train
 from pggan.run.eta import Eta
-from pggan.run.report import LARGEST_QUEUE, Reporter, without_copies
+from pggan.run.report import MAX_QUEUE, Reporter, without_copies
 from pggan.sampling.output.images import save_png
 from pggan.training.timing import Pace
 from tests.losses.critics import WGAN_GP
@@ -95,16 +95,16 @@ def test_pictures_are_encoded_once_in_their_order_while_training_goes_on(reporte
 
     monkeypatch.setattr("pggan.run.tensorboard.save_png", slow)
     with reporter:
-        for number in range(LARGEST_QUEUE):
+        for number in range(MAX_QUEUE):
             reporter.picture("fakes", PICTURE + number, tmp_path / f"{number}.png", number)
         reporter._board.scalar("loss", 1.0, 9)
         assert encoded == []
         threading.Timer(0.1, go.set).start()
-        reporter.picture("fakes", PICTURE + LARGEST_QUEUE, tmp_path / f"{LARGEST_QUEUE}.png", LARGEST_QUEUE)
+        reporter.picture("fakes", PICTURE + MAX_QUEUE, tmp_path / f"{MAX_QUEUE}.png", MAX_QUEUE)
         assert len(encoded) >= 1
-    assert [name.split("_")[0] for name in encoded] == ["pictures"] * (LARGEST_QUEUE + 1)
+    assert [name.split("_")[0] for name in encoded] == ["pictures"] * (MAX_QUEUE + 1)
     shown = [one for one in pictures_in(tmp_path) if one[1] == "fakes"]
-    assert shown == [(step, "fakes", (tmp_path / f"{step}.png").read_bytes()) for step in range(LARGEST_QUEUE + 1)]
+    assert shown == [(step, "fakes", (tmp_path / f"{step}.png").read_bytes()) for step in range(MAX_QUEUE + 1)]
     assert np.array_equal(np.asarray(Image.open(tmp_path / "1.png")), PICTURE + 1)
 
 

@@ -159,7 +159,7 @@ def test_a_webp_stores_the_rectangle_that_changes(tmp_path):
 
 
 def test_a_webp_beyond_its_largest_size_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(webp, "MOST_BYTES", 5000)
+    monkeypatch.setattr(webp, "MAX_BYTES", 5000)
     frames = list(np.random.default_rng(0).integers(0, 256, (9, 32, 32, 3), dtype=np.uint8))
     with pytest.raises(UserError, match="4 GiB"):
         save_film(film_of(frames), tmp_path / "a.webp")

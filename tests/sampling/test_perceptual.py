@@ -6,7 +6,7 @@ from torch import nn
 
 from pggan.networks.fade import downsample, upsample
 from pggan.networks.features.backbone import Backbone, load_backbone
-from pggan.sampling.perceptual import LARGEST_SIDE, feature_distance, laplacian_distance, laplacian_pyramid
+from pggan.sampling.perceptual import MAX_SIDE, feature_distance, laplacian_distance, laplacian_pyramid
 
 
 def noise(*shape):
@@ -74,7 +74,7 @@ def test_features_see_three_channels_of_images_of_a_bounded_size(by_features):
     rgb = [image.expand(-1, 3, -1, -1) for image in (grey, other)]
     rgba = [torch.cat([image, noise(1, 1, 16, 16)], 1) for image in rgb]
     assert by_features(grey, other) == by_features(*rgb) == by_features(*rgba)
-    large = noise(2, 3, 2 * LARGEST_SIDE, 2 * LARGEST_SIDE)
+    large = noise(2, 3, 2 * MAX_SIDE, 2 * MAX_SIDE)
     assert by_features(large[:1], large[1:]) == by_features(*downsample(large)[:, None].unbind())
 
 

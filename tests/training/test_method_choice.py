@@ -137,7 +137,7 @@ def test_shapes_of_half_precision_are_measured_as_such(case, measured):
 
 def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_same_run(case, measured, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(method_choice, "MOST_SECONDS", 0.0)
+        patch.setattr(method_choice, "MAX_SECONDS", 0.0)
         hurried = choose_methods(*case(), ALONE)
     assert not measured
     assert set(hurried.table.names().values()) == {"native"}

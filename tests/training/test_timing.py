@@ -85,7 +85,7 @@ def test_all_resolutions_are_measured_where_that_takes_a_moment(build, timed):
 
 def test_what_would_take_more_than_seconds_is_not_measured(build, timed):
     config, architecture, model = build(ENOUGH)
-    scale = timing.MOST_SECONDS / 8 / model.seconds(16, 8)  # the third alone would fill the time
+    scale = timing.MAX_SECONDS / 8 / model.seconds(16, 8)  # the third alone would fill the time
     found = timed({4: scale * model.seconds(4, 8), 8: scale * model.seconds(8, 8)})
     pace = pace_of(config, architecture)
     assert [phase.resolution for phase in found] == [4, 8]
@@ -129,7 +129,7 @@ def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny
 @pytest.mark.slow
 def test_measuring_the_pace_changes_no_bit_of_a_run(finished_run, tiny_config, tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(timing, "MOST_SHARE", 1e6)  # of a run of a second
+    monkeypatch.setattr(timing, "MAX_SHARE", 1e6)  # of a run of a second
     single_device_timer = timing.single_device_timer
     monkeypatch.setattr(
         timing, "single_device_timer", lambda *asked: measured.append(asked) or single_device_timer(*asked)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two, resolutions_between
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two, resolutions_between
 from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 
@@ -19,7 +19,7 @@ Kind = TypeVar("Kind")
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
     """The resolutions of a pyramid, 4 first and `resolution` last."""
-    return resolutions_between(SMALLEST_RESOLUTION, resolution)
+    return resolutions_between(MIN_RESOLUTION, resolution)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def parse_index(content: bytes) -> Index:
             "Upgrade it: pip install --upgrade pggan",
         )
     images, channels, resolution = (_field(raw, name, int) for name in ("images", "channels", "resolution"))
-    possible = resolution >= SMALLEST_RESOLUTION and is_power_of_two(resolution)
+    possible = resolution >= MIN_RESOLUTION and is_power_of_two(resolution)
     if images < 1 or channels not in (1, 3, 4) or not possible:
         raise ValueError(f"{images} images of {channels} channels and side {resolution} are not possible")
     labels = raw.get("labels")

@@ -12,7 +12,7 @@ from pggan.data.format.levels import Images
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 BLOCK_BYTES = 512  # of a file's status
-MOST_OPEN_FILES = 512
+MAX_OPEN_FILES = 512
 
 
 class Shard(NamedTuple):
@@ -96,7 +96,7 @@ _open_files: dict[Path, int] = {}
 def _descriptor(path: Path) -> int:
     """An open file of this process, for reading and, where allowed, writing."""
     if path not in _open_files:
-        if len(_open_files) >= MOST_OPEN_FILES:
+        if len(_open_files) >= MAX_OPEN_FILES:
             os.close(_open_files.pop(next(iter(_open_files))))
         _open_files[path] = os.open(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
     return _open_files[path]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION
 
 Images = NDArray[np.uint8]
 
@@ -42,7 +42,7 @@ def block_mean(image: Images, resolution: int) -> Images:
 
 def all_levels(image: Images) -> list[Images]:
     """A top-level image [R, R, C] and its means at R/2, R/4 … 4; each comes exactly from the top level."""
-    return _halvings(image, SMALLEST_RESOLUTION)
+    return _halvings(image, MIN_RESOLUTION)
 
 
 def _halvings(image: Images, resolution: int) -> list[Images]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pggan.config import PrepareConfig
-from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
@@ -135,7 +135,7 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     entries = source.entries()
     records = examine(source, entries, workers)
     faces = faces_of(entries, options.landmarks)
-    target = Target(options.max_resolution or SMALLEST_RESOLUTION, options.channels or 3, options.crop, options.keep)
+    target = Target(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
     reasons = {name: record.unreadable for name, record in records.items()}
     readable = [entry for entry in entries if reasons[entry.name] is None]
     decode = partial(_decode, target, faces)

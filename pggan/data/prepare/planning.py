@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.data.prepare.checks import ValidationReport, examine, report_on
@@ -44,9 +44,9 @@ class Options:
 
     def __post_init__(self) -> None:
         side = self.max_resolution
-        if side is not None and (side < SMALLEST_RESOLUTION or not is_power_of_two(side)):
+        if side is not None and (side < MIN_RESOLUTION or not is_power_of_two(side)):
             raise UserError(
-                f"max_resolution={side} is not a power of two from {SMALLEST_RESOLUTION} up.",
+                f"max_resolution={side} is not a power of two from {MIN_RESOLUTION} up.",
                 "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
             )
         if self.channels not in (None, *MODES):
@@ -167,9 +167,9 @@ def faces_of(entries: Sequence[Entry], landmarks: str | None) -> dict[str, Landm
 
 def _top_level(max_resolution: int | None, sides: Collection[int]) -> int:
     """The resolution of the top level, given what the files can serve.  Raises UserError if it is too much."""
-    usable = [side for side in sides if side >= SMALLEST_RESOLUTION]
+    usable = [side for side in sides if side >= MIN_RESOLUTION]
     if not usable:  # every image is about to be refused, so it does not matter
-        return SMALLEST_RESOLUTION
+        return MIN_RESOLUTION
     if max_resolution is None:
         return 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
     if max_resolution > max(usable):

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Large enough that handing work over costs little, small enough that the results waiting fit into memory.
-LARGEST_BATCH = 8
+MAX_BATCH = 8
 BATCHES_FOR_EACH = 4  # at least, where there are so many items: a few large ones must not all go to the same worker
 BATCHES_PER_WORKER = 2
 
@@ -54,7 +54,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         if min(self.count, total) <= 1:
             yield from map(function, items)
             return
-        size = max(1, min(LARGEST_BATCH, total // (BATCHES_FOR_EACH * self.count)))
+        size = max(1, min(MAX_BATCH, total // (BATCHES_FOR_EACH * self.count)))
         waiting: deque[Future[list[Result]]] = deque()
         try:
             while batch := list(islice(items, size)):

@@ -19,10 +19,10 @@ from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
 OPENERS = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (kind, f"t{kind}")}
 ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
-LARGEST_MEMBER_BYTES = 64_000_000  # of an archive
-LARGEST_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
+MAX_MEMBER_BYTES = 64_000_000  # of an archive
+MAX_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
 SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", MAGIC)
-LARGEST_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
+MAX_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
 
 
 @lru_cache(maxsize=4)  # once per process, and again when it was changed
@@ -59,7 +59,7 @@ class ZipSource(Source):
                 stamp = f"{member.file_size}-{member.CRC}"
                 problem = "encrypted" if member.flag_bits & 1 else None
                 found.append(Entry(member.filename, stamp, member.file_size, file, problem))
-        return _checked(found, LARGEST_MEMBER_BYTES)
+        return _checked(found, MAX_MEMBER_BYTES)
 
 
 def _open_part(archive: Path, offset: int, size: int) -> BinaryIO:
@@ -87,7 +87,7 @@ class TarSource(Source):
                 file = ImageFile(self.path / member.name.lstrip("/"), content)
                 problem = None if member.isreg() else "not a regular file"
                 found.append(Entry(member.name, self._stamp(member), member.size, file, problem))
-        return _checked(found, LARGEST_PACKED_BYTES if self._unpack else LARGEST_MEMBER_BYTES)
+        return _checked(found, MAX_PACKED_BYTES if self._unpack else MAX_MEMBER_BYTES)
 
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries with their content, where the archive is compressed; in the order of the archive."""
@@ -131,7 +131,7 @@ class _LimitedReads(io.RawIOBase):
         self._file = file
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= LARGEST_READ_BYTES:
+        if not 0 <= size <= MAX_READ_BYTES:
             raise ValueError(f"a header or file of {size:,} bytes")
         return self._file.read(size)
 

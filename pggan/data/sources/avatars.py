@@ -20,7 +20,7 @@ from pggan.data.sources.source import Entry, Source
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-LEAST_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
+MIN_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
 PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "resvg_py": "resvg-py"}
 
 
@@ -41,7 +41,7 @@ def _draw(style: str, resolution: int, number: int) -> BinaryIO:
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(style), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
-    side = max(LEAST_DRAWN_SIDE, 2 * resolution)
+    side = max(MIN_DRAWN_SIDE, 2 * resolution)
     # Without system fonts, so text is left out: it would look different on every machine.
     png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
     with Image.open(BytesIO(png), formats=("PNG",)) as image:

@@ -17,7 +17,7 @@ from PIL import Image, ImageFilter
 from pggan.core.errors import UserError
 from pggan.data.format.levels import Images, block_mean
 
-LARGEST_SIDES = 4  # of the photograph's longer side: what a face's square may have
+MAX_SIDE_FACTOR = 4  # of the photograph's longer side: what a face's square may have
 SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged
 Point = NDArray[np.float64]
 # [4, 2]: middle of the left and the right eye, left and right corner of the mouth, as seen; (x, y) in pixels.
@@ -53,7 +53,7 @@ def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
     What lies outside the photograph is mirrored from inside, blurred and faded to the median colour with distance.
     """
     square, side = face_square(landmarks), face_side(landmarks)
-    if side > LARGEST_SIDES * max(pixels.shape):
+    if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise ValueError("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
     if shrink > 1:  # a photograph far larger than needed

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pggan.data.format.levels import Images
 
 MAGIC = npy.MAGIC_PREFIX
-LARGEST_BYTES = 64_000_000
+MAX_BYTES = 64_000_000
 
 
 class ArrayHeader(NamedTuple):
@@ -31,7 +31,7 @@ def array_header(content: BinaryIO, size: int) -> ArrayHeader:
     shape, _, kind = read(content)
     if kind.hasobject or kind.kind not in "uf" or (kind.kind == "u" and kind.itemsize > 2):
         raise ValueError(f"an array of {kind}, not of bytes, 16-bit numbers or floats")
-    if prod(shape) * kind.itemsize > min(size, LARGEST_BYTES):  # before any memory is set aside for it
+    if prod(shape) * kind.itemsize > min(size, MAX_BYTES):  # before any memory is set aside for it
         raise ValueError(f"an array of shape {shape} does not fit into {size:,} bytes")
     height, width, channels = _image_shape(shape)
     content.seek(0)

@@ -20,7 +20,7 @@ from pggan.data.format.pyramid import ImagePyramid
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB
 READERS = 4
-LEAST_BYTES_PER_READER = 2 * MIB
+MIN_BYTES_PER_READER = 2 * MIB
 GPU_BUDGET_SHARE = 0.25  # of the memory that is free before training starts
 PIECE_BYTES = 64 * MIB  # of a level on its way to a GPU: many times what starting a copy costs
 
@@ -138,7 +138,7 @@ class Loader:
 
     def _read(self, request: Request, out: Images) -> None:
         """Read in several threads where that is worth it: copies and waits for the disk then overlap."""
-        parts = min(READERS, out.nbytes // LEAST_BYTES_PER_READER + 1, len(out))
+        parts = min(READERS, out.nbytes // MIN_BYTES_PER_READER + 1, len(out))
         if parts == 1:
             self.pyramid.read(request.resolution, request.indices, out=out)
             return

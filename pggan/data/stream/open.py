@@ -19,7 +19,7 @@ from pggan.data.sources.avatars import AvatarSource
 from pggan.data.sources.source import Source
 from pggan.data.sources.torchvision_sets import NamedSet
 
-FEWEST_IMAGES = 2
+MIN_IMAGES = 2
 SECONDS_BETWEEN_LOOKS = 1.0  # at images that another process prepares: that takes it seconds to hours
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
@@ -43,11 +43,11 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
             f"schedule.final_resolution={resolution} is above that.",
             f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
         )
-    if pyramid.images < max(batch, FEWEST_IMAGES):
+    if pyramid.images < max(batch, MIN_IMAGES):
         raise UserError(
             f"{name} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
-            f"{max(batch, FEWEST_IMAGES)} are needed for a batch of {batch}.",
-            "Give more images, or lower schedule.batch." if batch > FEWEST_IMAGES else "Give more images.",
+            f"{max(batch, MIN_IMAGES)} are needed for a batch of {batch}.",
+            "Give more images, or lower schedule.batch." if batch > MIN_IMAGES else "Give more images.",
         )
     if config.labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {name} has no labels.", "Prepare it with labels=true.")

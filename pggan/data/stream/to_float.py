@@ -21,7 +21,7 @@ from pggan.data.format.levels import Images
 Floats = NDArray[np.float32]
 
 PIECE = 2**15  # numbers that stay in the cache: 32 KiB of bytes, 128 KiB of floats
-LEAST_PIECES_PER_THREAD = 4
+MIN_PIECES_PER_THREAD = 4
 HALF_RANGE, ONE = np.float32(127.5), np.float32(1)
 
 
@@ -60,7 +60,7 @@ class FloatMaker:
         pieces = _pieces(images.shape)
         # The threads share one iterator, so each takes the next piece when it is done with one.
         convert = partial(_convert, iter(pieces), images.numpy(), self._floats.numpy(), flips)
-        threads = min(self._threads, len(pieces) // LEAST_PIECES_PER_THREAD)
+        threads = min(self._threads, len(pieces) // MIN_PIECES_PER_THREAD)
         if threads > 1:
             for done in [self._pool.submit(convert) for _ in range(threads)]:
                 done.result()

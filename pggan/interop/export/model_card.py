@@ -10,7 +10,7 @@ from pggan.core.tables import three_digits
 from pggan.networks.networks import count_parameters
 from pggan.sampling.trained_generator import TrainedGenerator
 
-MOST_BYTES = 2**24  # of an evaluation.json, which takes some kilobytes
+MAX_BYTES = 2**24  # of an evaluation.json, which takes some kilobytes
 SAMPLES = "samples.png"
 
 
@@ -26,7 +26,7 @@ class CardFacts:
 def read_evaluation(path: Path) -> dict[str, Any]:
     """An evaluation.json of `pggan evaluate`; raises UserError unless it is one."""
     try:
-        found = read_json(path, MOST_BYTES)
+        found = read_json(path, MAX_BYTES)
         for one in found["evaluations"]:
             if not all(isinstance(value, int | float) for value in one["metrics"].values()):
                 raise ValueError("a metric is not a number")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.core.architecture import SMALLEST_RESOLUTION, Geometry, Stem
+from pggan.core.architecture import MIN_RESOLUTION, Geometry, Stem
 from pggan.core.version import __version__
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
 from pggan.networks.convolution import fuse_resampling
@@ -159,7 +159,7 @@ def _images(graph: Graph, features: str, network: Generator, resolution: int, al
     for level in network.architecture.resolutions[1:]:
         if level <= resolution:
             previous, x = x, add_block(graph, x, network, level)
-    fades = resolution > SMALLEST_RESOLUTION and alpha < 1
+    fades = resolution > MIN_RESOLUTION and alpha < 1
     new = graph.to_rgb("to_rgb.new", x, network.to_rgb[str(resolution)], alpha if fades else 1.0)  # type: ignore[arg-type]
     if not fades:
         return new

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.interop.export.onnx_graph import Graph, Shapes, add_block, add_stem, latent_inputs
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import mean_features
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def build_level(network: Generator, resolution: int) -> "ModelProto":
     """The graph of one level: `features` [N, C, R, R] and `images` [N, channels, R, R] of those below."""
     a, graph = network.architecture, Graph()
-    if resolution == SMALLEST_RESOLUTION:
+    if resolution == MIN_RESOLUTION:
         inputs: Shapes = latent_inputs(network) | {"truncation": [1]}
         features = _truncate(graph, add_stem(graph, network), network)
     else:

@@ -17,7 +17,7 @@ FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-MOST_BYTES = 2**26  # of one file; the larger one has 14 MB
+MAX_BYTES = 2**26  # of one file; the larger one has 14 MB
 WAIT_SECONDS = 900  # for a slow line
 
 
@@ -63,7 +63,7 @@ def _of_archive(path: Path) -> dict[str, bytes]:
 
 
 def _limited(size: int) -> int:
-    if not 0 < size <= MOST_BYTES:
+    if not 0 < size <= MAX_BYTES:
         raise ValueError(f"a file has {size:,} bytes")
     return size
 

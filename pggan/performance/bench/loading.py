@@ -23,7 +23,7 @@ from pggan.data.sources.image_file import ImageFile, Target, load_image
 from pggan.data.stream.loader import Loader, Request
 from pggan.data.stream.reals import RealStream, indices_at
 
-LEAST_SECONDS = 0.5  # of measuring, where single batches are too short to time
+MIN_SECONDS = 0.5  # of measuring, where single batches are too short to time
 DECODED_IMAGES = 16
 FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
 
@@ -80,7 +80,7 @@ def waited(device: torch.device, work: Iterator[Any]) -> Iterator[None]:
         yield
 
 
-def rate(batches: Iterator[Any], least: int, seconds: float = LEAST_SECONDS) -> float:
+def rate(batches: Iterator[Any], least: int, seconds: float = MIN_SECONDS) -> float:
     """Batches per second over at least `least` batches and so many seconds; unless it is 0, two more come before."""
     if seconds:
         next(batches), next(batches)

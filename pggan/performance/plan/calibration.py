@@ -32,7 +32,7 @@ from pggan.training.timing import UpdateTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
 ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
-LEAST_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
+MIN_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
 
 
 class Timing(NamedTuple):
@@ -176,7 +176,7 @@ class Calibration:
         log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
         for probe in probes.all():
             steps = -(-self.config.steps // ROUNDS)
-            probe.rounds.append(probe.updates.seconds(probe.phase, steps, LEAST_SECONDS / ROUNDS))
+            probe.rounds.append(probe.updates.seconds(probe.phase, steps, MIN_SECONDS / ROUNDS))
 
 
 def write_noise(path: Path, architecture: Architecture, images: int) -> None:

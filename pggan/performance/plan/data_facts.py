@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pggan.config import DataConfig
-from pggan.core.architecture import SMALLEST_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.prepare.command import open_sources
@@ -13,9 +13,9 @@ from pggan.data.sources.image_file import BadImage, ImageHeader, read_header, us
 from pggan.data.sources.source import Entry
 from pggan.data.sources.torchvision_sets import NamedSet
 
-MOST_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
+MAX_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
 SMALL_SHARE = 0.05  # of the images may be smaller than the final resolution: they are left out
-LARGEST_AVATAR = 256  # pixels: drawings have no more detail to show
+MAX_AVATAR = 256  # pixels: drawings have no more detail to show
 
 
 class DataFacts(NamedTuple):
@@ -36,7 +36,7 @@ def facts_of(config: DataConfig) -> DataFacts:
     """
     if config.path is None:
         note = f"{config.count:,} avatars, drawn at any size"
-        return DataFacts(config.count, LARGEST_AVATAR, config.channels or 3, 0, drawn=True, note=note)
+        return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
     if Path(config.path, INDEX_FILE).is_file():
         pyramid, labels = ImagePyramid(Path(config.path)), 0
         if config.labels:
@@ -56,7 +56,7 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     entries = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True)).entries()
     headers = headers_of([entry for entry in entries if entry.problem is None])
     sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
-    sides = [side for side in sides if side >= SMALLEST_RESOLUTION]
+    sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"There are no images in {config.path}."
         raise UserError(problem, "Name a folder or archive of PNG, JPEG or WebP images.")
@@ -68,9 +68,9 @@ def facts_of_files(config: DataConfig) -> DataFacts:
 
 
 def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:
-    """The headers of up to MOST_HEADERS files from the first to the last; of those that can be read."""
+    """The headers of up to MAX_HEADERS files from the first to the last; of those that can be read."""
     found = []
-    for entry in entries[:: -(-len(entries) // MOST_HEADERS) or 1]:
+    for entry in entries[:: -(-len(entries) // MAX_HEADERS) or 1]:
         try:
             found.append(entry.header or read_header(entry.file))
         except BadImage:  # preparing the images names it

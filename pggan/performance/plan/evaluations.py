@@ -7,13 +7,13 @@ from pggan.core.intervals import multiples_between
 from pggan.metrics.evaluate import KINDS
 from pggan.performance.plan.calibration import Timing
 from pggan.performance.plan.phases import PhaseCost
-from pggan.run.evaluation import MOST_POINTS
+from pggan.run.evaluation import MAX_POINTS
 
 
 def evaluation_seconds(config: TrainConfig, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> float:
     """About the seconds of all evaluations: an image of one is expected to take as long as one of training."""
     chosen, schedule = config.evaluation, config.schedule.build()
-    every = chosen.interval_images or max(schedule.total // MOST_POINTS, 1)
+    every = chosen.interval_images or max(schedule.total // MAX_POINTS, 1)
     total = 0.0
     for cost, timing in zip(costs, timings, strict=True):
         phase, end = cost.phase, min(cost.phase.end, schedule.total)

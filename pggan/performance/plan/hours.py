@@ -22,8 +22,8 @@ from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process
 from pggan.training.timing import CostModel, UpdateTimer, single_device_timer
 
-MOST_SECONDS = 60.0  # of measuring,
-MOST_SHARE = 0.02  # and the share of the hours
+MAX_SECONDS = 60.0  # of measuring,
+MAX_SHARE = 0.02  # and the share of the hours
 STEPS = 3  # timed of each kind
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
 FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and captured
@@ -132,7 +132,7 @@ def find_recipe(
         if networks in costs.known:
             break
         log(f"Measuring updates up to {networks.resolution}x{networks.resolution}")
-        budget = min(MOST_SECONDS, MOST_SHARE * seconds) / ATTEMPTS
+        budget = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS
         costs.measure(compose(chooser.found), networks, batch, budget)
     chooser.choose()
     where = f"{ranks} x {kind}" if ranks > 1 else kind

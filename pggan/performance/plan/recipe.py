@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pggan.config import TrainConfig
-from pggan.core.architecture import SMALLEST_RESOLUTION, resolutions_between
+from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.errors import UserError
 from pggan.core.schedule import Table, table_at
 from pggan.core.tables import duration
 from pggan.performance.plan.data_facts import DataFacts
 
-LARGEST_RESOLUTION = 1024  # of the paper
+MAX_RESOLUTION = 1024  # of the paper
 
 # Images of the levels on the way.  Up to 32x32 the demo's, up to 64x64 about the ORL run's; above, twice as many from
 # level to level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images above,
-MOST_IMAGES = 600_000  # up to those of the official presets
+MAX_IMAGES = 600_000  # up to those of the official presets
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
 # constant rates, eyes stay blurred and backgrounds mottled (lab book).
 FALLING_SHARE = 0.14
@@ -33,9 +33,9 @@ FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 3
 # demo's five minutes, wider networks gained nothing.
 WIDTHS = (64, 128, 256, 512)
 WIDER = 4
-LEAST_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # by final resolution
+MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # by final resolution
 BASE = 8  # times the final resolution is fmap_base for 64 feature maps: 16 maps at the end, as in the demo
-LARGEST_BASE = 8192  # the paper's
+MAX_FMAP_BASE = 8192  # the paper's
 
 CPU_BATCH = 16  # the demo's and the ORL run's
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the official preset's for one GPU
@@ -43,10 +43,10 @@ RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, Styl
 DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 PUBLISHED_RATE = 0.001
-LEAST_GAMMA = 1.0  # the demo's and the ORL run's
+MIN_GAMMA = 1.0  # the demo's and the ORL run's
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
-MOST_SPEED_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
+MAX_SPEED_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
 GROUPS = ("loss", "augmentation")  # keys whose values are files of the configuration
 
 
@@ -127,7 +127,7 @@ class RecipeChooser:
 
     def _networks(self) -> Networks:
         first, final = self.config.schedule.first_resolution, self.config.schedule.final_resolution
-        largest = max(min(self.facts.resolution, LARGEST_RESOLUTION), first)
+        largest = max(min(self.facts.resolution, MAX_RESOLUTION), first)
         fixed = self.given.given("schedule.final_resolution")
         sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
         needs = {side: self._least_seconds(self._candidates(side)[0]) for side in sides}
@@ -146,11 +146,11 @@ class RecipeChooser:
 
     def _candidates(self, side: int) -> list[Networks]:
         """Networks for a final resolution, the narrowest first."""
-        model, least = self.config.model, table_at(LEAST_WIDTH, side)
+        model, least = self.config.model, table_at(MIN_WIDTH, side)
         if self.given.given("model.fmap_max") or self.given.given("model.fmap_base"):
             return [Networks(side, model.fmap_base, model.fmap_max)]
         widths = [width for width in WIDTHS if width >= least]
-        return [Networks(side, min(BASE * side * width // WIDTHS[0], LARGEST_BASE), width) for width in widths]
+        return [Networks(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
 
     def _least_seconds(self, networks: Networks, times: int = 1) -> float:
         """The time in which `networks` grow, and see `times` as many images as the final resolution is worth."""
@@ -161,7 +161,7 @@ class RecipeChooser:
     def _batch_table(self, resolution: int) -> dict[int, int]:
         if self.given.given("schedule.batch"):
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
-        table = {SMALLEST_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
+        table = {MIN_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
         least = self.config.model.stddev_group * self.machine.ranks
         return {side: max(batch, least) for side, batch in table.items() if side <= resolution}
 
@@ -197,7 +197,7 @@ class RecipeChooser:
             why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
 
         def of_level(table: Table, level: int) -> int:
-            return two_digits(min(factor * table[level], MOST_IMAGES), least=int(table_at(batch, level)))
+            return two_digits(min(factor * table[level], MAX_IMAGES), least=int(table_at(batch, level)))
 
         levels = sorted(each)
         stable = {level: of_level(STABLE, level) for level in levels[:-1]}
@@ -249,9 +249,9 @@ class RecipeChooser:
             return name
         size = int(table_at(batch, side))
         rule = 0.0002 * side**2 / size
-        less = "" if rule >= LEAST_GAMMA else "; at least 1, because less was worse in runs of minutes"
+        less = "" if rule >= MIN_GAMMA else "; at least 1, because less was worse in runs of minutes"
         reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"
-        self._take("loss.gamma", float(f"{max(LEAST_GAMMA, rule):.2g}"), reason)
+        self._take("loss.gamma", float(f"{max(MIN_GAMMA, rule):.2g}"), reason)
         if name == "logistic":
             self._take("loss.reg_interval", REG_INTERVAL, "as in the demo")
         return name
@@ -275,7 +275,7 @@ class RecipeChooser:
             reason = f"fewer than {FEW_IMAGES:,} images: a discriminator would learn them by heart"
             self._take("augmentation", "ada", reason)
             if not self.given.given("augmentation.name"):
-                speed = two_digits(min(images / 2, MOST_SPEED_IMAGES), least=1)
+                speed = two_digits(min(images / 2, MAX_SPEED_IMAGES), least=1)
                 self._take("augmentation.speed_images", speed, "p can rise to its limit within the run")
 
     def _reports(self, images: int) -> None:

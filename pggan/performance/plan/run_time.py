@@ -41,7 +41,7 @@ from pggan.run.tensorboard import TensorBoardWriter
 from pggan.training.device_rates import measured_rates
 from pggan.training.timing import UpdateTimer
 
-LEAST_IMAGES = 16  # of noise, to load from
+MIN_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
 NO_OVERHEAD = dict.fromkeys(("start", "grids", "ticks", "checkpoints", "evaluations"), 0.0)
 
@@ -70,7 +70,7 @@ def measured_time(
     """
     with TemporaryDirectory(prefix="pggan-plan-") as name:
         noise, start = Path(name, "noise"), 0.0
-        write_noise(noise, architecture, max(LEAST_IMAGES, config.model.stddev_group * group.local_world_size))
+        write_noise(noise, architecture, max(MIN_IMAGES, config.model.stddev_group * group.local_world_size))
         with group.collective_errors():
             if group.is_main:
                 log("Measuring the start of a run")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import ceil
 from typing import NamedTuple
 
-MOST_DEVICES = 1024  # up to which the number at which communication dominates is searched for
+MAX_DEVICES = 1024  # up to which the number at which communication dominates is searched for
 SENT_BYTES = 3  # of one number of a compressed gradient: its position in a block in 16 bits, its value in 8
 
 Scaling = StrEnum("Scaling", "strong weak")
@@ -109,7 +109,7 @@ def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scali
 
 def dominated_from(loads: Sequence[Load], network: Network, scaling: Scaling) -> int | None:
     """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
-    most = max(load.users(MOST_DEVICES) for load in loads) if scaling is Scaling.strong else MOST_DEVICES
+    most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
     for devices in range(2, most + 1):
         compute, communication = split(loads, network, devices, scaling)
         if communication > compute:

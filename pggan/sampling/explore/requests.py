@@ -12,10 +12,10 @@ from pggan.sampling.generate import RenderSettings
 from pggan.sampling.output.film import ANIMATED
 from pggan.sampling.trained_generator import TrainedGenerator
 
-MOST_IMAGES = 64  # of one request; the page asks for a face, or for the neighbours around one
-MOST_FRAMES = 3600  # of a film: two minutes at 30 frames per second
-MOST_FPS = 120
-MOST_SEED = 2**53  # up to which JavaScript knows whole numbers exactly
+MAX_IMAGES = 64  # of one request; the page asks for a face, or for the neighbours around one
+MAX_FRAMES = 3600  # of a film: two minutes at 30 frames per second
+MAX_FPS = 120
+MAX_SEED = 2**53  # up to which JavaScript knows whole numbers exactly
 NUMBERS = "Send resolution, alpha, truncation, label and fps as numbers, within their bounds."
 
 
@@ -44,7 +44,7 @@ class FilmForm:
 def read_film(query: Mapping[str, str]) -> FilmForm:
     """The form of a film; raises UserError for others than there are."""
     kind, fps = query.get("kind", ""), _whole(query, "fps")
-    if kind not in ANIMATED or not 1 <= fps <= MOST_FPS:
+    if kind not in ANIMATED or not 1 <= fps <= MAX_FPS:
         raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
     return FilmForm(kind, fps, query.get("smooth") == "1")
 
@@ -52,8 +52,8 @@ def read_film(query: Mapping[str, str]) -> FilmForm:
 def read_seed(query: Mapping[str, str]) -> int:
     """A seed; raises UserError for anything but a whole number that the page knows exactly."""
     text = query.get("seed", "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) < MOST_SEED):
-        raise UserError(f"seed={text[:20]} is not a seed.", f"Use a whole number from 0 to {MOST_SEED - 1}.")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) < MAX_SEED):
+        raise UserError(f"seed={text[:20]} is not a seed.", f"Use a whole number from 0 to {MAX_SEED - 1}.")
     return int(text)
 
 

@@ -17,8 +17,8 @@ from pggan.sampling.explore.access import Access
 from pggan.sampling.explore.drawing import Drawing
 from pggan.sampling.explore.page import KINDS, page_files, to_file
 from pggan.sampling.explore.requests import (
-    MOST_FRAMES,
-    MOST_IMAGES,
+    MAX_FRAMES,
+    MAX_IMAGES,
     most_bytes,
     read_film,
     read_latents,
@@ -35,7 +35,7 @@ PROTECTION = {  # no page but ours, and nothing from elsewhere in ours
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-MOST_ADDRESS = 4096  # characters of a path with its query
+MAX_ADDRESS_LENGTH = 4096  # characters of a path with its query
 WAIT_SECONDS = 60  # for the rest of a request
 
 Query = dict[str, str]
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, method: Callable[[str, Query], Answer | None]) -> None:
         path, _, text = self.path.partition("?")
         try:
-            if len(self.path) > MOST_ADDRESS:
+            if len(self.path) > MAX_ADDRESS_LENGTH:
                 raise UserError("The address is too long.", "Reload the page.")
             query = dict(parse_qsl(text, max_num_fields=16))
             if self.server.access.knows(query.get("token", "")) and path == "/":
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(path)
 
     def _post(self, path: str, query: Query) -> Answer | None:
-        most = {"/images": MOST_IMAGES, "/film": MOST_FRAMES}.get(path)
+        most = {"/images": MAX_IMAGES, "/film": MAX_FRAMES}.get(path)
         if most is None:
             return None
         drawing = self.server.drawing

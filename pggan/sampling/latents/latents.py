@@ -17,7 +17,7 @@ from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 
 HEADER_KEY = "pggan"
-MOST_NUMBERS = 2**28  # in a file: a gigabyte
+MAX_NUMBERS = 2**28  # in a file: a gigabyte
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
@@ -51,7 +51,7 @@ def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
             if kind not in file.keys():  # noqa: SIM118 - not a dictionary
                 raise ValueError(f"it has no tensor '{kind}'")
             shape = tuple(file.get_slice(kind).get_shape())
-            if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MOST_NUMBERS:
+            if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MAX_NUMBERS:
                 raise ValueError(f"its {kind} have the shape {shape}")
             if shape[1] != size:
                 raise UserError(

@@ -14,8 +14,8 @@ from pggan.core.errors import UserError
 from pggan.sampling.output.images import Pixels, to_pil
 
 # The largest sides, in pixels, by the ending of the file: of VP8's and H.264's headers, and of 16-bit sizes.
-LARGEST_SIDE = {".webp": 16_383, ".gif": 65_535, ".apng": 65_535, ".mp4": 16_384, ".webm": 65_535}
-ANIMATED = tuple(LARGEST_SIDE)
+MAX_SIDE = {".webp": 16_383, ".gif": 65_535, ".apng": 65_535, ".mp4": 16_384, ".webm": 65_535}
+ANIMATED = tuple(MAX_SIDE)
 VIDEO = (".mp4", ".webm")
 WORTH_LOOKING_AT = 512  # pixels that small films are enlarged to
 
@@ -50,7 +50,7 @@ def require_encoder(path: Path) -> None:
 
 def require_size(path: Path, width: int, height: int) -> None:
     """Raise a UserError where frames are larger than the kind of file allows."""
-    most = LARGEST_SIDE[path.suffix.lower()]
+    most = MAX_SIDE[path.suffix.lower()]
     if max(height, width) > most:
         problem = f"{path} can't be written: frames of {width}x{height} pixels are more than the {most} of such a file."
         raise UserError(problem, "Use a smaller zoom, grid or resolution.")

@@ -21,9 +21,9 @@ Pixels = npt.NDArray[np.uint8]
 JPEG = (".jpg", ".jpeg")
 STILLS = (".png", *JPEG)  # the kinds of files that hold one picture
 JPEG_QUALITY = 95  # of 100; above, PIL says, files become larger and hardly better
-LARGEST_JPEG = 65_500  # pixels a side, of libjpeg; the format has 65,535
+MAX_JPEG = 65_500  # pixels a side, of libjpeg; the format has 65,535
 
-SMALLEST_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
+MIN_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -44,7 +44,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
     """A grid of images of a run up to `resolution`, small ones enlarged so that they are worth looking at."""
-    tile = min(resolution, SMALLEST_TILE)
+    tile = min(resolution, MIN_TILE)
     return grid(enlarge(images, max(tile // images.shape[1], 1)), columns)
 
 
@@ -108,11 +108,11 @@ def save_picture(picture: Pixels, path: Path) -> None:
 
 
 def require_jpeg(path: Path, width: int, height: int, channels: int) -> None:
-    """Raise UserError for what no JPEG can hold: transparency, and more than LARGEST_JPEG pixels a side."""
+    """Raise UserError for what no JPEG can hold: transparency, and more than MAX_JPEG pixels a side."""
     if channels == 4:  # RGBA
         raise UserError(f"{path.name} can't hold the transparency of these images.", "Use a file that ends in .png.")
-    if max(width, height) > LARGEST_JPEG:
-        problem = f"{path.name} would have {width:,} x {height:,} pixels; a JPEG has at most {LARGEST_JPEG:,} a side."
+    if max(width, height) > MAX_JPEG:
+        problem = f"{path.name} would have {width:,} x {height:,} pixels; a JPEG has at most {MAX_JPEG:,} a side."
         raise UserError(problem, "Use a file that ends in .png, or a smaller zoom=.")
 
 

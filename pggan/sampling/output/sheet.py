@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pggan.sampling.output.images import JPEG, SMALLEST_TILE, Pixels, enlarge
+from pggan.sampling.output.images import JPEG, MIN_TILE, Pixels, enlarge
 from pggan.sampling.output.jpeg_stream import jpeg_stream
 from pggan.sampling.output.png_stream import png_stream
 
@@ -30,7 +30,7 @@ class Tile:
 def automatic_zoom(resolution: int, columns: int) -> int:
     """The factor that makes small images of a sheet worth looking at, and no sheet wider than a screen."""
     zoom = 1
-    while 2 * zoom * resolution <= min(SMALLEST_TILE, WIDEST // columns):
+    while 2 * zoom * resolution <= min(MIN_TILE, WIDEST // columns):
         zoom *= 2
     return zoom
 

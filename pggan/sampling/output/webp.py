@@ -14,7 +14,7 @@ from pggan.sampling.output.film import Film
 from pggan.sampling.output.images import Pixels, to_pil
 
 HEADER_BYTES = 12  # of a file: RIFF, its size, WEBP
-MOST_BYTES = 2**32 - 2  # of a file: its size has 32 bits
+MAX_BYTES = 2**32 - 2  # of a file: its size has 32 bits
 ANIMATION, ALPHA = 0x02, 0x10  # what a file has
 REPLACE = 0x02  # how a frame is drawn: in place of the pixels there, not blended with them
 
@@ -31,7 +31,7 @@ def write_webp(film: Film, path: Path) -> None:
             about = b"".join(map(_uint24, place)) + bytes([REPLACE])
             file.write(_chunk(b"ANMF", about + _encoded(frame[top:bottom, left:right])))
             shown = frame
-            if file.tell() > MOST_BYTES:
+            if file.tell() > MAX_BYTES:
                 raise UserError(f"{path.name} has more than the 4 GiB of a .webp.", "Set out=….mp4, or fewer frames.")
         size = file.tell() - 8  # without RIFF and itself
         file.seek(4)

@@ -8,7 +8,7 @@ import { download, draw, enlarge, toFile } from "./picture.js";
 import { readVectors, writeLatents } from "./safetensors.js";
 import { Timeline } from "./timeline.js";
 
-const MOST_SEED = 100_000; // of random faces: numbers that people can write down
+const MAX_SEED = 100_000; // of random faces: numbers that people can write down
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
 const STEP = 0.01; // of the growth
@@ -184,7 +184,7 @@ async function showSeed(seed) {
   look(await renderer.latentOfSeed(seed), `seed ${seed}`);
 }
 
-const anySeed = () => Math.floor(Math.random() * MOST_SEED);
+const anySeed = () => Math.floor(Math.random() * MAX_SEED);
 
 function walk(column, row) {
   if (column === 0 && row === 0) return;

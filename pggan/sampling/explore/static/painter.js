@@ -1,7 +1,7 @@
 // Draws what is wanted now: the newest face first, then small images, the newest of each place.
 
 const PATIENCE = 60; // milliseconds that a face may wait for small images
-const MOST_AT_A_TIME = 8;
+const MAX_AT_A_TIME = 8;
 
 export class Painter {
   #renderer;
@@ -36,7 +36,7 @@ export class Painter {
   // The first few, which look alike: the older ones of several looks come first.
   #nextTiles() {
     const [[, { look }]] = this.#tiles;
-    const count = Math.min(Math.max(Math.floor(PATIENCE / this.#each), 1), MOST_AT_A_TIME);
+    const count = Math.min(Math.max(Math.floor(PATIENCE / this.#each), 1), MAX_AT_A_TIME);
     const alike = [...this.#tiles].filter(([, tile]) => tile.look === look).slice(0, count);
     for (const [name] of alike) this.#tiles.delete(name);
     return alike.map(([, tile]) => tile);

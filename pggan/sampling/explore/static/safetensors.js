@@ -1,12 +1,12 @@
 // Files of latents and of directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
 
 export const KINDS = ["latents", "directions"];
-const MOST_BYTES = 2 ** 26;
-const MOST_VECTORS = 64; // that a page has room for
+const MAX_BYTES = 2 ** 26;
+const MAX_VECTORS = 64; // that a page has room for
 
 // The vectors in a file and their kind; throws an Error with the reason unless all are finite and not 0.
 export function readVectors(buffer, size) {
-  if (buffer.byteLength > MOST_BYTES) throw new Error(`It has more than ${MOST_BYTES / 2 ** 20} MB.`);
+  if (buffer.byteLength > MAX_BYTES) throw new Error(`It has more than ${MAX_BYTES / 2 ** 20} MB.`);
   const header = readHeader(buffer);
   const kind = KINDS.find((name) => Object.hasOwn(header, name));
   if (kind === undefined) throw new Error("It has neither latents nor directions.");
@@ -15,7 +15,7 @@ export function readVectors(buffer, size) {
   if (dtype !== "F32" || !whole(shape) || !whole(offsets)) throw new Error(`Its ${kind} are not rows of float32.`);
   const [count, numbers] = shape;
   if (numbers !== size) throw new Error(`Its ${kind} have ${numbers} numbers; this generator takes ${size}.`);
-  if (count < 1 || count > MOST_VECTORS) throw new Error(`It has ${count} ${kind}; 1 to ${MOST_VECTORS} fit here.`);
+  if (count < 1 || count > MAX_VECTORS) throw new Error(`It has ${count} ${kind}; 1 to ${MAX_VECTORS} fit here.`);
   const start = 8 + Number(new DataView(buffer).getBigUint64(0, true)) + offsets[0];
   if (offsets[1] - offsets[0] !== 4 * count * size || start + 4 * count * size > buffer.byteLength) {
     throw new Error("It is cut short.");

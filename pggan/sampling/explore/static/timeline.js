@@ -2,8 +2,8 @@
 
 import { framePositions, loop, through } from "./latents.js";
 
-const MOST_KEYFRAMES = 64;
-const MOST_FRAMES = 3600; // two minutes at 30 frames per second
+const MAX_KEYFRAMES = 64;
+const MAX_FRAMES = 3600; // two minutes at 30 frames per second
 
 export class Timeline {
   keyframes = []; // {id, latent, name, canvas}
@@ -19,7 +19,7 @@ export class Timeline {
   }
 
   add(latent, name) {
-    if (this.keyframes.length === MOST_KEYFRAMES) throw new Error(`A film has at most ${MOST_KEYFRAMES} faces.`);
+    if (this.keyframes.length === MAX_KEYFRAMES) throw new Error(`A film has at most ${MAX_KEYFRAMES} faces.`);
     this.keyframes.push({ id: this.#made++, latent, name, canvas: document.createElement("canvas") });
     this.#update();
   }
@@ -88,7 +88,7 @@ export class Timeline {
   // The latents of all frames.
   frames(fps) {
     const count = Math.max(Math.round(this.duration * fps), 2);
-    if (count > MOST_FRAMES) throw new Error(`${count} frames are more than ${MOST_FRAMES}. Take fewer seconds, or fewer a second.`);
+    if (count > MAX_FRAMES) throw new Error(`${count} frames are more than ${MAX_FRAMES}. Take fewer seconds, or fewer a second.`);
     return framePositions(count, this.closed()).map((position) => this.at(position));
   }
 
