@@ -15,8 +15,9 @@ def available_cores() -> int:
 
 
 def processor_facts() -> dict[str, str]:
-    """The model of the processor and its instruction sets, as far as the system names them."""
-    info, found = Path("/proc/cpuinfo"), {"model name": platform.processor() or platform.machine(), "flags": ""}
+    """The model of the processor, its maker and its instruction sets, as far as the system names them."""
+    info, found = Path("/proc/cpuinfo"), {"model name": platform.processor() or platform.machine()}
+    found |= {"vendor_id": "", "flags": ""}
     for line in info.read_text().splitlines() if info.is_file() else []:
         name, _, value = line.partition(":")
         if name.strip() in found:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Geometry
+from pggan.networks.products import mm
 
 
 def side_and_stride(geometry: Geometry) -> tuple[int, int]:
@@ -29,7 +30,7 @@ def windows_size(x: Tensor, outputs: int, geometry: Geometry) -> int:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [O, I, 3, 3], or as fused with the resampling; `bias` [O]."""
     if geometry is Geometry.up:
-        result = _from_windows(_pixels(x) @ _matrix(kernel), x, geometry)
+        result = _from_windows(mm(_pixels(x), _matrix(kernel)), x, geometry)
     else:
         result = _product(_windows(x, geometry), _matrix(kernel).t(), x, geometry)
     return result if bias is None else result.add_(bias[:, None, None])
@@ -39,7 +40,7 @@ def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tens
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
     if geometry is Geometry.up:
         return _product(_windows(gradient, geometry), _matrix(kernel).t(), gradient, geometry)
-    return _from_windows(_pixels(gradient) @ _matrix(kernel), gradient, geometry)
+    return _from_windows(mm(_pixels(gradient), _matrix(kernel)), gradient, geometry)
 
 
 def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
@@ -47,7 +48,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     small, large = (x, gradient) if geometry is Geometry.up else (gradient, x)
     side, _ = side_and_stride(geometry)
     kernel = _empty(x, small.shape[1], large.shape[1], side, side)
-    torch.mm(_pixels(small).t(), _windows(large, geometry), out=_matrix(kernel))
+    mm(_pixels(small).t(), _windows(large, geometry), out=_matrix(kernel))
     return kernel
 
 
@@ -77,7 +78,7 @@ def _product(windows: Tensor, matrix: Tensor, large: Tensor, geometry: Geometry)
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(geometry)
     result = _empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    torch.mm(windows, matrix, out=_pixels(result))  # a result that is a view could not be activated in place
+    mm(windows, matrix, out=_pixels(result))  # a result that is a view could not be activated in place
     return result
 
 

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.architecture import Geometry
 from pggan.networks.constants import plain_tensors
+from pggan.networks.products import bmm, in_dense_order
 
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
@@ -108,7 +109,7 @@ def has_whole_tiles(x: Tensor, geometry: Geometry, side: int = 4) -> bool:
 def transformed(kernel: Tensor, geometry: Geometry, scale: float, side: int = 4) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
-    return torch.matmul(maps(geometry, kernel.dtype, side).taps * scale, taps).transpose(0, 1)
+    return in_dense_order(torch.matmul(maps(geometry, kernel.dtype, side).taps * scale, taps).transpose(0, 1))
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry, side: int = 4) -> Tensor:
@@ -116,7 +117,7 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry,
     m, outputs = maps(geometry, x.dtype, side), kernel.shape[1]
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
-        products = torch.bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
+        products = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
         if bias is None:
             pixels = m.result @ products
         else:
@@ -131,7 +132,7 @@ def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry, side: i
     m, inputs = maps(geometry, gradient.dtype, side), kernel.shape[2]
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
-        products = torch.bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
+        products = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
         _add_tiles(m.pixels.t() @ products, result[rows], m)
     return result
 

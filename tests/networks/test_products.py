@@ -1,0 +1,125 @@
+"""Products of matrices: the same by both libraries, and where each one multiplies."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pggan.core.architecture import Geometry
+from pggan.networks import products
+from pggan.networks.convolution import IM2COL, MATMUL, WINOGRAD, WINOGRAD2, convolution
+from tests.networks.naive import normal
+
+EPSILON = torch.finfo(torch.float32).eps
+
+needs_onednn = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
+    reason="this PyTorch has no oneDNN",
+)
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """Products go to oneDNN, whatever the processor; gives the shapes of those that do."""
+    shapes, multiply = [], products._onednn
+
+    def counted(left, right):
+        shapes.append((tuple(left.shape), tuple(right.shape)))
+        return multiply(left, right)
+
+    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(products, "_onednn", counted)
+    return shapes
+
+
+def require_product(found, left, right):
+    """A sum of K products, each rounded, in any order: off by at most K roundings of the sum of their sizes."""
+    exact, sizes = left.double() @ right.double(), left.double().abs() @ right.double().abs()
+    assert found.shape == exact.shape
+    assert ((found - exact).abs() <= left.shape[-1] * EPSILON * sizes).all()
+
+
+@needs_onednn
+@pytest.mark.parametrize("left", ["rows", "columns", "apart"])
+@pytest.mark.parametrize("right", ["rows", "columns", "apart"])
+def test_products_are_right_however_the_matrices_lie(onednn, left, right):
+    """Those whose right one is not in one piece go to MKL, as oneDNN multiplies them number by number."""
+
+    def matrices(layout, rows, columns, seed):
+        if layout == "columns":
+            return normal(3, columns, rows, seed=seed).transpose(1, 2)
+        return normal(3, rows, columns, seed=seed) if layout == "rows" else normal(rows, 3, columns).transpose(0, 1)
+
+    a, b = matrices(left, 5, 40, 0), matrices(right, 40, 7, 1)
+    require_product(products.bmm(a, b), a, b)
+    require_product(products.mm(a[1], b[1]), a[1], b[1])
+    out = torch.empty(7, 5).t()
+    assert products.mm(a[2], b[2], out=out) is out
+    require_product(out, a[2], b[2])
+    assert len(onednn) == (0 if right == "apart" else 3 + 2)
+
+
+@needs_onednn
+def test_what_has_derivatives_other_numbers_or_no_numbers_does_not_go_to_onednn(onednn):
+    a, b = normal(4, 6), normal(6, 5)
+    products.mm(a.double(), b.double())
+    products.mm(a.bfloat16(), b.bfloat16())
+    products.mm(a[:0], b)
+    gradient = torch.autograd.grad(products.mm(a.requires_grad_(), b).sum(), a)[0]
+    torch.testing.assert_close(gradient, b.sum(1).expand(4, 6))
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        products.mm(fake.from_tensor(normal(4, 6)), fake.from_tensor(b))
+    assert onednn == []
+    products.mm(a.detach(), b)
+    assert onednn == [((4, 6), (6, 5))]
+
+
+@needs_onednn
+@pytest.mark.parametrize("geometry", list(Geometry))
+@pytest.mark.parametrize("method", [IM2COL, WINOGRAD, WINOGRAD2], ids=lambda method: method.name)
+def test_convolutions_and_their_derivatives_are_those_without_it(method, geometry, monkeypatch, onednn):
+    x, kernel, bias = normal(2, 24, 8, 8), normal(16, 24, 3, 3, seed=1), normal(16, seed=2)
+
+    def derivatives():
+        images, weight = x.clone().requires_grad_(), kernel.clone().requires_grad_()
+        result = convolution(images, method.transform(weight, geometry, 0.1), bias, method, geometry)
+        first = torch.autograd.grad(result.square().sum(), images, create_graph=True)[0]
+        return result.detach(), first.detach(), torch.autograd.grad(first.square().sum(), weight)[0]
+
+    found, used = derivatives(), len(onednn)
+    monkeypatch.setattr(products, "prefers_onednn", lambda: False)
+    for ours, theirs in zip(found, derivatives(), strict=True):
+        # Winograd's maps make each sum of 24 * 9 products some ten times as large as its result.
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * theirs.abs().max().item())
+    assert used > 0
+    assert len(onednn) == used
+
+
+@needs_onednn
+def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, onednn):
+    x, kernel, bias = normal(6, 32), normal(20, 32, seed=1), normal(20, seed=2)
+
+    def derivatives():
+        images, weight = x.clone().requires_grad_(), kernel.clone().requires_grad_()
+        result = convolution(images, weight, bias, MATMUL, Geometry.same)
+        return result.detach(), *torch.autograd.grad(result.square().sum(), (images, weight))
+
+    found, used = derivatives(), len(onednn)
+    monkeypatch.setattr(products, "prefers_onednn", lambda: False)
+    for ours, theirs in zip(found, derivatives(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
+    assert (used, len(onednn)) == (3, 3)
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"vendor_id": "AuthenticAMD", "flags": "avx2 avx512f"}, True),
+        ({"vendor_id": "AuthenticAMD", "flags": "avx2"}, False),
+        ({"vendor_id": "GenuineIntel", "flags": "avx2 avx512f"}, False),
+        ({"vendor_id": "", "flags": ""}, False),  # not Linux, or no x86
+    ],
+)
+def test_onednn_multiplies_on_processors_with_avx512_that_mkl_does_not_use(facts, expected, monkeypatch):
+    monkeypatch.setattr(products, "processor_facts", lambda: facts)
+    assert products.prefers_onednn.__wrapped__() is expected
