@@ -61,7 +61,7 @@ def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmenta
         if moves and chosen:
             problem = f"{key}=true does not work with augmentation=ada on {device.type}, whose pixels move."
             remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
-            raise UserError(problem, f"Take {key}=false, {remedy}.")
+            raise UserError(problem, f"Set {key}=false, {remedy}.")
     return augmentation
 
 
