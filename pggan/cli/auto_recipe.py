@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import HERE, Source, compose
-from pggan.cli.recipe_file import RECIPE_FILE, Difference, merged, overrides_of, read_recipe, set_images, write_recipe
+from pggan.cli.recipe_file import (
+    RECIPE_FILE,
+    Difference,
+    keys_of_recipe,
+    merged,
+    overrides_of,
+    read_recipe,
+    set_images,
+    write_recipe,
+)
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,33 +29,35 @@ if TYPE_CHECKING:
 APART = {*HERE, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
+RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 
 
 @dataclass(frozen=True)
 class Given:
-    """Which keys are not left to the program: those of the command line, and of the recipe that it names."""
+    """Which keys are not left to the program: those of the command line, and of the recipes that it names."""
 
     typed_keys: frozenset[str]
-    differing_keys: frozenset[str]
+    recipe_keys: frozenset[str]
 
     @classmethod
-    def of(cls, overrides: Sequence[str], values: dict[str, Any], defaults: dict[str, Any]) -> "Given":
-        """Args: values: as `overrides` compose them; defaults: as nothing does."""
-        from pggan.config.describe import flatten
-
-        names = (key_of(one) for one in overrides)
-        typed = (f"{name}.name" if name in NAMED_GROUPS else name for name in names)
-        before = dict(flatten(defaults))
-        differing = (key for key, value in flatten(values) if key not in before or before[key] != value)
-        return cls(frozenset(typed), frozenset(differing))
+    def of(cls, overrides: Sequence[str], folder: str | None = None) -> "Given":
+        """Args: folder: of configuration files of one's own."""
+        typed: set[str] = set()
+        recipes: set[str] = set()
+        for one in overrides:
+            name = key_of(one)
+            typed.add(f"{name}.name" if name in NAMED_GROUPS else name)
+            if name in RECIPE_GROUPS:
+                recipes |= keys_of_recipe(name, one.partition("=")[2], folder)
+        return cls(frozenset(typed), frozenset(recipes))
 
     def typed(self, key: str) -> bool:
         """Whether the command line has `key`, a part of it, or the group that it is in."""
         return _hold(self.typed_keys, key)
 
     def given(self, key: str) -> bool:
-        """Whether `key` is typed, or not as by default."""
-        return self.typed(key) or _hold(self.differing_keys, key)
+        """Whether `key` is typed, or a recipe that the command line names has it, be it with the default's value."""
+        return self.typed(key) or _hold(self.recipe_keys, key)
 
 
 def _hold(keys: frozenset[str], key: str) -> bool:
@@ -123,7 +134,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
 
-    given = Given.of(overrides, values, compose(command.name, []))
+    given = Given.of(overrides, folder)
 
     known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]

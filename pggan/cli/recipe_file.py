@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from pggan.cli.commands import CONFIGS
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 
@@ -87,12 +88,28 @@ def read_recipe(path: Path) -> list[str]:
         raise UserError(f"{path} is not a recipe.", REMEDY)
     overrides = []
     for entry in content.pop("defaults", []):
+        if entry == "_self_":
+            continue
         group, value = next(iter(entry.items())) if isinstance(entry, dict) else ("experiment", entry)
         overrides.append(f"{str(group).removeprefix('override /')}={value}")
     for section, value in content.items():
         entries = value.items() if isinstance(value, dict) else [("", value)]
         overrides += [f"{'.'.join(filter(None, map(str, (section, name))))}={_written(each)}" for name, each in entries]
     return overrides
+
+
+def keys_of_recipe(group: str, name: str, folder: str | None) -> set[str]:
+    """The keys that file `name` of `group` sets, and the groups that it chooses a file of; those of its bases, too.
+
+    Args: group: `experiment` or `debug`; folder: of configuration files of one's own, where it is looked for, too.
+    """
+    roots = [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
+    file = next((file for root in roots if (file := root / group / f"{name}.yaml").is_file()), None)
+    keys: set[str] = set()
+    for override in [] if file is None else read_recipe(file):
+        key, _, value = override.partition("=")
+        keys |= keys_of_recipe(group, value, folder) if key == "experiment" else {key}
+    return keys
 
 
 def with_recipes(overrides: Sequence[str]) -> list[str]:

@@ -185,6 +185,11 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(demo, 1.0, given=typed)[0])
 
 
+def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(demo):
+    found, networks, _ = choose(demo, 0.005, given=Given(recipe=["schedule.stable_images"]))
+    assert networks.resolution == demo.schedule.final_resolution == max(found["schedule.stable_images"])
+
+
 def test_a_run_that_never_grows_is_possible(config):
     found, networks, _ = choose(config, 0.001, PORTRAITS._replace(resolution=4))
     assert (networks.resolution, found["schedule.fade_images"]) == (4, 0)

@@ -128,7 +128,7 @@ class RecipeChooser:
     def _networks(self) -> Networks:
         first, final = self.config.schedule.first_resolution, self.config.schedule.final_resolution
         largest = max(min(self.facts.resolution, MAX_RESOLUTION), first)
-        fixed = self.given.given("schedule.final_resolution")
+        fixed = self.given.given("schedule.final_resolution") or self._scales_lengths
         sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
         needs = {side: self._least_seconds(self._candidates(side)[0]) for side in sides}
         side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
@@ -185,9 +185,14 @@ class RecipeChooser:
                 f"Give at least hours={10 * once / 3600:.2g}, or a lower schedule.final_resolution.",
             )
 
+    @property
+    def _scales_lengths(self) -> bool:
+        """Whether a recipe, and not the command line, has the lengths of the phases."""
+        return self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images")
+
     def _lengths(self, networks: Networks, batch: Table, each: Mapping[int, float]) -> int:
         """Choose the images of every phase; returns their sum."""
-        if self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images"):
+        if self._scales_lengths:
             return self._scaled_lengths(each)
         side, growth = networks.resolution, growth_seconds(each)
         fitting = GROWTH_SHARE * self.seconds / growth if growth else 1.0
