@@ -137,7 +137,7 @@ class Soak:
             time.sleep(self.random.uniform(0, seconds))
             self.kill(child, findings)
             self.check_loss(run_dir, interval, findings)
-            self.judge(run_dir, config, wanted, findings)
+            self.check_run(run_dir, config, wanted, findings)
         findings.seconds = time.perf_counter() - began
         return findings
 
@@ -160,7 +160,7 @@ class Soak:
                     findings.problems.append(f"{run_dir.name}: exit code {code}")
                 findings.kills += 1
                 self.check_loss(run_dir, BATCH, findings)
-            self.judge(run_dir, config, wanted, findings)
+            self.check_run(run_dir, config, wanted, findings)
         findings.seconds = time.perf_counter() - began
         return findings
 
@@ -186,7 +186,7 @@ class Soak:
         if lost > interval:
             findings.problems.append(f"{run_dir.name}: {lost} images lost, more than the interval of {interval}")
 
-    def judge(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: Findings) -> None:
+    def check_run(self, run_dir: Path, config: TrainConfig, wanted: dict[str, Any], findings: Findings) -> None:
         """Let the same command finish, and compare what it leaves with `wanted`."""
         code = self.finish(config)
         if code != 0:

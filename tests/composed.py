@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import HERE, allow_plain_lists, compose, to_plain
+from pggan.cli.compose import RESUME_KEYS, allow_plain_lists, compose, to_plain
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     choices = [override for override in overrides if override.partition("=")[0] in groups]
     values = [override for override in overrides if override not in choices]
     keys = {override.partition("=")[0] for override in values}
-    if ("run_dir" in keys and keys <= HERE) or not all(map(is_plain, values)):  # the first may be that of a run
+    if ("run_dir" in keys and keys <= RESUME_KEYS) or not all(map(is_plain, values)):  # the first may be that of a run
         return compose(name, overrides)
     try:
         config = deepcopy(_of_files(COMMANDS[name].config_file, tuple(choices)))

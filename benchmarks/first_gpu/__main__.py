@@ -25,7 +25,7 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
 ROOT = Path(__file__).parents[2]
 SECONDS = 570  # of a loan of ten minutes
 ITEM_SECONDS = 200  # an item that takes longer hangs; compiling at 1024x1024 is the longest
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -76,7 +76,7 @@ def work(record: Record, flags: list[str], deadline: float, item_seconds: float)
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)  # noqa: S603 - our own command
     try:
         while (code := process.poll()) is None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             if time.monotonic() > deadline:
                 return None
             if record.idle_seconds() > item_seconds:

@@ -57,10 +57,10 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    return Resampling.apply(images, grid, False)  # type: ignore[no-any-return]
+    return ResampleFunction.apply(images, grid, False)  # type: ignore[no-any-return]
 
 
-class Resampling(torch.autograd.Function):
+class ResampleFunction(torch.autograd.Function):
     """The images sampled at a grid, or the adjoint of that: both are linear, and each is the derivative of the other.
 
     PyTorch's own second derivative is not in every version that may be installed, and also makes that of the grid.  Its
@@ -83,8 +83,8 @@ class Resampling(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, images: Tensor, grid: None, _: None) -> Tensor:
-        return Resampling.apply(images, ctx.saved_tensors[0], ctx.adjoint)  # type: ignore[no-any-return]
+        return ResampleFunction.apply(images, ctx.saved_tensors[0], ctx.adjoint)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return Resampling.apply(gradient, ctx.saved_tensors[0], not ctx.adjoint), None, None
+        return ResampleFunction.apply(gradient, ctx.saved_tensors[0], not ctx.adjoint), None, None

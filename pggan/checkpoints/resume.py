@@ -44,14 +44,14 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
         raise UserError(f"resume=never does not allow run_dir={run_dir}, which holds a run.", remedy)
     if resume in ("auto", "never"):
         return resolve_checkpoint(run_dir, "run_dir") if has_own else (None, [])
-    other, remarks = resolve_checkpoint(Path(resume), "resume")
+    other, notes = resolve_checkpoint(Path(resume), "resume")
     if not has_own:
-        return other, remarks
-    own, remarks = resolve_checkpoint(run_dir, "run_dir")
+        return other, notes
+    own, notes = resolve_checkpoint(run_dir, "run_dir")
     if other.directory.resolve().parent != (run_dir / "checkpoints").resolve():
-        return own, [*remarks, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
+        return own, [*notes, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
     if other.images == own.images:
-        return own, remarks
+        return own, notes
     remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
     raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
 

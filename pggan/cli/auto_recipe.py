@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import HERE, Source, compose
+from pggan.cli.compose import RESUME_KEYS, ConfigSource, compose
 from pggan.cli.recipe_file import (
     RECIPE_FILE,
     Difference,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pggan.performance.plan.recipe import Choice
 
-APART = {*HERE, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
+NOT_IN_RECIPES = {*RESUME_KEYS, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
@@ -82,7 +82,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     Args: folder: of configuration files of one's own.
     A run directory that has a recipe keeps it.  Raises UserError where the hours are too short.
     """
-    if values.get("hours") is None or Source.of(command, overrides).changes:  # a run resumes as it was configured
+    if values.get("hours") is None or ConfigSource.of(command, overrides).changes:  # a run resumes as it was configured
         return values
     if command.name != "train":
         recipe = recipe_for(command, values, overrides, folder)
@@ -106,7 +106,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     return compose(command.name, merged(read_recipe(file), overrides), folder) | {"run_dir": str(run_dir)}
 
 
-def note_end(command: Command, values: Mapping[str, Any], code: int) -> int:
+def record_total_images(command: Command, values: Mapping[str, Any], code: int) -> int:
     """Write into the recipe of a run that was given hours, and ended with `code`, at how many images it ended.
 
     So the recipe repeats the run, which ends there without a clock.  It is the planned number, which the last batch may
@@ -151,7 +151,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
     console.print(table_of(choices, about))
-    typed = [of_command_line(one, values) for one in keys if key_of(one) not in APART]
+    typed = [of_command_line(one, values) for one in keys if key_of(one) not in NOT_IN_RECIPES]
     return Recipe(title, [*typed, *(difference(choice) for choice in choices)])
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.suggestions import explanation, missing_choice, refuse_slips, unreadable
+from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-HERE = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
 
 
 @dataclass(frozen=True)
-class Source:
+class ConfigSource:
     """The YAML that overrides are applied to, and the groups that it chooses files of."""
 
     file: Path
@@ -26,17 +26,17 @@ class Source:
     changes: list[str]  # overrides that make a configuration out of it
 
     @classmethod
-    def of(cls, command: Command, overrides: list[str]) -> "Source":
+    def of(cls, command: Command, overrides: list[str]) -> "ConfigSource":
         """The file of the command; or config.yaml in the run directory that training resumes in.
 
-        A run knows its configuration: `run_dir=DIR` alone resumes it, or beside keys of the machine (HERE).  With any
-        other key the command is composed from the beginning, as it was for the first time: all ranks have to find the
-        same, also those on machines without this directory.
+        A run knows its configuration: `run_dir=DIR` alone resumes it, or with RESUME_KEYS beside it.  With other keys
+        the command is composed from the beginning, as it was for the first time: all ranks have to find the same, also
+        those on machines without this directory.
         """
         groups = command.groups
         names = {override.lstrip("+~").partition("=")[0] for override in overrides}
         run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)
-        if command.name == "train" and run_dir and names <= HERE:
+        if command.name == "train" and run_dir and names <= RESUME_KEYS:
             saved = Path(run_dir).absolute() / "config.yaml"
             if saved.is_file() and "\nversions:" in saved.read_text():
                 return cls(saved, {}, ["~versions"])
@@ -52,8 +52,8 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    refuse_slips(overrides, sweeps=False)
-    source = Source.of(COMMANDS[name], overrides)
+    refuse_typos(overrides, sweeps=False)
+    source = ConfigSource.of(COMMANDS[name], overrides)
     file, groups = source.file, source.groups
     more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
     more += source.changes

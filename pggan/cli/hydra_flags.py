@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import Command
-from pggan.cli.compose import Source, allow_new_keys, allow_plain_lists, compose, to_plain
-from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_slips
-from pggan.cli.sweep import Job, jobs_of, run_sweep, sum_up
+from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, to_plain
+from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_typos
+from pggan.cli.sweep import SweepJob, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     folder, several = _config_folder(flags), bool({"-m", "--multirun"} & set(flags))
     if several and not any(map(is_of_jobs, overrides)):
         return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
-    jobs: list[Job] = []
+    jobs: list[SweepJob] = []
     if several:
-        refuse_slips(overrides, sweeps=True)
+        refuse_typos(overrides, sweeps=True)
         jobs = _jobs_of_launcher(command, overrides, folder)
     else:
         overrides = allow_plain_lists(overrides, command.groups)
         compose(command.name, overrides, folder)  # a typo gets our own answer
-    job_settings, source = _job_settings(command, overrides), Source.of(command, overrides)
+    job_settings, source = _job_settings(command, overrides), ConfigSource.of(command, overrides)
 
     def task(composed: "DictConfig") -> None:
         of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one)]
@@ -99,7 +99,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     return 0
 
 
-def _jobs_of_launcher(command: Command, overrides: list[str], folder: str | None) -> list[Job]:
+def _jobs_of_launcher(command: Command, overrides: list[str], folder: str | None) -> list[SweepJob]:
     """The jobs that a launcher of Hydra is to start; none where another sweeper than Hydra's own chooses them.
 
     Raises UserError where runs would share a directory.

@@ -11,7 +11,7 @@ from pggan.core.errors import UserError, nearest, nearest_name
 MAX_LISTED = 20
 
 # What other programs call it, and what it is here.
-HERE = {
+SYNONYMS = {
     "batch": "schedule.batch=, in images per update",
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
@@ -45,7 +45,7 @@ def is_of_jobs(override: str) -> bool:
     return override.startswith(OF_SWEEPS)
 
 
-def refuse_slips(overrides: list[str], *, sweeps: bool) -> None:
+def refuse_typos(overrides: list[str], *, sweeps: bool) -> None:
     """Raise UserError for an empty value, and for a setting of Hydra that would be ignored.
 
     Args: sweeps: whether Hydra runs several jobs, where launcher and sweeper count.
@@ -104,7 +104,7 @@ def suggestion(key: str, known: Collection[str]) -> str:
     if key in of_choices:
         return f"It is a key of {' and '.join(of_choices[key])}."
     names = {*known, *of_choices}
-    here = {name: text for name, text in HERE.items() if text.partition("=")[0] in names}
+    here = {name: text for name, text in SYNONYMS.items() if text.partition("=")[0] in names}
     table, _, last = key.rpartition(".")
     if last in here and here[last].startswith(table):
         return f"Here it is {here[last]}."

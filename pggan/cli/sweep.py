@@ -29,7 +29,7 @@ METRIC = re.compile(r"metrics/((?!\w+_(?:floor|reals)\b)[a-z_]+(?:/[a-z]+)?@.*)"
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One command of a sweep."""
 
     overrides: list[str]
@@ -71,7 +71,7 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     return next((max(code, EXIT_FAILED) for code in codes if code), 0)
 
 
-def sum_up(jobs: list[Job], codes: list[int]) -> None:
+def sum_up(jobs: list[SweepJob], codes: list[int]) -> None:
     """Print what came out of the jobs, with the exit `codes` of those that ran, and the next command."""
     print(f"\n{table(jobs, codes)}")
     if jobs[0].run_dir:
@@ -81,7 +81,7 @@ def sum_up(jobs: list[Job], codes: list[int]) -> None:
         print(f"\n{next_step('monitor', run=root)}")
 
 
-def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[Job]:
+def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[SweepJob]:
     """The jobs that `overrides` stand for; runs get directories named by what differs, unless `run_dir` names them."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -108,7 +108,7 @@ def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Itera
             name = "_".join(re.sub(r"[^\w.+-]+", "-", f"{key}={value}") for key, value in varied.items())
             run_dir = str(root / (name or "run"))
             rest = [*(one for one in chosen if not one.startswith("run_dir=")), f"run_dir='{run_dir}'"]
-        yield Job(rest, varied, run_dir)
+        yield SweepJob(rest, varied, run_dir)
 
 
 def run_job(words: list[str]) -> int:
@@ -126,7 +126,7 @@ def run_job(words: list[str]) -> int:
             return process.wait()
 
 
-def table(jobs: list[Job], codes: list[int]) -> str:
+def table(jobs: list[SweepJob], codes: list[int]) -> str:
     """A line per job: what was varied, how it ended, its last numbers, its directory."""
     rows: list[dict[str, str]] = []
     for number, job in enumerate(jobs):

@@ -11,13 +11,13 @@ from pggan.cli.commands import COMMANDS
 from pggan.cli.main import exit_process, guarded, run_command
 from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def end_with_parent(parent: int) -> None:
     """Make this process save and end when its parent is gone."""
     while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -6,12 +6,12 @@ Without torch, so that a typo is reported within a second.
 from pggan.config.bench import BenchConfig, BenchScalingConfig
 from pggan.config.commands import (
     DoctorConfig,
+    Enlargement,
     InspectConfig,
     InterpolateConfig,
     InterpolationPath,
     MonitorConfig,
     PlanConfig,
-    Scaling,
     TimeAxis,
     TimelapseConfig,
 )

@@ -10,7 +10,7 @@ from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
 
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
-Scaling = StrEnum("Scaling", "nearest smooth")  # how images are enlarged
+Enlargement = StrEnum("Enlargement", "nearest smooth")  # how images are enlarged
 TimeAxis = StrEnum("TimeAxis", "images hours")  # what passes evenly in a film of a training
 
 
@@ -59,7 +59,7 @@ class InterpolateConfig(DrawConfig):
     truncation: float
     grid: str | None
     zoom: int | None
-    scaling: Scaling
+    scaling: Enlargement
     out: str | None
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class TimelapseConfig:
     seconds: float
     fps: int
     zoom: int | None
-    scaling: Scaling
+    scaling: Enlargement
     out: str | None
     device: str
 

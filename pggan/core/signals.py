@@ -52,15 +52,15 @@ def starting_helpers() -> Iterator[None]:
 
 
 @contextmanager
-def remarking(remark: Callable[[], str]) -> Iterator[None]:
-    """Add what `remark` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
+def interrupt_message(note: Callable[[], str]) -> Iterator[None]:
+    """Add what `note` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(remark()) from interrupt
+        raise KeyboardInterrupt(note()) from interrupt
 
 
-class Interruption(ExitStack):
+class StopSignal(ExitStack):
     """A context in which the first of SIGNALS sets `wanted`, and a second SIGINT raises KeyboardInterrupt.
 
     With `at_once`, as long as there is nothing to save, the first one raises it too.

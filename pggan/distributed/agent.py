@@ -30,7 +30,7 @@ PARENT_VARIABLE = "PGGAN_PARENT"  # the process id of the agent
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
 REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their agent gives up
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 class Agent(LocalElasticAgent):
@@ -77,9 +77,9 @@ class Agent(LocalElasticAgent):
 
         def watch() -> None:
             seen, silent = self.turns, 0.0
-            while not over.wait(LOOK_SECONDS):
+            while not over.wait(POLL_SECONDS):
                 turns = self.turns
-                seen, silent = turns, silent + LOOK_SECONDS if turns == seen else 0.0
+                seen, silent = turns, silent + POLL_SECONDS if turns == seen else 0.0
                 if silent > self.allowed:
                     self.send_signal(signal.SIGKILL)
                     self.log(self.lost)

@@ -48,7 +48,7 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def who_answers(address: str) -> str:
+def port_owner(address: str) -> str:
     """Why a connection to `address`, HOST:PORT, fails, in words."""
     with _quiet():  # torch may still be trying
         return "something else answers there" if listens(address) else "nobody answers there"

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
-from pggan.distributed.connect import reason, who_answers, within
+from pggan.distributed.connect import port_owner, reason, within
 
 # The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
@@ -115,7 +115,7 @@ class ProcessGroup:
         except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
             time.sleep(1)  # if another rank was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            why = who_answers(address) if isinstance(error, TimeoutError) else reason(error)
+            why = port_owner(address) if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
                 f"Rank {info.rank} of {info.world_size} did not find the others at {address}: {why}.",
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",

@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from pggan.config import DistributedConfig
 from pggan.core.errors import UserError
-from pggan.distributed.connect import listens, reason, who_answers, within
+from pggan.distributed.connect import listens, port_owner, reason, within
 
 RETRY_SECONDS = 1.0
 STRANGER_SECONDS = 30.0  # for the answer of a port that accepts connections
@@ -84,7 +84,7 @@ def rendezvous_failed(config: DistributedConfig, error: Exception) -> UserError:
     elif isinstance(error, RendezvousClosedError):
         why = "a run with this rendezvous has just ended"
     elif isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
-        why = who_answers(str(config.rdzv_endpoint))
+        why = port_owner(str(config.rdzv_endpoint))
     else:
         why = reason(cause)
     return UserError(

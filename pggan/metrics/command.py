@@ -122,7 +122,7 @@ def as_plain(evaluation: Evaluation) -> dict[str, Any]:
         "metrics": evaluation.values,
         "seconds": {name: round(value, 3) for name, value in evaluation.seconds.items()},
         "parameters": evaluation.parameters,
-        "remarks": evaluation.remarks,
+        "notes": evaluation.notes,
     }
 
 
@@ -162,8 +162,8 @@ def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:
         for name in names:
             table.add_row(name, *(shown(one["metrics"].get(name)) for one in some))
         console.print(table)
-    for remark in dict.fromkeys(remark for one in found for remark in one["remarks"]):
-        console.print(remark)
+    for note in dict.fromkeys(note for one in found for note in one["notes"]):
+        console.print(note)
     spent = {name: sum(one["seconds"].get(name, 0.0) for one in found) for name in found[-1]["seconds"]}
     console.print("Time: " + ", ".join(f"{name} {duration(value)}" for name, value in spent.items()))
 

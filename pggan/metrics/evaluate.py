@@ -47,7 +47,7 @@ class Evaluation:
     values: dict[str, float]  # by names that carry extractor and count
     seconds: dict[str, float] = field(default_factory=dict)  # per metric, and of what metrics share; of rank 0
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)  # per metric
-    remarks: list[str] = field(default_factory=list)  # where less was done than was asked for
+    notes: list[str] = field(default_factory=list)  # where less was done than was asked for
     pictures: dict[str, Pixels] = field(default_factory=dict)  # by file name without ending
 
 
@@ -96,24 +96,24 @@ def evaluate(
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     partition, reals = RankPartition.at(settings.resolution, group), Reals(pyramid, settings.resolution)
     task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
-    remarks: list[str] = []
+    notes: list[str] = []
     counts: dict[type[Metric], int] = {}
     for name in metrics:
         kind = KINDS[name]
         if why := kind.undefined(settings.resolution):
-            remarks.append(f"{name} is left out: at {settings.resolution}x{settings.resolution}, {why}.")
+            notes.append(f"{name} is left out: at {settings.resolution}x{settings.resolution}, {why}.")
             continue
         counts[kind] = images = images_of(kind, count, pyramid)
         if images < (count or kind.paper_images):
             asked = f"{count:,} were asked for" if count else f"its paper takes {kind.paper_images:,}"
-            remarks.append(f"{name} compares {images:,} images, all that the data has; {asked}.")
+            notes.append(f"{name} compares {images:,} images, all that the data has; {asked}.")
     needed = sum(kind.temporary_bytes(images, settings.resolution, channels) for kind, images in counts.items())
     with group.collective_errors():
         require_free_space(Path(tempfile.gettempdir()), needed, MORE_SPACE)
-    return measure(task, [kind(task, images) for kind, images in counts.items()], remarks)
+    return measure(task, [kind(task, images) for kind, images in counts.items()], notes)
 
 
-def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evaluation:
+def measure(task: Task, metrics: Sequence[Metric], notes: list[str]) -> Evaluation:
     """Draw the fakes once, for all metrics together, and ask each metric for its numbers."""
     collectors: list[Collector] = []
     for metric in metrics:
@@ -137,4 +137,4 @@ def measure(task: Task, metrics: Sequence[Metric], remarks: list[str]) -> Evalua
         return Evaluation(values)
     pictures = {one.key: one.picture() for one in metrics if isinstance(one, NearestNeighbours)}
     parameters = {metric.key: {"images": metric.count, **metric.parameters()} for metric in metrics}
-    return Evaluation(values, task.seconds | seconds, parameters, remarks, pictures)
+    return Evaluation(values, task.seconds | seconds, parameters, notes, pictures)

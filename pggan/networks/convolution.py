@@ -53,8 +53,8 @@ def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I]
     if geometry is Geometry.up:
         taps = taps.flatten(1).t().contiguous().view(9, -1, len(taps)).transpose(0, 1)  # [I, 9, O]
-    kept = not (torch.compiler.is_compiling() or isinstance(kernel, FakeTensor))
-    box = (kept_box if kept else resampling_box)(geometry, scale, kernel.dtype, kernel.device)
+    cached = not (torch.compiler.is_compiling() or isinstance(kernel, FakeTensor))
+    box = (cached_box if cached else resampling_box)(geometry, scale, kernel.dtype, kernel.device)
     wide = torch.bmm(box.expand(len(taps), -1, -1), taps)
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
 
@@ -68,7 +68,7 @@ def resampling_box(geometry: Geometry, scale: float, dtype: torch.dtype, device:
 
 
 @cache
-def kept_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def cached_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The `resampling_box` [16, 9], made once and kept: on a GPU, its ten operations start slower than they run."""
     with plain_tensors():
         return resampling_box(geometry, scale, dtype, device)

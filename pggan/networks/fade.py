@@ -24,8 +24,8 @@ def blur(features: Tensor) -> Tensor:
     After nearest upsampling, it makes that bilinear: the low-pass filter of Karras et al. 2019, appendix C.
     """
     channels, side = features.shape[1], features.shape[-1]
-    kept = not (torch.compiler.is_compiling() or isinstance(features, FakeTensor))
-    kernel, share = (kept_filter if kept else low_pass_filter)(side, features.dtype, features.device)
+    cached = not (torch.compiler.is_compiling() or isinstance(features, FakeTensor))
+    kernel, share = (cached_filter if cached else low_pass_filter)(side, features.dtype, features.device)
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
@@ -38,7 +38,7 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 @cache
-def kept_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def cached_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The `low_pass_filter` of these arguments, made once and kept."""
     with plain_tensors():
         return low_pass_filter(side, dtype, device)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from pggan.config import EmaConfig
 from pggan.networks.networks import ProgressiveNetwork
-from pggan.optim.flat_memory import memory_of
+from pggan.optim.flat_memory import flat_storage
 
 
 def ema_decay(config: EmaConfig, images: int, batch: int) -> float:
@@ -25,7 +25,7 @@ def ema_decay(config: EmaConfig, images: int, batch: int) -> float:
 
 def update_ema(g_ema: ProgressiveNetwork, g: ProgressiveNetwork, decay: float | Tensor) -> None:
     """Set every weight of `g_ema` to decay * g_ema + (1 - decay) * g; a tensor `decay` can change in a CUDA graph."""
-    averages, weights = memory_of(g_ema.weights), memory_of(g.weights)
+    averages, weights = flat_storage(g_ema.weights), flat_storage(g.weights)
     if averages is not None and weights is not None and same_strides(g_ema, g):
         averages.lerp_(weights, 1 - decay)
         return

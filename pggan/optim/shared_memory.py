@@ -41,7 +41,7 @@ class SharedMemoryReducer(GradientReducer):
         buffer, loss = self._buffers.get(key), self._losses.pop(key)
         if buffer is None or not trainable.uses(buffer.weights):
             buffer = self._buffers[key] = FlatBuffer(trainable, loss.numel())
-            self._rows[key] = shared_rows(self.group, buffer.size)
+            self._rows[key] = shared_buffer(self.group, buffer.size)
         rows, total = self._rows[key][:, : buffer.size], buffer.numbers
         buffer.fill(loss, rows[rank])
         barrier = partial(dist.barrier, group=self.group.torch_group, async_op=True)
@@ -49,7 +49,7 @@ class SharedMemoryReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(all_written)
-            width = whole_lines(-(-buffer.size // self.group.world_size))
+            width = round_up_to_lines(-(-buffer.size // self.group.world_size))
             slices = list(zip(torch.split(rows, width, 1), torch.split(total, width), strict=True))
             if rank < len(slices):  # else the others have all
                 summands, mine = slices[rank]
@@ -67,18 +67,18 @@ class SharedMemoryReducer(GradientReducer):
         return wait
 
 
-def whole_lines(numbers: int) -> int:
+def round_up_to_lines(numbers: int) -> int:
     """The least multiple of LINE that is not below `numbers`."""
     return -(-numbers // LINE) * LINE
 
 
-def shared_rows(group: ProcessGroup, size: int) -> Tensor:
+def shared_buffer(group: ProcessGroup, size: int) -> Tensor:
     """A row of zeros for each rank, seen by all of them.  float32 [N, at least `size`]
 
     It has no name in the file system: whatever ends the ranks, it ends with them.
     Raises UserError when there is too little memory.
     """
-    shape = group.world_size, whole_lines(size)
+    shape = group.world_size, round_up_to_lines(size)
     with os.fdopen(os.memfd_create("gradients"), "wb") if group.is_main else nullcontext() as file:
         with group.collective_errors():
             if file is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pggan.optim.flat_memory import place_side_by_side
+from pggan.optim.flat_memory import flatten_storage
 
 
 class SparseOptimizer:
@@ -23,7 +23,7 @@ class SparseOptimizer:
         self.grad_scale: Tensor | None = None  # updates don't grow with the loss
         self.updates: Tensor | None = None
         self._positions: Tensor | None = None
-        self._memory = place_side_by_side(weights)
+        self._memory = flatten_storage(weights)
         self.starts = {id(weight): int(weight.storage_offset()) for weight in weights}  # in memory
 
     def set_update(self, positions: Tensor, updates: Tensor) -> None:

@@ -13,7 +13,7 @@ from pggan.core.architecture import Architecture
 from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Generator, ProgressiveNetwork, initialize
 from pggan.optim.adam import Adam
-from pggan.optim.flat_memory import place_side_by_side
+from pggan.optim.flat_memory import flatten_storage
 from pggan.optim.sparse_optimizer import SparseOptimizer
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
@@ -141,7 +141,7 @@ def new_state(
         _order_memory(network)
     g, d = (_trainable(network, optimizer, half=half, sparse=sparse) for network in (generator, discriminator))
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
-    place_side_by_side(g_ema.weights)
+    flatten_storage(g_ema.weights)
     return State(g, d, g_ema)
 
 
@@ -155,7 +155,7 @@ def _order_memory(network: ProgressiveNetwork) -> None:
 def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
     device = network.weights[0].device
     if not sparse:  # that optimizer does it itself
-        place_side_by_side(network.weights)
+        flatten_storage(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
     optimizer: Adam | SparseOptimizer
     if sparse:

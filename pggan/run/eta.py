@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 
 from pggan.core.schedule import Schedule
 from pggan.core.tables import duration
-from pggan.training.timing import Pace
+from pggan.training.timing import PhaseTimes
 
 # Of what a run has taken, the last part counts most: the level in training says most about those to come, and other
 # work on the machine comes and goes.  What was half of the run ago counts half, but never less than a minute: ticks of
 # seconds differ much.
 HALF_LIFE_SECONDS = 60.0
 HALF_LIFE_SHARE = 0.5
-# A measured pace counts as much as so many seconds of training.  With more, a machine that is five times slower than
+# A measured time counts as much as so many seconds of training.  With more, a machine that is five times slower than
 # it was while it was measured is not believed within a minute.
 TRUSTED_SECONDS = 3.0
 LONG_SECONDS = 86_400.0  # a day: what takes longer is said before it starts, and how it could be shorter
@@ -28,13 +28,13 @@ class Eta:
     """
 
     def __init__(
-        self, schedule: Schedule, pace: Pace, images: int, now: float, *, evaluation_share: float = 0.0
+        self, schedule: Schedule, phase_times: PhaseTimes, images: int, now: float, *, evaluation_share: float = 0.0
     ) -> None:
         """Args: images: shown already; now: by the clock of all later calls, in seconds; evaluation_share: of the run's
         time, 0 to 1, which is for evaluations.
         """
-        self.schedule, self.pace, self.evaluation_share = schedule, pace, evaluation_share
-        self._took = self._expected = TRUSTED_SECONDS if pace.measured else 0.0
+        self.schedule, self.phase_times, self.evaluation_share = schedule, phase_times, evaluation_share
+        self._took = self._expected = TRUSTED_SECONDS if phase_times.measured else 0.0
         self._began = now
         self.restart(images, now)
 
@@ -49,7 +49,7 @@ class Eta:
 
     def observe(self, images: int, now: float) -> None:
         """Take in that `images` have been shown at `now`."""
-        took, expected = now - self._time, self.pace.seconds(self.schedule, self._images, images)
+        took, expected = now - self._time, self.phase_times.seconds(self.schedule, self._images, images)
         half_life = max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began))
         kept = 0.5 ** (took / half_life)
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
@@ -63,22 +63,22 @@ class Eta:
 
     def seconds_left(self, images: int) -> float:
         """Seconds from `images` to the end of the schedule."""
-        return self.correction * self.pace.seconds(self.schedule, images, self.schedule.total)
+        return self.correction * self.phase_times.seconds(self.schedule, images, self.schedule.total)
 
     def images_after(self, seconds: float, images: int) -> int:
         """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
         expected = max(seconds, 0.0) / self.correction
-        for phase, each in zip(self.schedule.phases[:-1], self.pace.seconds_per_image, strict=False):
+        for phase, each in zip(self.schedule.phases[:-1], self.phase_times.seconds_per_image, strict=False):
             left = max(phase.end - images, 0)
             if left * each > expected:
                 return images + int(expected / each)
             expected, images = expected - left * each, images + left
-        return images + int(expected / self.pace.seconds_per_image[-1])
+        return images + int(expected / self.phase_times.seconds_per_image[-1])
 
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:
     """The time that the run is expected to take from `images` on, and its end, as text."""
-    how = "measured" if eta.pace.measured else "a first guess from the rate of a matrix product"
+    how = "measured" if eta.phase_times.measured else "a first guess from the rate of a matrix product"
     return f"{until(eta.seconds_left(images), now)} ({how})"
 
 
@@ -90,7 +90,7 @@ def until(seconds: float, now: datetime) -> str:
 
 
 def too_long(eta: Eta, images: int, command: str) -> list[str]:
-    """One remark on a run from `images` on that takes longer than a day, which `command` started; else none."""
+    """One note on a run from `images` on that takes longer than a day, which `command` started; else none."""
     seconds = eta.seconds_left(images)
     if seconds <= LONG_SECONDS:
         return []

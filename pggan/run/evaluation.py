@@ -95,7 +95,7 @@ class TrainingEvaluator:
         self.config, self.pyramid = run.config.evaluation, run.pyramid
         self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
         self.budget = EvaluationBudget(self.config, time.monotonic())
-        self._said: set[str] = set()  # remarks, once each
+        self._said: set[str] = set()  # notes, once each
 
     def restart(self, images: int) -> None:
         """Begin or continue at `images`: what was found beyond it does not count.  All ranks call it first."""
@@ -136,7 +136,7 @@ class TrainingEvaluator:
         except (UserError, torch.OutOfMemoryError) as error:  # a full disk or device is nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it
-            self._remark(f"No evaluation at {images:,} images: {error}")
+            self._note(f"No evaluation at {images:,} images: {error}")
             return {}
         except RemoteUserError:
             return {}
@@ -145,9 +145,9 @@ class TrainingEvaluator:
             ended = time.monotonic()
             self.budget.note(phase.resolution, began, ended)
             self.reporter.evaluated(ended - began)
-        for remark in found.remarks:
-            self._remark(remark)
-        self._judge(found.values, phase.resolution)
+        for note in found.notes:
+            self._note(note)
+        self._mark_best(found.values, phase.resolution)
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, phase: Phase, images: int, total: int) -> bool:
@@ -163,7 +163,7 @@ class TrainingEvaluator:
             self.group.broadcast_object(self.budget.allows(phase.resolution, seconds_per_image, now, last=last))
         )
 
-    def _judge(self, values: dict[str, float], resolution: int) -> None:
+    def _mark_best(self, values: dict[str, float], resolution: int) -> None:
         """Report the numbers, and mark the checkpoint of this step if it is the best so far."""
         number = self.config.deciding_number
         name = next((name for name in values if number is not None and name.startswith(f"{number}@")), None)
@@ -173,7 +173,7 @@ class TrainingEvaluator:
         best = "; the best so far" * (self.mark is not None)
         self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
 
-    def _remark(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             self.reporter.line(text)

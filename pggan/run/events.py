@@ -15,7 +15,7 @@ from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
 from pggan.core.next_step import next_step
 from pggan.core.schedule import Phase
-from pggan.core.signals import Interruption
+from pggan.core.signals import StopSignal
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealStream
 from pggan.distributed.process_group import ProcessGroup
@@ -56,7 +56,7 @@ class Events:
         trainer: Trainer,
         group: ProcessGroup,
         *,
-        interruption: Interruption,
+        interruption: StopSignal,
         watchdog: Watchdog,
         reporter: NullReporter,
         writer: CheckpointWriter,

@@ -21,7 +21,7 @@ from pggan.config.describe import code_in_use, command_seconds, describe, flatte
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.schedule import Schedule
-from pggan.core.signals import Interruption, remarking
+from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
 from pggan.data.stream.open import open_data
@@ -48,7 +48,7 @@ from pggan.training.compute_options import configure_process
 from pggan.training.method_choice import use_measured_methods
 from pggan.training.parts import TrainerParts, sends_sparse_updates
 from pggan.training.step import Trainer
-from pggan.training.timing import measured_pace
+from pggan.training.timing import measure_phase_times
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -65,20 +65,20 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     """
     description, device = describe(config), group.device
     if group.world_size > 1:
-        group.require_same(facts(description))
+        group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     partition, run_dir = check(config, group)
     with ExitStack() as stack:
-        stack.enter_context(remarking(partial(next_start, run_dir)))
-        interruption = stack.enter_context(Interruption(at_once=True))
+        stack.enter_context(interrupt_message(partial(next_start, run_dir)))
+        interruption = stack.enter_context(StopSignal(at_once=True))
         patience = config.distributed.heartbeat_timeout_seconds
         watchdog = stack.enter_context(Watchdog(group, patience, partial(log_on_rank, run_dir)))
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
-        run = find(config, description, run_dir, group)
+        run = load_run(config, description, run_dir, group)
         pyramid, schedule = run.pyramid, run.schedule
         extractor = open_extractor(config.evaluation, run, group)
         budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
@@ -89,12 +89,12 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         )
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         init_or_restore(run, trainer, group)
-        disk = stack.enter_context(writing(run, group))
+        disk = stack.enter_context(disk_errors(run, group))
         reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
-        needs |= fix_methods(run, trainer, group)
+        needs |= choose_run_methods(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
-            eta, time_limit = start_clock(run, partition, device, images, trainer.options.table)
+            eta, time_limit = start_eta(run, partition, device, images, trainer.options.table)
             now = datetime.now()
             needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
@@ -106,8 +106,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         log_summary(reporter, trainer.state, run, needs)
         reporter.describe(run_pages(run), hyperparameters(run))
-        for remark in [*run.remarks, *idle_cores(config, partition, group, available_cores())]:
-            reporter.line(remark)
+        for note in [*run.notes, *idle_cores(config, partition, group, available_cores())]:
+            reporter.line(note)
         data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
         stream = RealStream(
             pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
@@ -141,15 +141,15 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
     return partition, Path(group.broadcast_object(chosen))
 
 
-def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
+def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
     """The run on this rank: data, architecture and checkpoint; raises UserError when they do not go together."""
     schedule, checkpoint, began = config.schedule.build(), None, time.monotonic()
-    remarks: list[str] = []
+    notes: list[str] = []
     with group.collective_errors():
         if group.is_main:
             for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
                 clean_partials(directory)
-            checkpoint, remarks = find_resume_point(config.resume, run_dir)
+            checkpoint, notes = find_resume_point(config.resume, run_dir)
     pyramid = open_everywhere(config, schedule, group)
     group.require_same({"set of images (checksum)": pyramid.fingerprint})
     labels = len(pyramid.class_names or ()) if config.data.labels else 0
@@ -159,11 +159,11 @@ def find(config: TrainConfig, description: dict[str, Any], run_dir: Path, group:
         schedule = replace(schedule, total_images=total or schedule.total_images)
     with group.collective_errors():
         if checkpoint is not None:
-            remarks += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)
+            notes += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     seconds = time.monotonic() - began
-    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, remarks, seconds)
+    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, notes, seconds)
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
@@ -177,7 +177,7 @@ def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup
     return pyramid  # type: ignore[possibly-undefined]
 
 
-def facts(description: Mapping[str, Any]) -> dict[str, Any]:
+def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
     """The values that have to be the same on all ranks, by dotted key: code, PyTorch and the configuration."""
     values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
     ours = {"code": code_in_use(), "torch": description["versions"]["torch"]}
@@ -185,23 +185,23 @@ def facts(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> None:
-    """Put the trainer into the state that the run starts from, the same on all ranks, and remark on it."""
-    config, checkpoint, state, remarks = run.config, run.checkpoint, trainer.state, run.remarks
+    """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
+    config, checkpoint, state, notes = run.config, run.checkpoint, trainer.state, run.notes
     with group.collective_errors():
         if checkpoint is not None:
             checkpoint.restore(state)
-            remarks.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
+            notes.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
             if config.init_from is not None:
-                remarks.append("init_from= was for the beginning of this run, and is ignored from then on.")
+                notes.append("init_from= was for the beginning of this run, and is ignored from then on.")
         elif config.init_from is not None and group.is_main:
-            remarks += transfer(config.init_from, state)
+            notes += transfer(config.init_from, state)
     broadcast_state(state, trainer.reducer, checkpoint, group)
     if group.world_size == 1 and config.gradients["name"] != "fp32":
-        remarks.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
+        notes.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
 
 
 @contextmanager
-def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
+def disk_errors(run: RunContext, group: ProcessGroup) -> Iterator[str]:
     """A line about the disk, where rank 0 has described the run; raises UserError if space is short, then or later."""
     disk, needed = "", 0
     try:
@@ -218,24 +218,26 @@ def writing(run: RunContext, group: ProcessGroup) -> Iterator[str]:
         raise
 
 
-def fix_methods(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
+def choose_run_methods(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
     """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
     recorded = run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
     summary = use_measured_methods(run.config, trainer, run.schedule.phases, group, recorded=recorded)
     return {"Convolutions": summary} if summary else {}
 
 
-def start_clock(
+def start_eta(
     run: RunContext, partition: BatchPartition, device: torch.device, images: int, table: MethodTable
 ) -> tuple[Eta, TimeLimit | None]:
-    """The time left from `images` on, on rank 0, and the end of a run that was given hours; remarks on a long one."""
+    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long one."""
     config, schedule = run.config, run.schedule
-    pace = measured_pace(config, run.architecture, schedule, partition, device=device, images=images, table=table)
+    phase_times = measure_phase_times(
+        config, run.architecture, schedule, partition, device=device, images=images, table=table
+    )
     planned = config.evaluation.metrics and config.evaluation.interval_images is None
     share = config.evaluation.max_share if planned else 0.0
-    eta = Eta(schedule, pace, images, time.monotonic(), evaluation_share=share)
+    eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=share)
     if config.hours is None:
-        run.remarks.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
+        run.notes.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
         return eta, None
     spent = 0.0 if run.checkpoint is None else float(run.checkpoint.header.get("spent_seconds", 0.0))
     starting = command_seconds() - run.finding_seconds
@@ -263,7 +265,7 @@ def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: di
 
 
 def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGroup, cores: int) -> list[str]:
-    """A remark if elastic training, with its one thread per rank, could use more of this machine's `cores`."""
+    """A note if elastic training, with its one thread per rank, could use more of this machine's `cores`."""
     useful = min(cores, *(partition.chunks(phase.batch) for phase in config.schedule.build().phases))
     enough = useful <= group.world_size or torch.get_num_threads() > 1
     if not config.elastic or group.device.type != "cpu" or enough:

@@ -38,7 +38,7 @@ def face_count(resolution: int, reals: int) -> int:
 
 
 def batch_size(resolution: int) -> int:
-    """Images of `resolution` that are drawn or judged at a time: many small ones, which take no longer than one."""
+    """Images of `resolution` that are drawn or scored at a time: many small ones, which take no longer than one."""
     return min(max(MAX_PIXELS_AT_ONCE // resolution**2, MIN_BATCH), MAX_BATCH)
 
 
@@ -50,7 +50,7 @@ def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: P
     reals = pyramid.read(resolution, np.arange(count))
     d = state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
-    features, scores = zip(*(judge(d, images, phase) for images in (fakes, reals)), strict=True)
+    features, scores = zip(*(features_and_scores(d, images, phase) for images in (fakes, reals)), strict=True)
     names = [f"seed {seed}" for seed in range(len(fakes))], [f"real {number}" for number in range(len(reals))]
     folder = run_dir / FOLDER
     make_directory(folder)
@@ -64,7 +64,7 @@ def write_projector(run_dir: Path, state: State, pyramid: ImagePyramid, phase: P
 
 
 @torch.no_grad()
-def judge(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray[np.float32], list[str]]:
+def features_and_scores(network: Discriminator, images: Pixels, phase: Phase) -> tuple[NDArray[np.float32], list[str]]:
     """D's last features [N, H] of `images` [N, R, R, C], and its scores [N] as text."""
     device, features, size = network.weights[0].device, [], batch_size(phase.resolution)
     last = network.last_layer(phase.resolution)

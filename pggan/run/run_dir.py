@@ -29,7 +29,7 @@ class RunContext:
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # to resume from, on rank 0
-    remarks: list[str]  # to log
+    notes: list[str]  # to log
     finding_seconds: float  # until the images were there, prepared if need be
 
 

@@ -11,7 +11,7 @@ from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
-from pggan.core.signals import remarking
+from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.ema import ema_decay
@@ -68,7 +68,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     log = partial(log_on_rank, run_dir)
     then = partial(next_start, run_dir)
-    with remarking(then):
+    with interrupt_message(then):
         return launch("train", to_plain(config), count, config.distributed, threads=threads, log=log, then=then)
 
 

@@ -36,7 +36,7 @@ def run(config: DirectionsConfig) -> int:
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     file = config.out if config.out is not None else str(next_output(config.run, "directions", ".safetensors"))
-    directions = find(config, generator, settings)
+    directions = compute_directions(config, generator, settings)
     out = check_output(file, (".safetensors",))
     save_directions(directions, out, {"method": config.method.value, "run": config.run})
     sheet, rows = out.with_suffix(".png"), len(directions) * len(seeds)
@@ -58,7 +58,7 @@ def run(config: DirectionsConfig) -> int:
     return 0
 
 
-def find(config: DirectionsConfig, generator: TrainedGenerator, settings: RenderSettings) -> Tensor:
+def compute_directions(config: DirectionsConfig, generator: TrainedGenerator, settings: RenderSettings) -> Tensor:
     """The directions [K, Z] by the method asked for."""
     count = min(config.count, generator.latent_size)
     if config.method is DirectionMethod.weights:

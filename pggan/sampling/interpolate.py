@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.config import InterpolateConfig, InterpolationPath, Scaling
+from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
 from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
@@ -82,7 +82,7 @@ def run(config: InterpolateConfig) -> int:
         latents_of_path(config, number, generator, settings) for number in range(columns * rows if animated else 1)
     ]
     out = check_output(str(target), (*STILLS, *ANIMATED))
-    scale = enlarge_smoothly if config.scaling is Scaling.smooth else enlarge
+    scale = enlarge_smoothly if config.scaling is Enlargement.smooth else enlarge
 
     def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
         images = draw_growing(generator, settings, numbers, paths, first=first, frames=config.frames)

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of, require_checkpoints
-from pggan.config import Scaling, TimeAxis, TimelapseConfig
+from pggan.config import Enlargement, TimeAxis, TimelapseConfig
 from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
@@ -56,7 +56,7 @@ def run(config: TimelapseConfig) -> int:
     stamp_height = max(height // STAMP_SHARE, MIN_STAMP)
     out = check_output(str(target), ANIMATED)
     require_size(out, width, height + stamp_height)
-    scale = enlarge_smoothly if config.scaling is Scaling.smooth else enlarge
+    scale = enlarge_smoothly if config.scaling is Enlargement.smooth else enlarge
     font = font_for([shot.stamp for shot in shots], width, stamp_height)
     shown = shots_of_frames(shots, max(round(config.seconds * config.fps), 1), config.axis)
 

@@ -16,13 +16,13 @@ from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
 from pggan.sampling.latents.latents import load_latents, seed_latents
-from pggan.sampling.latents.paths import Path, frame_positions, lerp, loop, slerp, through
+from pggan.sampling.latents.paths import LatentPath, frame_positions, lerp, loop, slerp, through
 from pggan.sampling.output.images import Pixels, to_pil
 from pggan.sampling.perceptual import LAPLACIAN, load_distance
 from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import Picture, read_target
 
-PATHS: dict[str, Callable[[Tensor], Path]] = {
+PATHS: dict[str, Callable[[Tensor], LatentPath]] = {
     "slerp": lambda keys: through(keys, slerp),
     "lerp": lambda keys: through(keys, lerp),
     "loop": loop,

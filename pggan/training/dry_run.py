@@ -59,7 +59,7 @@ class DryRun:
 
 
 @contextmanager
-def held_back(device: torch.device) -> Iterator[None]:
+def reserve_memory(device: torch.device) -> Iterator[None]:
     """Inside, MARGIN of the memory that this process may have of the current CUDA device is not to be had."""
     if device.type != "cuda":
         yield

@@ -53,7 +53,7 @@ class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        how = launching(func)
+        how = kernel_launches(func)
         if how is None:
             return result
         written = [args[index] for index in how.written if index < len(args)] or result
@@ -108,7 +108,7 @@ def counting_fused_kernels(counter: KernelCounter) -> Iterator[None]:
         fused.DEVICE, fused.KERNELS = here
 
 
-class Launching(NamedTuple):
+class KernelLaunches(NamedTuple):
     """Facts of an operation that launches kernels, the same for all its calls."""
 
     name: str
@@ -119,7 +119,7 @@ class Launching(NamedTuple):
 
 
 @cache
-def launching(func: Any) -> Launching | None:
+def kernel_launches(func: Any) -> KernelLaunches | None:
     """How the operation `func` launches kernels; None if it never does."""
     name = func._overloadpacket.__name__
     if name in ALLOCATIONS or func.is_view:
@@ -129,10 +129,10 @@ def launching(func: Any) -> Launching | None:
     written = CHANGED.get(packet, marked)  # Adam's gradients are marked, though it changes them only with a loss scale
     lists = sum(str(argument.type) == "List[Tensor]" for argument in arguments) if "_foreach" in name else 0
     lists = 4 if name == "_fused_adam_" else lists  # weights, gradients and both moments
-    return Launching(name, packet in flop_registry, tuple(written), name in OVERWRITING, lists)
+    return KernelLaunches(name, packet in flop_registry, tuple(written), name in OVERWRITING, lists)
 
 
-def kind_of(how: Launching, writes: list[Tensor], reads: list[Tensor]) -> KernelKind:
+def kind_of(how: KernelLaunches, writes: list[Tensor], reads: list[Tensor]) -> KernelKind:
     """The kind of a kernel that is no product."""
     if how.name in REDUCTIONS:
         return KernelKind.reduction
@@ -141,7 +141,7 @@ def kind_of(how: Launching, writes: list[Tensor], reads: list[Tensor]) -> Kernel
     return KernelKind.broadcast if small and not how.lists and how.name not in JOINING else KernelKind.elementwise
 
 
-def launches_of(how: Launching, args: tuple[Any, ...]) -> int:
+def launches_of(how: KernelLaunches, args: tuple[Any, ...]) -> int:
     """The number of launches of an operation that is no product."""
     if not how.lists:
         return 1

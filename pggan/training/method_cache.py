@@ -43,7 +43,7 @@ def cache_file() -> Path:
     return folder / f"{_digest(machine_facts())[:24]}.json"
 
 
-def kept_measurements() -> Measurements:
+def cached_measurements() -> Measurements:
     """The measurements of this machine that are kept; none where the file is missing, damaged or of another machine."""
     try:
         content = read_json(cache_file(), MAX_BYTES)
@@ -61,7 +61,7 @@ def keep(new: Measurements) -> bool:
     """Add measurements to those that are kept; returns whether that was possible."""
     if not new:
         return True
-    path, shapes = cache_file(), kept_measurements() | new
+    path, shapes = cache_file(), cached_measurements() | new
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:

@@ -19,7 +19,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.compute_options import METHODS
 from pggan.training.inputs import micro_batch_indices
-from pggan.training.method_cache import Measurements, cache_file, keep, kept_measurements
+from pggan.training.method_cache import Measurements, cache_file, cached_measurements, keep
 from pggan.training.method_seconds import fastest, measure, sample_of
 from pggan.training.step import Trainer
 
@@ -123,7 +123,7 @@ def _choose(
     shapes: Sequence[ConvolutionShape], recorded: Mapping[str, Any]
 ) -> tuple[dict[ConvolutionShape, Method], str]:
     """The method of each shape, and a summary."""
-    known, new, began, late = kept_measurements(), Measurements(), time.perf_counter(), 0
+    known, new, began, late = cached_measurements(), Measurements(), time.perf_counter(), 0
     chosen: dict[ConvolutionShape, Method] = {}
     for shape in shapes:
         possible = [method for method in shape.methods() if method.name == recorded.get(str(shape))]

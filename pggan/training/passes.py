@@ -50,9 +50,9 @@ def d_forward(
     critic = partial(d, resolution=spec.resolution, alpha=alpha)
     if isinstance(d, ProjectedDiscriminator) and d.architecture.has_features(spec.resolution):
         with torch.no_grad():
-            embedded = d.embed(torch.cat([views.reals(reals.images), views.fakes(fakes)]))  # [2 N, F, 1, 1]
-        reals, fakes = reals._replace(images=embedded[: len(fakes)]), embedded[len(fakes) :]
-        critic, views = partial(d.judge, resolution=spec.resolution, alpha=alpha), Views()
+            features = d.features(torch.cat([views.reals(reals.images), views.fakes(fakes)]))  # [2 N, F, 1, 1]
+        reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
+        critic, views = partial(d.score_features, resolution=spec.resolution, alpha=alpha), Views()
     context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
     terms = spec.loss.for_d(critic, reals, fakes, context, views)
     if state.adaptive_p is not None:

@@ -23,7 +23,7 @@ from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
-from pggan.training.dry_run import DryRun, held_back, out_of_memory
+from pggan.training.dry_run import DryRun, out_of_memory, reserve_memory
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, settings_as_tensors
 from pggan.training.passes import Passes
@@ -122,7 +122,7 @@ class Trainer:
         }
         failure = None
         try:
-            with held_back(inputs.latents_d.device):
+            with reserve_memory(inputs.latents_d.device):
                 for _ in range(2):
                     self._train_step(inputs, GradientReducer())
         except Exception as error:

@@ -29,7 +29,7 @@ from pggan.training.method_choice import use_measured_methods
 from pggan.training.step import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # of the start of a run that go into measuring its pace,
+MAX_SECONDS = 5.0  # of the start of a run that go into measuring its phases,
 MAX_SHARE = 0.01  # and the share of the whole run
 STEPS = 3  # timed of each kind, of which the fastest counts: it says most about the others, whatever else runs here
 
@@ -109,7 +109,7 @@ def noise(architecture: Architecture, device: torch.device) -> Callable[[Phase, 
     return draw
 
 
-class Pace(NamedTuple):
+class PhaseTimes(NamedTuple):
     """The time that an image is expected to take in every phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
@@ -143,16 +143,16 @@ class CostModel:
         levels, operations = resolution.bit_length() - 2, batch * self.architecture.multiply_adds(resolution)
         return levels * self.start_seconds + operations * self.seconds_per_multiply_add
 
-    def pace(self, schedule: Schedule, known: Mapping[int, float]) -> Pace:
-        """The pace of all phases; from the seconds of an update at `known` resolutions, and of the highest of these."""
+    def phase_times(self, schedule: Schedule, known: Mapping[int, float]) -> PhaseTimes:
+        """The times of all phases, from the seconds of an update at `known` resolutions, and of the highest of them."""
         batches = {phase.resolution: phase.batch for phase in schedule.phases}
         costs = {side: self.seconds(side, batch) for side, batch in batches.items()}
         scale = known[max(known)] / costs[max(known)] if known else 1.0
         each = {side: known.get(side, scale * cost) / batches[side] for side, cost in costs.items()}
-        return Pace(tuple(each[phase.resolution] for phase in schedule.phases), measured=bool(known))
+        return PhaseTimes(tuple(each[phase.resolution] for phase in schedule.phases), measured=bool(known))
 
 
-def measured_pace(
+def measure_phase_times(
     config: TrainerConfig,
     architecture: Architecture,
     schedule: Schedule,
@@ -161,27 +161,27 @@ def measured_pace(
     device: torch.device,
     images: int,
     table: MethodTable | None = None,
-) -> Pace:
-    """The pace of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
+) -> PhaseTimes:
+    """The times of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
 
     Measured are, from the lowest resolution up, networks of its own, on a CPU only: elsewhere memory, captures and
     compilation would take longer than it takes to see the first of the run's own updates.
     """
     model, known = CostModel.of(config, architecture, device), dict[int, float]()
     if device.type != "cpu" or config.compute.compile:
-        return model.pace(schedule, known)
+        return model.phase_times(schedule, known)
     began = time.perf_counter()
     last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
     parts = [replace(phase, batch=partition.largest_part(phase.batch)) for phase in last.values()]
     timer = single_device_timer(config, architecture, parts, device, table)
     for part in parts:
-        pace = model.pace(schedule, known)
-        update = pace.seconds_per_image[part.index] * schedule.phases[part.index].batch
-        whole = pace.seconds(schedule, images, schedule.total)
+        phase_times = model.phase_times(schedule, known)
+        update = phase_times.seconds_per_image[part.index] * schedule.phases[part.index].batch
+        whole = phase_times.seconds(schedule, images, schedule.total)
         if time.perf_counter() - began + timer.need(update, STEPS) > min(MAX_SECONDS, MAX_SHARE * whole):
             break
         known[part.resolution] = timer.seconds(part, STEPS, 0.0, min)
-    return model.pace(schedule, known)
+    return model.phase_times(schedule, known)
 
 
 def single_device_timer(

@@ -139,7 +139,7 @@ def call(tmp_path, monkeypatch):
         script.chmod(0o700)
         monkeypatch.setattr(command.sys, "executable", str(script))
         monkeypatch.setattr(command.sys, "argv", ["first_gpu", "--out", str(tmp_path / "result.json"), *arguments])
-        monkeypatch.setattr(command, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(command, "POLL_SECONDS", 0.01)
         code = command.main()
         return code, len((tmp_path / "calls").read_text().split())
 

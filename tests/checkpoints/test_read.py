@@ -71,12 +71,12 @@ def test_the_digest_is_that_of_the_files(finished_run):
 
 def test_a_run_stands_for_its_newest_valid_checkpoint_and_a_checkpoint_for_itself(run_dir, newest):
     assert resolve_checkpoint(run_dir, "run")[0].directory == newest
-    older, remarks = resolve_checkpoint(newest.parent / "000000128", "run")
-    assert (older.images, remarks) == (128, [])
+    older, notes = resolve_checkpoint(newest.parent / "000000128", "run")
+    assert (older.images, notes) == (128, [])
     flip_a_byte(newest / "generator.safetensors")
-    found, (remark,) = resolve_checkpoint(run_dir, "run")
+    found, (note,) = resolve_checkpoint(run_dir, "run")
     assert found.images == 128
-    assert "generator.safetensors has changed" in remark
+    assert "generator.safetensors has changed" in note
 
 
 def test_what_cannot_be_resolved_is_refused_with_its_key_and_what_to_do(run_dir, newest, tmp_path):

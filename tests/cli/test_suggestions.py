@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.cli.main import main
-from pggan.cli.suggestions import HERE, suggestion
+from pggan.cli.suggestions import SYNONYMS, suggestion
 from pggan.config import SampleConfig, TrainConfig
 
 SLIPS = {
@@ -54,7 +54,7 @@ def test_a_slip_is_refused_with_what_to_write(slip, hint, capsys, tmp_path, monk
 
 def test_names_of_other_programs_lead_to_keys_that_exist():
     fields = {**TrainConfig.__dataclass_fields__, **SampleConfig.__dataclass_fields__}
-    for text in HERE.values():
+    for text in SYNONYMS.values():
         assert text.partition("=")[0].partition(".")[0] in fields
 
 

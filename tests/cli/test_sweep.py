@@ -9,7 +9,7 @@ import pytest
 from pggan.cli import sweep
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
-from pggan.cli.sweep import Job, jobs_of, run_job, table
+from pggan.cli.sweep import SweepJob, jobs_of, run_job, table
 
 TRAIN = COMMANDS["train"]
 
@@ -67,7 +67,7 @@ def test_an_interruption_ends_the_sweep(monkeypatch, capsys):
 
 
 def test_columns_are_aligned():
-    jobs = [Job([], {"seed": "1"}, None), Job([], {"seed": "100"}, None)]
+    jobs = [SweepJob([], {"seed": "1"}, None), SweepJob([], {"seed": "100"}, None)]
     assert table(jobs, [0]) == "seed  end\n1     done\n100   not started"
 
 

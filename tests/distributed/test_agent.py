@@ -195,7 +195,7 @@ def exits(monkeypatch):
     """The exit codes with which the process would have ended."""
     codes: list[int] = []
     monkeypatch.setattr(module.os, "_exit", codes.append)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     return codes
 
 

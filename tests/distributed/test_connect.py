@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pggan.distributed import connect
-from pggan.distributed.connect import listens, reason, who_answers, within
+from pggan.distributed.connect import listens, port_owner, reason, within
 from tests.processes import free_ports
 
 
@@ -44,10 +44,10 @@ def test_pages_on_the_console_are_discarded_unless_they_were_asked_for(capfd, mo
 def test_an_address_is_told_from_one_where_nobody_listens(listening):
     (port,) = free_ports(1)
     assert listens(listening)
-    assert who_answers(listening) == "something else answers there"
+    assert port_owner(listening) == "something else answers there"
     for nobody in (f"127.0.0.1:{port}", "127.0.0.1:port", "nowhere.invalid:80"):
         assert not listens(nobody)
-        assert who_answers(nobody) == "nobody answers there"
+        assert port_owner(nobody) == "nobody answers there"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
-from pggan.core.signals import SIGNALS, Interruption
+from pggan.core.signals import SIGNALS, StopSignal
 from pggan.run import open_run, train
 from pggan.run.inspect import facts_of_run
 from pggan.run.previews import Previews
@@ -144,7 +144,7 @@ def test_the_last_checkpoint_is_durable_before_the_process_ends(tiny_config, tmp
 
 @pytest.mark.fault(13)
 def test_a_second_interrupt_stops_at_once():
-    with Interruption() as interruption:
+    with StopSignal() as interruption:
         os.kill(os.getpid(), signal.SIGINT)
         assert interruption.wanted
         os.kill(os.getpid(), signal.SIGTERM)  # a scheduler that repeats itself is no reason to lose the state

@@ -15,7 +15,7 @@ from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import NATIVE
 from pggan.networks.features import discriminator
 from pggan.networks.features.discriminator import ProjectedDiscriminator, new_discriminator
-from pggan.networks.features.projection import WIDTH, Projection
+from pggan.networks.features.projection import WIDTH, FeatureProjection
 from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
@@ -100,7 +100,7 @@ def test_projections_are_saved_and_the_backbone_is_not():
 
 
 def test_coarse_scales_reach_finer_ones_and_not_the_other_way_round():
-    projection = Projection([2, 2, 2, 2])
+    projection = FeatureProjection([2, 2, 2, 2])
     initialize(projection, 0, "projection")
     maps = [torch.zeros(1, 2, side, side) for side in (16, 8, 4, 2)]
     maps[2] += 1
@@ -123,8 +123,8 @@ def test_a_step_trains_the_heads_and_leaves_features_and_projections():
 def test_penalties_are_taken_at_images_and_projected_features(jvp):
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
     d, reals = state.d.network, reals_of()
-    embedded = d.embed(reals.images).requires_grad_()
-    (gradient,) = torch.autograd.grad(d.judge(embedded, 8, PHASE.alpha)[0].sum(), embedded)
+    features = d.features(reals.images).requires_grad_()
+    (gradient,) = torch.autograd.grad(d.score_features(features, 8, PHASE.alpha)[0].sum(), features)
     assert gradient[:, : 3 * 8**2].any()
     assert gradient[:, 3 * 8**2 :].any()
     expected = LOGISTIC.gamma / 2 * gradient.square().sum((1, 2, 3))
@@ -164,9 +164,9 @@ def test_a_resumed_run_keeps_its_projections_and_every_bit():
 def test_features_can_be_calculated_in_bfloat16():
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
     state.d.network.set_backbone(tiny_backbone(), torch.bfloat16)
-    exact, images = discriminator_of().embed(reals_of().images), reals_of().images
+    exact, images = discriminator_of().features(reals_of().images), reals_of().images
     # Up to 5 layers and 5 projections, each with rounded operands and a rounded result: 30 roundings of 2^-9.
-    error = (state.d.network.embed(images) - exact).norm() / exact.norm()
+    error = (state.d.network.features(images) - exact).norm() / exact.norm()
     assert 0 < error < 30 * 2**-9
     _, metrics = take(state=state, dtype=torch.bfloat16)
     assert all(value.isfinite().all() for value in metrics.values())
@@ -225,7 +225,7 @@ def test_sizes_of_all_resolutions_are_judged():
     for side in (8, 64, 128):
         assert network(torch.zeros(2, 3, side, side), side)[0].shape == (2,)
     features = WIDTH * (16**2 + 8**2 + 4**2 + 2**2)
-    assert network.embed(torch.zeros(1, 1, 16, 16)).shape == (1, 16**2 + features, 1, 1)
+    assert network.features(torch.zeros(1, 1, 16, 16)).shape == (1, 16**2 + features, 1, 1)
 
 
 def steps_of(group):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pggan.cli.main import main
-from pggan.core.signals import Interruption
+from pggan.core.signals import StopSignal
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import require_done, wait_for
 
@@ -123,7 +123,7 @@ def test_earlier_signal_handlers_are_called_when_everything_is_saved():
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
-        with Interruption() as interruption:
+        with StopSignal() as interruption:
             os.kill(os.getpid(), signal.SIGUSR2)
             os.kill(os.getpid(), signal.SIGTERM)
             assert (interruption.wanted, heard) == (True, [])

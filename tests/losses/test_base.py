@@ -95,10 +95,10 @@ def test_mixed_points_lie_between_each_real_and_its_fake_at_one_place_per_image(
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("interval", [1, 2])
-def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(judge, loss, interval):
+def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(critic, loss, interval):
     # Minibatch stddev must not see reals and fakes as one batch.
     def critic(images, **options):
-        return judge(images, 8, **options)
+        return critic(images, 8, **options)
 
     reals, fakes = normal(4, 2, 8, 8), 3 * normal(4, 2, 8, 8, seed=1)
     for update in (0, 1):
@@ -110,9 +110,9 @@ def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(judge, loss
             phase(batch=4, resolution=8),
             rng(4 * update),
         )
-        naive = Naive(judge)
-        close(terms.metrics["scores/reals"], naive.judge(reals.double().numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
-        close(terms.metrics["scores/fakes"], naive.judge(fakes.double().numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
+        naive = Naive(critic)
+        close(terms.metrics["scores/reals"], naive.scores(reals.double().numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
+        close(terms.metrics["scores/fakes"], naive.scores(fakes.double().numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
 
 
 def test_mixing_changes_from_step_to_step_and_is_repeated_by_the_same_step():

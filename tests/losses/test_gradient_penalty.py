@@ -125,7 +125,7 @@ def gradients(naive, pair):
     moves = step * np.eye(2 * size).reshape(-1, *pair.shape)
     moved = np.concatenate([pair + moves, pair - moves])  # [4S, 2, C, R, R]
     images = np.concatenate([moved[:, 0], moved[:, 1]])  # images m and m + N / 2 are a group
-    sums = naive.judge(images, 8)[:, 0].reshape(2, -1).sum(0)
+    sums = naive.scores(images, 8)[:, 0].reshape(2, -1).sum(0)
     plus, minus = np.split(sums, 2)
     return ((plus - minus) / (2 * step)).reshape(2, size)
 
@@ -134,15 +134,15 @@ POINTS = normal(2, 2, 8, 8, seed=3)
 
 
 @pytest.fixture(scope="module")
-def defined(judge):
-    """The penalty [2] of `judge` at POINTS by its definition, and its slope in one number of every weight and bias."""
+def defined(critic):
+    """The penalty [2] of `critic` at POINTS by its definition, and its slope in one number of every weight and bias."""
     names = [
-        name for name, _ in judge.named_parameters() if not name.startswith("from_rgb.4.")
+        name for name, _ in critic.named_parameters() if not name.startswith("from_rgb.4.")
     ]  # not part of it at 8x8
 
     @cache
     def penalty_and_slopes(target, missing):
-        naive = Naive(judge)
+        naive = Naive(critic)
 
         def penalty():
             norms = np.linalg.norm(gradients(naive, POINTS.double().numpy()), axis=1) / 2**missing
@@ -169,22 +169,22 @@ def defined(judge):
 @pytest.mark.parametrize("scale", [None, 1024.0])
 @pytest.mark.parametrize("jvp", [False, True])
 def test_the_penalty_and_its_gradient_are_those_of_finite_differences(
-    judge, defined, target, reference, missing, jvp, scale
+    critic, defined, target, reference, missing, jvp, scale
 ):
     expected, slopes = defined(target, missing)
     penalty = GradientPenalty(name="p", at=PenaltyAt.interpolated, weight=10.0, target=target, reference=reference)
-    judge.zero_grad(set_to_none=True)
+    critic.zero_grad(set_to_none=True)
     context = PenaltyContext((penalty,), missing, None, None if scale is None else torch.tensor(scale), jvp)
     if jvp:
-        found, scores = penalty.by_jvp(lambda images, *, parts=1: judge(images, 8, parts=parts), POINTS, context)
-        close(scores, Naive(judge).judge(POINTS.double().numpy(), 8)[:, 0], rtol=1e-4, atol=1e-5)
+        found, scores = penalty.by_jvp(lambda images, *, parts=1: critic(images, 8, parts=parts), POINTS, context)
+        close(scores, Naive(critic).scores(POINTS.double().numpy(), 8)[:, 0], rtol=1e-4, atol=1e-5)
     else:
         seen = POINTS.clone().requires_grad_()
-        found = penalty.by_autograd(seen, judge(seen, 8)[0], context)
+        found = penalty.by_autograd(seen, critic(seen, 8)[0], context)
     close(found, expected, rtol=1e-4, atol=1e-5)
 
     found.sum().backward()
-    for name, parameter in judge.named_parameters():
+    for name, parameter in critic.named_parameters():
         if name not in slopes:
             assert parameter.grad is None
             continue
@@ -240,8 +240,8 @@ def test_a_critic_without_slope_gets_finite_gradients(loss):
     assert torch.isfinite(weights.grad).all()
 
 
-def test_a_discriminator_of_zeros_gets_finite_gradients(judge):
-    dead = Discriminator(judge.architecture)
+def test_a_discriminator_of_zeros_gets_finite_gradients(critic):
+    dead = Discriminator(critic.architecture)
     for parameter in dead.parameters():
         parameter.data.zero_()
     for loss in ALL:

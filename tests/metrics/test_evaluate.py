@@ -64,7 +64,7 @@ def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, 
     assert set(found.seconds) == {*metrics, "drawing", "reading reals", "features"}
     assert min(found.seconds.values()) >= 0
     assert set(found.parameters) == set(metrics)
-    assert found.remarks == []
+    assert found.notes == []
 
 
 def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finished_run, toy_data, alone, monkeypatch):
@@ -77,10 +77,10 @@ def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finish
 def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     found = evaluated(finished_run, toy_data, ["kid", "neighbours"], alone)
     assert "kid@pixels-48" in found.values
-    assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.remarks
+    assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.notes
     found = evaluated(finished_run, toy_data, ["swd", "fid"], alone, 6, resolution=4)
     assert set(found.values) == {"fid@pixels-6"}
-    assert found.remarks == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
+    assert found.notes == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
 
 
 @pytest.mark.parametrize(("metric", "count"), [("kid", 3), ("precision_recall", 3), ("fid", 1)])

@@ -126,7 +126,7 @@ class Naive:
             return images
         return alpha * images + (1 - alpha) * naive_up(self.conv(f"to_rgb.{resolution // 2}", old, 1))
 
-    def judge(self, images, resolution, alpha=1.0):
+    def scores(self, images, resolution, alpha=1.0):
         x, level = naive_activation(self.conv(f"from_rgb.{resolution}", images)), resolution
         while level > 4:
             given = x

@@ -18,11 +18,11 @@ from pggan.networks.convolution import (
     WINOGRAD,
     WINOGRAD2,
     Method,
+    cached_box,
     convolution,
     convolve,
     fuse_resampling,
     input_gradients_only,
-    kept_box,
     linear,
     method_for,
     pointwise,
@@ -213,17 +213,17 @@ def test_kernels_get_their_gradients_again_after_an_error():
 @pytest.mark.parametrize("geometry", [Geometry.up, Geometry.down])
 @pytest.mark.parametrize("made", ["on fake tensors", "inside torch.func"])
 def test_what_is_kept_of_a_fused_kernel_is_real_wherever_it_is_made(geometry, made):
-    kept_box.cache_clear()
+    cached_box.cache_clear()
     kernel, x = normal(2, 3, 3, 3), normal(1, 3, 4, 4)
     if made == "on fake tensors":
         with FakeTensorMode() as mode:
             fuse_resampling(mode.from_tensor(kernel), geometry, 0.3)
-        assert kept_box.cache_info().currsize == 0
+        assert cached_box.cache_info().currsize == 0
     else:
         torch.func.vjp(lambda x: (x.sum() * fuse_resampling(kernel, geometry, 0.3)).sum(), x)
     found = fuse_resampling(kernel, geometry, 0.3)
     torch.testing.assert_close(convolve(x, found, None, geometry), by_definition(x, 0.3 * kernel, None, geometry))
-    box = kept_box(geometry, 0.3, kernel.dtype, kernel.device)
+    box = cached_box(geometry, 0.3, kernel.dtype, kernel.device)
     assert not torch._C._functorch.is_functorch_wrapped_tensor(box)
     assert torch.equal(box, resampling_box(geometry, 0.3, kernel.dtype, kernel.device))
-    assert kept_box.cache_info().currsize == 1
+    assert cached_box.cache_info().currsize == 1

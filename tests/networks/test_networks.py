@@ -314,7 +314,7 @@ def test_the_discriminator_is_the_naive_one_at_every_level_and_alpha(resampling,
         images = normal(4, 3, level, level, seed=level, dtype=torch.float64)
         for alpha in (0.0, 0.3, 0.8, 1.0):
             scores, logits = d(images, level, alpha)
-            expected = Naive(d).judge(images.numpy(), level, alpha)
+            expected = Naive(d).scores(images.numpy(), level, alpha)
             assert scores.shape == (4,)
             assert logits.shape == (4, labels)
             np.testing.assert_allclose(scores.detach().numpy(), expected[:, 0], atol=2e-6)  # ends in float32
@@ -328,7 +328,7 @@ def test_float32_networks_are_the_naive_ones_to_rounding():
     np.testing.assert_allclose(
         images.detach(), Naive(g).generate(latents.double().numpy(), None, 16, 0.4), atol=2e-5, rtol=1e-5
     )
-    expected = Naive(d).judge(images.detach().double().numpy(), 16, 0.4)[:, 0]
+    expected = Naive(d).scores(images.detach().double().numpy(), 16, 0.4)[:, 0]
     np.testing.assert_allclose(d(images, 16, 0.4)[0].detach(), expected, atol=2e-5, rtol=1e-5)
 
 
@@ -347,7 +347,7 @@ def test_half_precision_networks_are_the_naive_ones_to_the_rounding_of_each_laye
     bound = math.sqrt(8 * 3) * torch.finfo(dtype).eps / 2
     for found, expected in (
         (drawn, Naive(g).generate(latents.double().numpy(), None, 16, 0.4)),
-        (scores, Naive(d).judge(images.double().numpy(), 16, 0.4)[:, 0]),
+        (scores, Naive(d).scores(images.double().numpy(), 16, 0.4)[:, 0]),
     ):
         assert found.dtype == torch.float32
         assert np.linalg.norm(found.numpy() - expected) < bound * np.linalg.norm(expected)

@@ -8,7 +8,7 @@ import torch
 
 from pggan.config import EmaConfig
 from pggan.optim.ema import ema_decay, update_ema
-from pggan.optim.flat_memory import memory_of
+from pggan.optim.flat_memory import flat_storage
 from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 
@@ -24,7 +24,7 @@ def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_update(i
     if not side_by_side:
         for weight in state.g_ema.weights:
             weight.data = weight.data.clone()
-    assert (memory_of(state.g_ema.weights) is not None) == side_by_side
+    assert (flat_storage(state.g_ema.weights) is not None) == side_by_side
     for parameter in state.g.network.parameters():
         parameter.data.fill_(2.0)
     for parameter in state.g_ema.parameters():

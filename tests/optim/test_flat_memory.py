@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pggan.optim.ema import update_ema
-from pggan.optim.flat_memory import ALIGNMENT, memory_of, place_side_by_side
+from pggan.optim.flat_memory import ALIGNMENT, flat_storage, flatten_storage
 from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 
@@ -22,7 +22,7 @@ def state():
 def test_each_weight_keeps_its_numbers_and_strides_and_begins_at_a_multiple_of_64_bytes(state):
     weights = [weight.detach().clone(memory_format=torch.preserve_format) for weight in state.d.network.weights]
     moved = [torch.nn.Parameter(weight.clone(memory_format=torch.preserve_format)) for weight in weights]
-    memory = place_side_by_side(moved)
+    memory = flatten_storage(moved)
     for weight, expected in zip(moved, weights, strict=True):
         assert torch.equal(weight, expected)
         assert weight.stride() == expected.stride()
@@ -35,10 +35,10 @@ def test_each_weight_keeps_its_numbers_and_strides_and_begins_at_a_multiple_of_6
 
 def test_weights_of_a_state_share_memory_before_and_after_loading_and_what_it_gives_does_not(state):
     for network in (state.g.network, state.d.network, state.g_ema):
-        assert memory_of(network.weights).data_ptr() == network.weights[0].data_ptr()
+        assert flat_storage(network.weights).data_ptr() == network.weights[0].data_ptr()
     state.load_tensors(new_state(ARCHITECTURE, ADAM, 1, CPU).tensors())
-    assert memory_of(state.g.network.weights) is not None
-    assert memory_of(deepcopy(state.g.network).weights) is None
+    assert flat_storage(state.g.network.weights) is not None
+    assert flat_storage(deepcopy(state.g.network).weights) is None
 
 
 @pytest.mark.parametrize("moved", ["generator", "average", "none"])
@@ -52,7 +52,7 @@ def test_the_average_is_the_same_wherever_the_weights_lie(state, moved, decay):
         if moved == "average":
             average.data = average.data.contiguous()
     if moved == "average":
-        place_side_by_side(state.g_ema.weights)
+        flatten_storage(state.g_ema.weights)
     expected = [
         torch.lerp(average.detach(), weight.detach(), 1 - decay)
         for average, weight in zip(state.g_ema.weights, state.g.network.weights, strict=True)

@@ -10,7 +10,7 @@ from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
 from pggan.optim import shared_memory
 from pggan.optim.reducer import AllReduceFp32
-from pggan.optim.shared_memory import SharedMemoryReducer, reserve, shared_rows, shares_memory
+from pggan.optim.shared_memory import SharedMemoryReducer, reserve, shared_buffer, shares_memory
 from pggan.optim.state import new_state
 from tests.definitions import ADAM, variant
 from tests.processes import in_processes, values_of
@@ -120,7 +120,7 @@ def test_too_little_memory_is_told_before_anything_is_written(monkeypatch):
 
 
 def test_rows_do_not_share_a_line_of_the_cache():
-    rows = shared_rows(ProcessGroup.single_process(CPU), 17)
+    rows = shared_buffer(ProcessGroup.single_process(CPU), 17)
     assert rows.shape == (1, 32)
     assert rows.dtype is torch.float32
     assert not rows.any()

@@ -14,8 +14,8 @@ from pggan.performance.plan.calibration import (
     EXTRAPOLATED,
     MEASURED,
     Calibration,
-    PhaseProbes,
-    Probe,
+    PhaseTimers,
+    RepeatedTimer,
     write_noise,
 )
 from pggan.training import timing
@@ -23,27 +23,27 @@ from pggan.training import timing
 CPU = torch.device("cpu")
 
 
-def probe(batch, *rounds):
-    return Probe(SimpleNamespace(warmup=2), phase_of(8, batch), list(rounds))
+def timer(batch, *rounds):
+    return RepeatedTimer(SimpleNamespace(warmup=2), phase_of(8, batch), list(rounds))
 
 
 def test_the_time_of_an_update_is_the_median_of_the_rounds():
-    assert probe(16, 1.0, 9.0, 2.0).seconds == 2.0
+    assert timer(16, 1.0, 9.0, 2.0).seconds == 2.0
 
 
 def test_what_does_not_depend_on_the_batch_lies_on_the_line_through_two_batch_sizes():
-    run = probe(16, 1.0)
-    assert PhaseProbes(run, run, probe(4, 0.4)).fixed_seconds() == pytest.approx(0.2)  # and 0.05 per image
-    assert PhaseProbes(run, run, probe(4, 0.1)).fixed_seconds() == 0  # never negative
-    assert PhaseProbes(run, run, None).fixed_seconds() == 0
+    run = timer(16, 1.0)
+    assert PhaseTimers(run, run, timer(4, 0.4)).fixed_seconds() == pytest.approx(0.2)  # and 0.05 per image
+    assert PhaseTimers(run, run, timer(4, 0.1)).fixed_seconds() == 0  # never negative
+    assert PhaseTimers(run, run, None).fixed_seconds() == 0
 
 
 def test_a_single_device_takes_the_whole_batch_at_the_pace_of_its_part():
-    timing = PhaseProbes(probe(16, 0.9), probe(8, 0.6), None).timing(fixed_seconds=0.2)
+    timing = PhaseTimers(timer(16, 0.9), timer(8, 0.6), None).timing(fixed_seconds=0.2)
     assert (timing.seconds, timing.source) == (0.9, MEASURED)
     assert timing.single_device_seconds == pytest.approx(0.2 + 0.05 * 16)
     assert timing.fixed_seconds == 0.2
-    assert PhaseProbes(probe(16, 0.9), probe(8, 0.1), None).timing(fixed_seconds=0.2).fixed_seconds == 0.1
+    assert PhaseTimers(timer(16, 0.9), timer(8, 0.1), None).timing(fixed_seconds=0.2).fixed_seconds == 0.1
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pggan.data.format.writer import write_pyramid
 from pggan.performance.plan import hours
 from pggan.performance.plan.data_facts import facts_of
 from pggan.performance.plan.hours import MeasuredCosts, find_recipe
-from pggan.performance.plan.recipe import Networks
+from pggan.performance.plan.recipe import NetworkSizes
 from pggan.training import timing
 from tests.composed import composed
 
@@ -67,7 +67,7 @@ def test_folders_without_images_and_classes_that_are_not_known_are_refused(tmp_p
 
 # ---- measuring -------------------------------------------------------------------------------------------
 
-NARROW, WIDE = Networks(16, 128, 64), Networks(16, 1024, 512)
+NARROW, WIDE = NetworkSizes(16, 128, 64), NetworkSizes(16, 1024, 512)
 
 
 @pytest.fixture
@@ -168,8 +168,8 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
     values = {choice.key: choice.value for choice in choices}
     assert "48 images" in about
     keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
-    assert {Networks(*(each[key] for key in keys)) for each in asked} == {*costs.known}
-    assert Networks(*(values[key] for key in keys)) in costs.known
+    assert {NetworkSizes(*(each[key] for key in keys)) for each in asked} == {*costs.known}
+    assert NetworkSizes(*(values[key] for key in keys)) in costs.known
 
 
 def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):

@@ -76,9 +76,9 @@ def test_hours_are_those_of_all_updates_with_lazy_penalties_as_often_as_they_com
 
 def test_phases_whose_captures_do_not_fit_take_the_time_of_eager_updates(predicted):
     """A card of 16 GiB: nine tenths are for eager updates, and 1.4 times less for those that are captured."""
-    launching = {Kernel(KernelKind.elementwise, 1): 1000}
+    launches = {Kernel(KernelKind.elementwise, 1): 1000}
     for peak, each in ((10 * 2**30, 1.6e-3), (11 * 2**30, 13e-3)):
-        spent, _ = predicted(captured=True, peak_bytes=peak, kernels=StepKernels(launching, launching, peak))
+        spent, _ = predicted(captured=True, peak_bytes=peak, kernels=StepKernels(launches, launches, peak))
         assert [timing.seconds for timing in spent.timings] == pytest.approx([each] * 3, rel=1e-3)
 
 

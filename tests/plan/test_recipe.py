@@ -206,3 +206,9 @@ def test_numbers_are_as_people_write_them():
     ]
     assert [one_two_five(number) for number in (3, 100, 199, 975, 1000, 6700)] == [100, 100, 100, 500, 1000, 5000]
     assert growth_seconds({4: 1.0, 8: 2.0}) == recipe.STABLE[4] + 2 * recipe.FADE[8]
+
+
+def test_drawn_images_get_a_resolution_that_they_have_more_images_for(config):
+    five_minutes = choose(config, 0.083)[1], choose(config, 0.083, PORTRAITS, costs=fast(3))[1]
+    drawn, photos = choose(config, 0.083, costs=fast(3))[1], five_minutes[1]
+    assert (five_minutes[0].resolution, drawn.resolution, photos.resolution) == (32, 32, 64)

@@ -2,14 +2,24 @@
 
 import pytest
 
-from pggan.performance.plan.scaling import LINKS, Link, Load, Network, Reduction, Scaling, dominated_from, scaled, split
+from pggan.performance.plan.scaling import (
+    LINKS,
+    Interconnect,
+    Link,
+    Load,
+    Reduction,
+    Scaling,
+    dominated_from,
+    scaled,
+    split,
+)
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 MILLION = 10**6  # numbers
 # 100 updates of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
 LOAD = Load(updates=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
-FREE = Network(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
-SLOW = Network(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
+FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
+SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
 
 
 def test_a_part_of_a_batch_takes_its_part_of_the_time_and_the_fixed_part():
@@ -81,22 +91,22 @@ def test_a_run_is_the_sum_of_its_phases():
 
 def test_a_ring_all_reduce_sends_two_rounds_of_shares():
     # Four devices, 400 MB: 2 * 3 messages of 100 MB each, 0.1 s, and a millisecond for every message.
-    assert Network(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
+    assert Interconnect(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
 
 
 def test_an_all_gather_passes_on_the_message_of_every_other_device():
     # Four devices, 6 MB of compressed gradient each: 3 messages of 6 ms, and a millisecond for every message.
-    assert Network(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
+    assert Interconnect(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
 
 
 def test_one_device_sends_nothing():
     for reduction in Reduction:
-        assert Network(LINK, reduction, 0.01).seconds(1, MILLION) == 0
+        assert Interconnect(LINK, reduction, 0.01).seconds(1, MILLION) == 0
 
 
 def test_the_size_of_a_gradient_depends_on_the_reduction():
     def seconds(reduction, numbers, ratio):
-        return Network(LINK, reduction, ratio).seconds(2, numbers)
+        return Interconnect(LINK, reduction, ratio).seconds(2, numbers)
 
     # Between two devices, an all-reduce sends the numbers once in either round, half at a time.
     assert seconds(Reduction.fp32, MILLION, 0.5) == pytest.approx(4e6 / 1e9 + 2e-3)
@@ -111,7 +121,9 @@ def test_sparse_gradients_are_slower_than_dense_ones_between_many_devices():
     wide = Link(bytes_per_second=1e9, latency_seconds=0, source="no latency")
 
     def sparse_wins(devices):
-        sparse, dense = (Network(wide, kind, 0.01).seconds(devices, 10**7) for kind in (Reduction.dgc, Reduction.fp32))
+        sparse, dense = (
+            Interconnect(wide, kind, 0.01).seconds(devices, 10**7) for kind in (Reduction.dgc, Reduction.fp32)
+        )
         return sparse < dense
 
     assert sparse_wins(266)

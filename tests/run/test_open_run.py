@@ -13,15 +13,15 @@ def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = ProcessGroup.single_process(torch.device("cpu"))
 
-    def remarks(config, cores):
+    def notes(config, cores):
         batches = (phase.batch for phase in config.schedule.build().phases)
         return idle_cores(config, BatchPartition.of(config, batches, 1), alone, cores)
 
     elastic = tiny_config("elastic=true", "distributed.elastic_chunks=3", "schedule.batch=16")
-    (remark,) = remarks(elastic, 8)
-    assert "devices=cpu:2" in remark  # of 4 groups, at most 2 in each of 3 chunks
-    assert not remarks(elastic, 1)
-    assert not remarks(tiny_config("schedule.batch=16"), 8)
+    (note,) = notes(elastic, 8)
+    assert "devices=cpu:2" in note  # of 4 groups, at most 2 in each of 3 chunks
+    assert not notes(elastic, 1)
+    assert not notes(tiny_config("schedule.batch=16"), 8)
 
 
 @pytest.mark.parametrize(

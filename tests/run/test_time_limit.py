@@ -8,13 +8,13 @@ import pytest
 from pggan.core.schedule import Schedule
 from pggan.run.eta import Eta
 from pggan.run.time_limit import TRAINING_SHARE, TimeLimit
-from pggan.training.timing import Pace
+from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
 SCHEDULE = Schedule(
     first_resolution=4, final_resolution=8, stable_images={4: 1000, 8: 8000}, fade_images={8: 1000}, **TABLES
 )
-PACE = Pace((0.01, 0.04, 0.04), measured=True)  # so the schedule takes 370 s
+PHASE_TIMES = PhaseTimes((0.01, 0.04, 0.04), measured=True)  # so the schedule takes 370 s
 HOURS = 400 / 3600
 
 
@@ -23,13 +23,13 @@ def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9, rates=No
 
     Args: rates: is given the learning rate of every step, by the images shown before.
     """
-    eta, now = Eta(schedule, PACE, images, 0.0), 0.0
+    eta, now = Eta(schedule, PHASE_TIMES, images, 0.0), 0.0
     limit = TimeLimit(HOURS, eta, now, spent)
     while images < eta.schedule.total and images < stop:
         phase = eta.schedule.at(images)
         if rates is not None:
             rates[images] = phase.learning_rate_g
-        images, now = images + phase.batch, now + phase.batch * times * PACE.seconds_per_image[phase.index]
+        images, now = images + phase.batch, now + phase.batch * times * PHASE_TIMES.seconds_per_image[phase.index]
         if images % 160 == 0 and images < eta.schedule.total:
             eta.schedule = replace(eta.schedule, total_images=limit.last_image(images, now))
     return images, now, limit
@@ -61,13 +61,13 @@ def test_a_resumed_run_has_the_time_that_is_left():
 
 
 def test_the_planned_end_is_that_of_the_hours_whatever_the_schedule_takes():
-    eta, noon = Eta(SCHEDULE, PACE, 0, 0.0), datetime(2026, 3, 1, 12, 0)
+    eta, noon = Eta(SCHEDULE, PHASE_TIMES, 0, 0.0), datetime(2026, 3, 1, 12, 0)
     assert TimeLimit(2.0, eta, 0.0, 0.0).planned_end(noon) == "about 2 h, until 14:00, as hours=2 asks for"
     assert TimeLimit(2.0, eta, 0.0, 5400.0).planned_end(noon).startswith("about 30 min, until 12:30")
 
 
 def test_a_run_that_has_no_time_left_takes_one_more_step():
-    eta = Eta(SCHEDULE, PACE, 500, 0.0)
+    eta = Eta(SCHEDULE, PHASE_TIMES, 500, 0.0)
     assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(500, 1.0) == 501
 
 
@@ -78,6 +78,6 @@ def test_the_end_stays_from_where_the_learning_rate_falls():
     end = limit.eta.schedule
     assert images >= end.total > schedule.total
     assert end.at(end.total - 3001).learning_rate_g == TABLES["learning_rate_g"][4]
-    eta = Eta(schedule, PACE, 7500, 0.0)  # the rate falls from 7000 on
+    eta = Eta(schedule, PHASE_TIMES, 7500, 0.0)  # the rate falls from 7000 on
     assert TimeLimit(HOURS, eta, 0.0, 0.0).last_image(7500, 1.0) == schedule.total
     assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(6900, 1.0) == 6900 + 1 + 3000

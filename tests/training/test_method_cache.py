@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pggan.training import method_cache
-from pggan.training.method_cache import cache_file, keep, kept_measurements
+from pggan.training.method_cache import cache_file, cached_measurements, keep
 
 ONE, OTHER = {"1x64x4x4-same-64": {"native": (0.5, 0.25)}}, {"2x64x4x4-same-64": {"im2col": (0.0, 0.1)}}
 
@@ -17,10 +17,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_is_kept_is_found_again_and_added_to(folder):
-    assert kept_measurements() == {}
+    assert cached_measurements() == {}
     assert keep(ONE)
     assert keep(OTHER)
-    assert kept_measurements() == ONE | OTHER
+    assert cached_measurements() == ONE | OTHER
     assert [path.parent for path in folder.rglob("*.json")] == [folder / "pggan" / "convolutions"]
 
 
@@ -43,9 +43,9 @@ def test_nothing_new_writes_nothing(folder):
 def test_a_damaged_file_counts_as_none_and_is_replaced(damage):
     keep(ONE)
     cache_file().write_text(damage(cache_file().read_text()))
-    assert kept_measurements() == {}
+    assert cached_measurements() == {}
     assert keep(OTHER)
-    assert kept_measurements() == OTHER
+    assert cached_measurements() == OTHER
 
 
 def test_other_versions_and_instructions_have_files_of_their_own(monkeypatch):
@@ -58,10 +58,10 @@ def test_other_versions_and_instructions_have_files_of_their_own(monkeypatch):
         before = cache_file()
         change()
         assert cache_file() != before
-        assert kept_measurements() == {}
+        assert cached_measurements() == {}
 
 
 def test_a_folder_that_cannot_be_written_to_is_reported_and_harmless(folder):
     folder.write_text("a file in its place")
     assert not keep(ONE)
-    assert kept_measurements() == {}
+    assert cached_measurements() == {}

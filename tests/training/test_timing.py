@@ -1,4 +1,4 @@
-"""The pace of a run: measured where that is cheap, and in proportion elsewhere."""
+"""The times of phases: measured where that is cheap, and in proportion elsewhere."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from pggan.core.rng import StepRng
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.training import timing
-from pggan.training.timing import CostModel, measured_pace, noise
+from pggan.training.timing import CostModel, measure_phase_times, noise
 
 CPU = torch.device("cpu")
 ENOUGH = "schedule.total_images=100000"  # for a percent of the run to be seconds
@@ -29,9 +29,9 @@ def build(tiny_config, monkeypatch):
     return of
 
 
-def pace_of(config, architecture, images=0):
+def phase_times_of(config, architecture, images=0):
     partition = BatchPartition.of(config, (), 1)
-    return measured_pace(config, architecture, config.schedule.build(), partition, device=CPU, images=images)
+    return measure_phase_times(config, architecture, config.schedule.build(), partition, device=CPU, images=images)
 
 
 def test_the_cost_of_an_update_is_that_of_starts_and_operations(build):
@@ -39,19 +39,19 @@ def test_the_cost_of_an_update_is_that_of_starts_and_operations(build):
     operations = 2 * (timing.PASSES + timing.PENALTY / 6) * 8 * architecture.multiply_adds(16)
     expected = 3 * timing.START_SECONDS["cpu"] + operations / (2e9 * timing.RATE_SHARE["cpu"])
     assert model.seconds(16, 8) == pytest.approx(expected)
-    pace = model.pace(config.schedule.build(), {})
-    assert pace.seconds_per_image[-1] == pytest.approx(expected / 8)
-    assert not pace.measured
+    phase_times = model.phase_times(config.schedule.build(), {})
+    assert phase_times.seconds_per_image[-1] == pytest.approx(expected / 8)
+    assert not phase_times.measured
 
 
 def test_resolutions_that_were_not_measured_are_scaled_from_the_highest_that_was(build):
     config, _, model = build()
     schedule, costs = config.schedule.build(), {side: model.seconds(side, 8) for side in (4, 8, 16)}
-    pace = model.pace(schedule, {4: 7 * costs[4], 8: 3 * costs[8]})
+    phase_times = model.phase_times(schedule, {4: 7 * costs[4], 8: 3 * costs[8]})
     expected = [7 * costs[4], 3 * costs[8], 3 * costs[8], 3 * costs[16], 3 * costs[16]]
-    assert pace.seconds_per_image == pytest.approx([each / 8 for each in expected])
-    assert pace.measured
-    assert pace.seconds(schedule, 16, 40) == pytest.approx((16 * expected[0] + 8 * expected[1]) / 8)
+    assert phase_times.seconds_per_image == pytest.approx([each / 8 for each in expected])
+    assert phase_times.measured
+    assert phase_times.seconds(schedule, 16, 40) == pytest.approx((16 * expected[0] + 8 * expected[1]) / 8)
 
 
 @pytest.fixture
@@ -78,32 +78,32 @@ def timed(monkeypatch):
 def test_all_resolutions_are_measured_where_that_takes_a_moment(build, timed):
     config, architecture, _ = build(ENOUGH)
     found = timed({4: 0.01, 8: 0.03, 16: 0.02})
-    pace = pace_of(config, architecture)
+    phase_times = phase_times_of(config, architecture)
     assert [(phase.resolution, phase.fading) for phase in found] == [(4, False), (8, False), (16, False)]
-    assert pace.seconds_per_image == pytest.approx([each / 8 for each in (0.01, 0.03, 0.03, 0.02, 0.02)])
+    assert phase_times.seconds_per_image == pytest.approx([each / 8 for each in (0.01, 0.03, 0.03, 0.02, 0.02)])
 
 
 def test_what_would_take_more_than_seconds_is_not_measured(build, timed):
     config, architecture, model = build(ENOUGH)
     scale = timing.MAX_SECONDS / 8 / model.seconds(16, 8)  # the third alone would fill the time
     found = timed({4: scale * model.seconds(4, 8), 8: scale * model.seconds(8, 8)})
-    pace = pace_of(config, architecture)
+    phase_times = phase_times_of(config, architecture)
     assert [phase.resolution for phase in found] == [4, 8]
-    assert pace.seconds_per_image[-1] == pytest.approx(scale * model.seconds(16, 8) / 8)
+    assert phase_times.seconds_per_image[-1] == pytest.approx(scale * model.seconds(16, 8) / 8)
 
 
 def test_a_short_run_and_a_compiled_one_begin_at_once(build, timed):
     found = timed({})
     for overrides in ([], [ENOUGH, "compute.compile=true", "compute.penalty=jvp"]):
         config, architecture, model = build(*overrides)
-        assert pace_of(config, architecture) == model.pace(config.schedule.build(), {})
+        assert phase_times_of(config, architecture) == model.phase_times(config.schedule.build(), {})
     assert not found
 
 
 def test_a_resumed_run_measures_what_is_left(build, timed):
     config, architecture, _ = build(ENOUGH)
     found = timed({8: 0.03, 16: 0.02})
-    assert pace_of(config, architecture, images=90).measured
+    assert phase_times_of(config, architecture, images=90).measured
     assert [phase.resolution for phase in found] == [8, 16]
 
 

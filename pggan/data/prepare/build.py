@@ -49,7 +49,7 @@ class PreparedElsewhereError(UserError):
     """Another process is at work on the dataset."""
 
 
-class Job(NamedTuple):
+class ImageTask(NamedTuple):
     """One image to be made, or to be taken over from a place in an earlier dataset."""
 
     entry: Entry
@@ -134,7 +134,7 @@ def _fill_places(
     for slot, record in left.items():
         found = found_before(earlier, record.name, record.stamp)
         place = next(((place, before.slot) for before, place in found if before.slot is not None), None)
-        job = Job(plan.entries[record.name], slot, plan.landmarks.get(record.name), place)
+        job = ImageTask(plan.entries[record.name], slot, plan.landmarks.get(record.name), place)
         if place is None:
             new[record.name] = job
         else:
@@ -154,7 +154,7 @@ def _fill_places(
     return done
 
 
-def _work(layout: Layout, target: Target, job: Job) -> tuple[int, str | None]:
+def _work(layout: Layout, target: Target, job: ImageTask) -> tuple[int, str | None]:
     """Make one image and put it into its place; the place, and why there is no image, if there is none."""
     if job.earlier is not None:
         place, slot = job.earlier

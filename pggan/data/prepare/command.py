@@ -12,7 +12,7 @@ from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
 from pggan.core.next_step import next_step
-from pggan.core.signals import Interruption, remarking
+from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
 from pggan.data.prepare.checks import examine, report_on
@@ -31,7 +31,7 @@ REPORT_FILE = "report.json"
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and print the result; a scheduler's signal ends it as Ctrl-C does."""
     keeps = "Images that are done are kept: the same command continues with the rest." if config.dest else ""
-    with remarking(lambda: keeps), Interruption(at_once=True):
+    with interrupt_message(lambda: keeps), StopSignal(at_once=True):
         return _run(config)
 
 

@@ -57,7 +57,7 @@ class Instance:
         self.state = state
 
 
-class Network(Instance):
+class PickledNetwork(Instance):
     """Stands for the network of the official implementation, whose state holds source code: text, here."""
 
 
@@ -131,7 +131,7 @@ ALLOWED: dict[tuple[str, str], object] = {
     ("numpy", "dtype"): NumberType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _new_array for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
-    ("tfutil", "Network"): Network,
+    ("tfutil", "Network"): PickledNetwork,
     ("models.utils.config", "BaseConfig"): Instance,  # of pytorch_GAN_zoo
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.checkpoints.header import architecture_from
 from pggan.interop.foreign.assemble import Arrays, assemble
-from pggan.interop.foreign.inert_pickle import Array, Network
+from pggan.interop.foreign.inert_pickle import Array, PickledNetwork
 
 # What the function that builds a generator can be told beyond its sizes, and the one value that we have, too.
 FIXED = {
@@ -23,7 +23,7 @@ FIXED = {
 def is_official(content: object) -> bool:
     """Whether `content` is a network of the official implementation, or several."""
     networks = content if isinstance(content, tuple | list) else [content]
-    return bool(networks) and all(isinstance(one, Network) for one in networks)
+    return bool(networks) and all(isinstance(one, PickledNetwork) for one in networks)
 
 
 def from_official(content: Any) -> LoadedGenerator:

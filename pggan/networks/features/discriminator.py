@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pggan.core.architecture import Architecture, Geometry
 from pggan.networks.activation import activate, to_float32
 from pggan.networks.features.backbone import SIDE, STRIDES, Backbone, new_backbone
-from pggan.networks.features.projection import WIDTH, Projection
+from pggan.networks.features.projection import WIDTH, FeatureProjection
 from pggan.networks.layers import EqualizedConv, EqualizedLinear, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 
@@ -48,7 +48,7 @@ class ProjectedDiscriminator(Discriminator):
         super().__init__(architecture)
         assert architecture.features is not None, "else D is a plain one"
         self.backbone = new_backbone(architecture.features.partition("@")[0])
-        self.projection = Projection(self.backbone.channels)
+        self.projection = FeatureProjection(self.backbone.channels)
         halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
         self.dense = EqualizedLinear(LAST_FEATURES, (WIDTH + 1) * len(STRIDES))
@@ -59,7 +59,7 @@ class ProjectedDiscriminator(Discriminator):
         """Look at images through `backbone` from now on, calculated in `dtype`, by default in float32."""
         self.backbone = backbone.to(self.score.weight.device, dtype or torch.float32)
 
-    def embed(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
         """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""
         x, maps = self.backbone.prepare(images).to(self.backbone.mean.dtype), []
         for part, scale in zip(self.backbone.parts, self.backbone.scales, strict=True):
@@ -68,16 +68,16 @@ class ProjectedDiscriminator(Discriminator):
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(maps))]
         return torch.cat(rows, 1)[:, :, None, None]
 
-    def judge(
-        self, embedded: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+    def score_features(
+        self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] of what `embed` made of images of `resolution`.
+        """Scores [N] and class logits [N, L] of what `features` made of images of `resolution`.
 
         `alpha` and `parts`: as of `forward`.
         """
         channels, sides = self.architecture.channels, [max(resolution, SIDE) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
-        pixels, *rows = torch.split(embedded.flatten(1), sizes, 1)
+        pixels, *rows = torch.split(features.flatten(1), sizes, 1)
         images = pixels.view(-1, channels, resolution, resolution)
         scores, logits = super().forward(images, resolution, alpha, parts)
         found = []
@@ -97,7 +97,7 @@ class ProjectedDiscriminator(Discriminator):
     ) -> tuple[Tensor, Tensor]:
         if not self.architecture.has_features(resolution):
             return super().forward(images, resolution, alpha, parts)
-        return self.judge(self.embed(images), resolution, alpha, parts)
+        return self.score_features(self.features(images), resolution, alpha, parts)
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:

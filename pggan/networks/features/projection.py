@@ -33,7 +33,7 @@ class FixedConv(nn.Module):
         return F.conv2d(x, (self.weight * self.scale).to(x.dtype), padding=self.side // 2)
 
 
-class Projection(nn.Module):
+class FeatureProjection(nn.Module):
     """Feature maps [N, C, S, S] of several scales, the finest first, to as many maps [N, WIDTH, S, S].
 
     A 1x1 convolution mixes the channels of a scale, and a 3x3 convolution the result with the coarser scales.

@@ -20,7 +20,7 @@ from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import free_memory
 from pggan.core.disk import free_bytes
 from pggan.performance.doctor.finding import Finding, Verdict
-from pggan.training.method_cache import cache_file, kept_measurements
+from pggan.training.method_cache import cache_file, cached_measurements
 
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
@@ -103,7 +103,7 @@ def threads(device: torch.device) -> Finding:
 
 def convolutions(device: torch.device) -> Finding:
     """The measurements of convolution methods that are kept for this processor."""
-    found = f"{count} shapes measured" if (count := len(kept_measurements())) else "nothing measured yet"
+    found = f"{count} shapes measured" if (count := len(cached_measurements())) else "nothing measured yet"
     return Finding(f"{found}: {cache_file().parent}")
 
 

@@ -57,7 +57,7 @@ def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class RepeatedTimer:
     """Updates of one phase, timed in every round."""
 
     updates: UpdateTimer
@@ -75,16 +75,20 @@ class Probe:
         return 2 * self.seconds * (self.updates.warmup + 1)
 
 
-class PhaseProbes(NamedTuple):
-    """The probes of one phase."""
+class PhaseTimers(NamedTuple):
+    """The timers of one phase."""
 
-    run: Probe  # the updates of the run
-    single_device: Probe  # the largest part of the batch, nothing to reduce; in a run of one rank the same as `run`
-    small: Probe | None  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
+    run: RepeatedTimer  # the updates of the run
+    single_device: (
+        RepeatedTimer  # the largest part of the batch, nothing to reduce; in a run of one rank the same as `run`
+    )
+    small: (
+        RepeatedTimer | None
+    )  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
 
-    def all(self) -> list[Probe]:
-        """All probes that there are, each once."""
-        return [*dict.fromkeys(probe for probe in self if probe is not None)]
+    def all(self) -> list[RepeatedTimer]:
+        """All timers that there are, each once."""
+        return [*dict.fromkeys(timer for timer in self if timer is not None)]
 
     def fixed_seconds(self) -> float:
         """The part of an update on one device that does not depend on the batch: a line through two batch sizes."""
@@ -126,19 +130,19 @@ class Calibration:
         `log` is told what is being measured.  Raises UserError if not even the first phase fits.
         """
         deadline = time.monotonic() + self.config.limit_seconds
-        found: list[PhaseProbes] = []
+        found: list[PhaseTimers] = []
         for cost in self.costs:
             if not self._can_measure(cost, found, deadline):
                 break
-            found.append(self._probes(halfway(cost.phase), found))
+            found.append(self._timers(halfway(cost.phase), found))
             self._measure(found[-1], 1, log)
         for number in range(2, ROUNDS + 1):
-            for probes in found:
-                need = sum(probe.round_seconds for probe in probes.all())
+            for timers in found:
+                need = sum(timer.round_seconds for timer in timers.all())
                 if self.group.broadcast_object(time.monotonic() + need < deadline):
-                    self._measure(probes, number, log)
-        fixed = {probes.run.phase.resolution: probes.fixed_seconds() for probes in reversed(found)}
-        timings = [probes.timing(fixed[probes.run.phase.resolution]) for probes in found]
+                    self._measure(timers, number, log)
+        fixed = {timers.run.phase.resolution: timers.fixed_seconds() for timers in reversed(found)}
+        timings = [timers.timing(fixed[timers.run.phase.resolution]) for timers in found]
         last, flops = timings[-1], self.costs[len(found) - 1].flops
         for cost in self.costs[len(found) :]:
             scale = cost.flops / flops
@@ -146,7 +150,7 @@ class Calibration:
             timings.append(Timing(last.seconds * scale, whole, min(last.fixed_seconds, whole), EXTRAPOLATED))
         return timings
 
-    def _can_measure(self, cost: PhaseCost, found: Sequence[PhaseProbes], deadline: float) -> bool:
+    def _can_measure(self, cost: PhaseCost, found: Sequence[PhaseTimers], deadline: float) -> bool:
         free = self.group.all_reduce_min(free_memory(self.group.device, self.group.local_world_size))
         fits = free is None or cost.peak_bytes <= USABLE * free
         if found:
@@ -163,20 +167,20 @@ class Calibration:
         part = self.partition.largest_part(phase.batch)
         return part, min(self.config.model.stddev_group, part)
 
-    def _probes(self, phase: Phase, found: Sequence[PhaseProbes]) -> PhaseProbes:
-        run = Probe(self.run, phase)
+    def _timers(self, phase: Phase, found: Sequence[PhaseTimers]) -> PhaseTimers:
+        run = RepeatedTimer(self.run, phase)
         part, group = self._parts(phase)
-        whole = run if self.run is self.single_device else Probe(self.single_device, replace(phase, batch=part))
-        first = phase.resolution not in [probes.run.phase.resolution for probes in found]
-        small = Probe(self.single_device, replace(phase, batch=group)) if group < part and first else None
-        return PhaseProbes(run, whole, small)
+        whole = run if self.run is self.single_device else RepeatedTimer(self.single_device, replace(phase, batch=part))
+        first = phase.resolution not in [timers.run.phase.resolution for timers in found]
+        small = RepeatedTimer(self.single_device, replace(phase, batch=group)) if group < part and first else None
+        return PhaseTimers(run, whole, small)
 
-    def _measure(self, probes: PhaseProbes, round_number: int, log: Log) -> None:
-        phase = probes.run.phase
+    def _measure(self, timers: PhaseTimers, round_number: int, log: Log) -> None:
+        phase = timers.run.phase
         log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
-        for probe in probes.all():
+        for timer in timers.all():
             steps = -(-self.config.steps // ROUNDS)
-            probe.rounds.append(probe.updates.seconds(probe.phase, steps, MIN_SECONDS / ROUNDS))
+            timer.rounds.append(timer.updates.seconds(timer.phase, steps, MIN_SECONDS / ROUNDS))
 
 
 def write_noise(path: Path, architecture: Architecture, images: int) -> None:

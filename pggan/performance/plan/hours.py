@@ -17,7 +17,7 @@ from pggan.core.schedule import Phase, Table, table_at
 from pggan.core.tables import Log, duration
 from pggan.distributed.process_group import rank_from_environment
 from pggan.performance.plan.data_facts import DataFacts, facts_of
-from pggan.performance.plan.recipe import Choice, Given, Machine, Networks, RecipeChooser
+from pggan.performance.plan.recipe import Choice, Given, Machine, NetworkSizes, RecipeChooser
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process
 from pggan.training.timing import CostModel, UpdateTimer, single_device_timer
@@ -38,14 +38,14 @@ class MeasuredCosts:
     device: torch.device
     ranks: int
     chooses_threads: bool = False  # or their number is given
-    known: dict[Networks, dict[int, float]] = field(default_factory=dict)  # seconds of an update by resolution
+    known: dict[NetworkSizes, dict[int, float]] = field(default_factory=dict)  # seconds of an update by resolution
     threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         architecture = self.config.model.architecture(4, self.facts.channels, self.facts.labels)
         self.model, self.scale = CostModel.of(self.config, architecture, self.device), 1.0
 
-    def __call__(self, networks: Networks, batch: Table) -> dict[int, float]:
+    def __call__(self, networks: NetworkSizes, batch: Table) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
         known, model = self.known.get(networks, {}), self._model(networks)
         levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
@@ -53,7 +53,7 @@ class MeasuredCosts:
         scale = known[max(known)] / expected[max(known)] if known else self.scale
         return {side: known.get(side, scale * expected[side]) / table_at(batch, side) for side in levels}
 
-    def measure(self, config: TrainConfig, networks: Networks, batch: Table, seconds: float) -> None:
+    def measure(self, config: TrainConfig, networks: NetworkSizes, batch: Table, seconds: float) -> None:
         """Measure updates of `networks` as `config` makes them, of the highest level first.
 
         Args: seconds: of all updates at most; choosing convolution methods for the networks comes before.
@@ -95,7 +95,7 @@ class MeasuredCosts:
         self.threads = [Choice("threads", threads, reason)]
         return best
 
-    def _model(self, networks: Networks) -> CostModel:
+    def _model(self, networks: NetworkSizes) -> CostModel:
         model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         facts = self.facts
         return replace(self.model, architecture=model.architecture(networks.resolution, facts.channels, facts.labels))

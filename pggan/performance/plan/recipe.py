@@ -29,6 +29,8 @@ MAX_IMAGES = 600_000  # up to those of the official presets
 FALLING_SHARE = 0.14
 # Images at the final resolution that are worth choosing it.  Half of the demo's and of the ORL run's; above, estimates.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
+# The flat areas of drawn images show every error: at 64x64, 30,000 avatars end at a KID of 1055 (lab book).
+DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
 # Feature maps of the widest levels, and how many times FINAL there has to be time for before they are worth it: in the
 # demo's five minutes, wider networks gained nothing.
 WIDTHS = (64, 128, 256, 512)
@@ -65,7 +67,7 @@ class Machine(NamedTuple):
     ranks: int
 
 
-class Networks(NamedTuple):
+class NetworkSizes(NamedTuple):
     """The sizes of networks that decide, with the batch, what an image costs."""
 
     resolution: int
@@ -84,7 +86,7 @@ class Given(Protocol):
 
 
 # Seconds of an image at every level of networks, with a table of batches.
-Costs = Callable[[Networks, Table], Mapping[int, float]]
+Costs = Callable[[NetworkSizes, Table], Mapping[int, float]]
 
 
 @dataclass
@@ -102,7 +104,7 @@ class RecipeChooser:
     seconds: float
     found: list[Choice] = field(default_factory=list)
 
-    def choose(self) -> tuple[Networks, Table]:
+    def choose(self) -> tuple[NetworkSizes, Table]:
         """Fill `found`, in the order in which keys are chosen; returns what is to be measured for them.
 
         Raises UserError where the time does not suffice for an update of every phase.
@@ -125,7 +127,7 @@ class RecipeChooser:
 
     # ---- networks and batch ----
 
-    def _networks(self) -> Networks:
+    def _networks(self) -> NetworkSizes:
         first, final = self.config.schedule.first_resolution, self.config.schedule.final_resolution
         largest = max(min(self.facts.resolution, MAX_RESOLUTION), first)
         fixed = self.given.given("schedule.final_resolution") or self._scales_lengths
@@ -139,24 +141,28 @@ class RecipeChooser:
         self._take("schedule.final_resolution", side, reason)
         maps = f"{networks.fmap_max} feature maps, from 4x4 on, to {2 * networks.fmap_base // side} at {side}x{side}"
         if networks.fmap_max < WIDTHS[-1]:
-            maps += f"; of wider networks, fewer than {WIDER * FINAL[side]:,} images at {side}x{side} fit into the time"
+            worth = WIDER * self._final_images(side)
+            maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
         self._take("model.fmap_base", networks.fmap_base, maps)
         self._take("model.fmap_max", networks.fmap_max, "as above")
         return networks
 
-    def _candidates(self, side: int) -> list[Networks]:
-        """Networks for a final resolution, the narrowest first."""
+    def _candidates(self, side: int) -> list[NetworkSizes]:
+        """Sizes of networks for a final resolution, the narrowest first."""
         model, least = self.config.model, table_at(MIN_WIDTH, side)
         if self.given.given("model.fmap_max") or self.given.given("model.fmap_base"):
-            return [Networks(side, model.fmap_base, model.fmap_max)]
+            return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
         widths = [width for width in WIDTHS if width >= least]
-        return [Networks(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
+        return [NetworkSizes(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
 
-    def _least_seconds(self, networks: Networks, times: int = 1) -> float:
+    def _least_seconds(self, networks: NetworkSizes, times: int = 1) -> float:
         """The time in which `networks` grow, and see `times` as many images as the final resolution is worth."""
         side = networks.resolution
         each = self.costs(networks, self._batch_table(side))
-        return growth_seconds(each) + times * FINAL[side] * each[side]
+        return growth_seconds(each) + times * self._final_images(side) * each[side]
+
+    def _final_images(self, side: int) -> int:
+        return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def _batch_table(self, resolution: int) -> dict[int, int]:
         if self.given.given("schedule.batch"):
@@ -190,7 +196,7 @@ class RecipeChooser:
         """Whether a recipe, and not the command line, has the lengths of the phases."""
         return self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images")
 
-    def _lengths(self, networks: Networks, batch: Table, each: Mapping[int, float]) -> int:
+    def _lengths(self, networks: NetworkSizes, batch: Table, each: Mapping[int, float]) -> int:
         """Choose the images of every phase; returns their sum."""
         if self._scales_lengths:
             return self._scaled_lengths(each)
@@ -261,7 +267,7 @@ class RecipeChooser:
             self._take("loss.reg_interval", REG_INTERVAL, "as in the demo")
         return name
 
-    def _rates(self, networks: Networks) -> None:
+    def _rates(self, networks: NetworkSizes) -> None:
         width = max((width for width in WIDTHS if width <= networks.fmap_max), default=WIDTHS[0])
         rate_g = rate_d = RATES[width]
         reason = f"for {width} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"

@@ -45,7 +45,7 @@ LINKS = {
 }
 
 
-class Network(NamedTuple):
+class Interconnect(NamedTuple):
     """A link, and what is sent over it."""
 
     link: Link
@@ -82,7 +82,7 @@ class Load(NamedTuple):
         return min(devices, -(-self.batch // self.group))
 
 
-def split(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling) -> tuple[float, float]:
+def split(loads: Sequence[Load], network: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
     """Seconds of compute and of communication in all updates of `loads`."""
     compute = communication = 0.0
     for load in loads:
@@ -94,7 +94,9 @@ def split(loads: Sequence[Load], network: Network, devices: int, scaling: Scalin
     return compute, communication
 
 
-def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scaling, rest: float) -> dict[str, float]:
+def scaled(
+    loads: Sequence[Load], network: Interconnect, devices: int, scaling: Scaling, rest: float
+) -> dict[str, float]:
     """The run of `loads` on `devices`; `rest` seconds of it (grids, checkpoints) do not get shorter."""
     compute, communication = split(loads, network, devices, scaling)
     hours = (compute + communication + rest) / 3600
@@ -107,7 +109,7 @@ def scaled(loads: Sequence[Load], network: Network, devices: int, scaling: Scali
     }
 
 
-def dominated_from(loads: Sequence[Load], network: Network, scaling: Scaling) -> int | None:
+def dominated_from(loads: Sequence[Load], network: Interconnect, scaling: Scaling) -> int | None:
     """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
     most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
     for devices in range(2, most + 1):

@@ -16,7 +16,7 @@ from pggan.performance.plan.calibration import Timing
 from pggan.performance.plan.device_table import Card
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.plan.run_time import RunTime
-from pggan.performance.plan.scaling import LINKS, Load, Network, Reduction, Scaling, dominated_from, scaled
+from pggan.performance.plan.scaling import LINKS, Interconnect, Load, Reduction, Scaling, dominated_from, scaled
 from pggan.training.device_rates import hardware
 
 # The power of a GPU is its limit (thermal design power), which training comes close to.  By watts, parts of the names
@@ -158,10 +158,10 @@ def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dic
     return {scaling: {kind.reduction: dominated_from(loads, kind, scaling) for kind in kinds} for scaling in Scaling}
 
 
-def networks(config: PlanConfig, link: str) -> list[Network]:
+def networks(config: PlanConfig, link: str) -> list[Interconnect]:
     """A link with every reduction; gradients=dgc sends as much as configured, or as by default."""
     ratio = float(config.gradients.get("ratio", DGC_RATIO))
-    return [Network(LINKS[link], reduction, ratio) for reduction in Reduction]
+    return [Interconnect(LINKS[link], reduction, ratio) for reduction in Reduction]
 
 
 def watts_of(device_type: str, name: str) -> tuple[float, str]:

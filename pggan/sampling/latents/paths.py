@@ -12,7 +12,7 @@ from torch import Tensor
 from pggan.core.rng import generator_for
 
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
-Path = Callable[[Tensor], Tensor]
+LatentPath = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
 
 SAMPLES_PER_LEG = 64  # points between two keys from which the length of a path is measured
@@ -41,7 +41,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     return latents
 
 
-def through(keys: Tensor, between: Between) -> Path:
+def through(keys: Tensor, between: Between) -> LatentPath:
     """An open path through at least two `keys` [K, Z], from each to the next by `between` in equal times."""
     points, legs = keys.double(), len(keys) - 1
 
@@ -57,7 +57,7 @@ def through(keys: Tensor, between: Between) -> Path:
     return path
 
 
-def closed_spline(keys: Tensor) -> Path:
+def closed_spline(keys: Tensor) -> LatentPath:
     """A closed path through `keys` [K, Z] without corners, in equal times from each to the next.
 
     Directions and lengths follow a periodic Catmull-Rom spline each (tangents are half the way from the key before to
@@ -85,7 +85,7 @@ def closed_spline(keys: Tensor) -> Path:
     return path
 
 
-def around(points: Tensor) -> Path:
+def around(points: Tensor) -> LatentPath:
     """A closed path of straight lines through `points` [K, Z], in equal times from each to the next."""
 
     def path(positions: Tensor) -> Tensor:
@@ -97,7 +97,9 @@ def around(points: Tensor) -> Path:
     return path
 
 
-def at_constant_speed(path: Path, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1) -> Path:
+def at_constant_speed(
+    path: LatentPath, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1
+) -> LatentPath:
     """The same path, of which equal times show equal lengths, in each of `parts` equal parts of it.
 
     Args: distances: those [N] from each latent to the next of N + 1 [N + 1, Z]; samples: a multiple of `parts`, the
@@ -127,7 +129,7 @@ def angles(latents: Tensor) -> Tensor:
     return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
-def loop(keys: Tensor, parts: int = 1) -> Path:
+def loop(keys: Tensor, parts: int = 1) -> LatentPath:
     """A closed path through `keys` [K, Z] without corners, turning by equal angles in equal times, in each part."""
     return at_constant_speed(closed_spline(keys), angles, SAMPLES_PER_LEG * len(keys), parts)
 
