@@ -47,7 +47,7 @@ from pggan.optim.state import State, Trainable, new_state
 from pggan.sampling.output.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.inputs import draw_inputs, micro_batches
-from pggan.training.passes import d_forward, g_forward, make_fakes
+from pggan.training.passes import Passes
 
 RANKS = 2
 CPU = torch.device("cpu")
@@ -197,21 +197,21 @@ class Training:
             ema_decay=ema_decay(self.config.ema, state.images, phase.batch),
             options=ComputeOptions(micro_batch_size=phase.batch // RANKS),
         )
-        spec, alpha = inputs.spec, inputs.alpha
+        options, passes = inputs.spec.options, Passes()
         parts = micro_batches(inputs, self.architecture.stddev_group)
         found = []
         for part in parts:
-            with torch.no_grad(), use_options(state.g.network, spec.options):
-                fakes = make_fakes(state, spec, part.latents_d, part.reals.labels, alpha)
-            with use_options(state.d.network, spec.options):
-                found.append(gradient_of(state.d, d_forward(state, spec, part.reals, fakes, alpha, mix=part.mix)))
+            with torch.no_grad(), use_options(state.g.network, options):
+                fakes = passes.fakes_for_d(state, part)
+            with use_options(state.d.network, options):
+                found.append(gradient_of(state.d, passes.d_terms(state, part, fakes)))
         self.update("D", state.d, found, phase, phase.learning_rate_d)
         found = []
         for part in parts:
-            d_options = use_options(state.d.network, spec.options, frozen=True)
-            with use_options(state.g.network, spec.options), d_options:
-                fakes = make_fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)
-                found.append(gradient_of(state.g, g_forward(state, spec, part.reals, fakes, alpha)))
+            d_options = use_options(state.d.network, options, frozen=True)
+            with use_options(state.g.network, options), d_options:
+                fakes = passes.fakes_for_g(state, part)
+                found.append(gradient_of(state.g, passes.g_terms(state, part, fakes)))
         self.update("G", state.g, found, phase, phase.learning_rate_g)
         update_ema(state.g_ema, state.g.network, inputs.ema_decay)
 

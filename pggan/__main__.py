@@ -1,5 +1,12 @@
-"""`python -m pggan VERB key=value …`."""
+"""`python -m pggan VERB key=value …`; without arguments, what a parent put into the environment (a rank of a run)."""
 
-from pggan.cli.main import console
+import os
+
+from pggan.core.environment import TASK_VARIABLE
+
+if TASK_VARIABLE in os.environ:
+    from pggan.cli.worker import console
+else:
+    from pggan.cli.main import console
 
 console()

@@ -1,15 +1,16 @@
-"""`python -m pggan.cli.worker`: one of the ranks that a command starts."""
+"""One of the ranks that a command starts: `python -m pggan` with the command in the environment."""
 
 import os
 import signal
 import time
 from threading import Thread
+from typing import NoReturn
 
 from omegaconf import OmegaConf
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import exit_process, guarded, run_command
-from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
+from pggan.core.environment import PARENT_VARIABLE, TASK_VARIABLE
 
 POLL_SECONDS = 0.5
 
@@ -29,5 +30,6 @@ def main() -> int:
     return guarded(lambda: run_command(COMMANDS[task["command"]], task["values"]))
 
 
-if __name__ == "__main__":
+def console() -> NoReturn:
+    """The process of a rank."""
     exit_process(main())

@@ -1,9 +1,20 @@
 """Environment variables: what libraries read when they are loaded, and what all processes of a command know of it."""
 
 import os
+from typing import Any
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
 STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
+TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as YAML
+PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
+
+
+def child_variables(command: str, values: dict[str, Any]) -> dict[str, str]:
+    """The variables with which `python -m pggan` runs `command` with composed `values`, as a child of this process."""
+    from omegaconf import OmegaConf
+
+    task = OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values}))
+    return {TASK_VARIABLE: task, PARENT_VARIABLE: str(os.getpid())}
 
 
 def set_library_defaults() -> None:

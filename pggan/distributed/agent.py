@@ -13,20 +13,18 @@ from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
-from omegaconf import OmegaConf
 from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import DistributedConfig
+from pggan.core.environment import child_variables
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
 from pggan.core.signals import handling
 from pggan.core.tables import Log
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
-TASK_VARIABLE = "PGGAN_TASK"  # the command of a rank and its configuration, as YAML
-PARENT_VARIABLE = "PGGAN_PARENT"  # the process id of the agent
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
 REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their agent gives up
@@ -167,8 +165,7 @@ def launch(
     """
     silence("torch.distributed")  # the agent reports instead
     variables = {
-        TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
-        PARENT_VARIABLE: str(os.getpid()),
+        **child_variables(command, values),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         # With the store shared by all attempts, new ranks find the addresses of dead ones there.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -188,7 +185,7 @@ def launch(
                 role="train",
                 local_world_size=count,
                 entrypoint=sys.executable,
-                args=("-m", "pggan.cli.worker"),
+                args=("-m", "pggan"),
                 rdzv_handler=open_rendezvous(config),
                 max_restarts=config.max_restarts,
                 monitor_interval=0.1,

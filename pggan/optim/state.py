@@ -28,11 +28,13 @@ AUGMENTATION = "augmentation"  # the part of a checkpoint that a run with adapte
 class Trainable:
     """A network and its optimizer."""
 
+    name: str  # in metrics: G or D
     network: ProgressiveNetwork
     optimizer: Adam | SparseOptimizer  # of views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]
     skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
+    adaptive_p: AdaptiveP | None = None  # of the augmentation of what D sees, where it is adapted
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
@@ -86,7 +88,6 @@ class State:
     g_ema: Generator
     images: int = 0  # real images shown
     phase_index: int = -1  # of the last update; -1 before the first
-    adaptive_p: AdaptiveP | None = None  # of the augmentation, where it is adapted
 
     def reset_optimizers(self) -> None:
         """Forget Adam's moments, as the official code does whenever a phase begins."""
@@ -103,7 +104,7 @@ class State:
             "optimizer_d": dict(_moments(self.d)),
             "grad_scaler": dict(_grad_scalers(self)),
         }
-        return parts if self.adaptive_p is None else {**parts, AUGMENTATION: self.adaptive_p.tensors()}
+        return parts if self.d.adaptive_p is None else {**parts, AUGMENTATION: self.d.adaptive_p.tensors()}
 
     def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
         """Take over what `tensors` gave; raises RuntimeError when names or shapes differ.
@@ -118,8 +119,8 @@ class State:
         for name, tensor in _grad_scalers(self):
             if name in parts["grad_scaler"]:
                 tensor.copy_(parts["grad_scaler"][name])
-        if self.adaptive_p is not None:
-            self.adaptive_p.load_tensors(parts.get(AUGMENTATION, {}))
+        if self.d.adaptive_p is not None:
+            self.d.adaptive_p.load_tensors(parts.get(AUGMENTATION, {}))
 
 
 def new_state(
@@ -139,7 +140,8 @@ def new_state(
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         _order_memory(network)
-    g, d = (_trainable(network, optimizer, half=half, sparse=sparse) for network in (generator, discriminator))
+    g = _trainable("G", generator, optimizer, half=half, sparse=sparse)
+    d = _trainable("D", discriminator, optimizer, half=half, sparse=sparse)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
     flatten_storage(g_ema.weights)
     return State(g, d, g_ema)
@@ -152,7 +154,9 @@ def _order_memory(network: ProgressiveNetwork) -> None:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool) -> Trainable:
+def _trainable(
+    name: str, network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool
+) -> Trainable:
     device = network.weights[0].device
     if not sparse:  # that optimizer does it itself
         flatten_storage(network.weights)
@@ -164,7 +168,7 @@ def _trainable(network: ProgressiveNetwork, config: OptimizerConfig, *, half: bo
         optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(FIRST_SCALE, device=device) if half else None
-    return Trainable(network, optimizer, skipped, scale, since_scaling)
+    return Trainable(name, network, optimizer, skipped, scale, since_scaling)
 
 
 def in_memory_order(weight: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class TrainerParts:
         """The state of new networks before the first image."""
         half = self.options.dtype is torch.float16
         state = new_state(architecture, self.optimizer, seed, device, half=half, sparse=self.sparse)
-        state.adaptive_p = AdaptiveP.of(self.augmentation, self.loss.mean_sign, device)
+        state.d.adaptive_p = AdaptiveP.of(self.augmentation, self.loss.mean_sign, device)
         return state
 
     def trainer(self, state: State, **more: Any) -> Trainer:

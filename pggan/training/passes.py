@@ -16,7 +16,7 @@ from pggan.losses.base import SIGN, LossTerms
 from pggan.losses.gradient_penalty import PenaltyContext
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.state import State
-from pggan.training.inputs import StepSpec
+from pggan.training.inputs import StepInputs, StepSpec
 
 
 def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | None, alpha: float | Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def views_of(state: State, spec: StepSpec, augment: Tensor | None, part: slice) 
     """The views of D in the pass whose random numbers are that `part` of `augment` [N, VIEWS, …]."""
     if spec.augmentation is None or augment is None:
         return Views()
-    return spec.augmentation.views(augment[:, part], None if state.adaptive_p is None else state.adaptive_p.p)
+    return spec.augmentation.views(augment[:, part], None if state.d.adaptive_p is None else state.d.adaptive_p.p)
 
 
 def d_forward(
@@ -55,7 +55,7 @@ def d_forward(
         critic, views = partial(d.score_features, resolution=spec.resolution, alpha=alpha), Views()
     context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
     terms = spec.loss.for_d(critic, reals, fakes, context, views)
-    if state.adaptive_p is not None:
+    if state.d.adaptive_p is not None:
         terms.metrics[SIGN] = spec.loss.signs(terms.metrics["scores/reals"], terms.metrics["scores/fakes"])
     return terms
 
@@ -69,11 +69,27 @@ def g_forward(
 
 
 class Passes(NamedTuple):
-    """The forward passes that a step takes."""
+    """The forward passes that a step takes: functions of tensors and of a StepSpec, which can be compiled."""
 
     fakes: Callable[..., Tensor] = make_fakes
     d: Callable[..., LossTerms] = d_forward
     g: Callable[..., LossTerms] = g_forward
+
+    def fakes_for_d(self, state: State, part: StepInputs) -> Tensor:
+        """Fakes [N, C, R, R] that D is to score below the reals of `part`."""
+        return self.fakes(state, part.spec, part.latents_d, part.reals.labels, part.alpha)
+
+    def fakes_for_g(self, state: State, part: StepInputs) -> Tensor:
+        """Fakes [N, C, R, R] whose scores G is to raise."""
+        return self.fakes(state, part.spec, part.latents_g, part.reals.fake_labels, part.alpha)
+
+    def d_terms(self, state: State, part: StepInputs, fakes: Tensor) -> LossTerms:
+        """D's terms for the reals of `part` and `fakes` [N, C, R, R]."""
+        return self.d(state, part.spec, part.reals, fakes, part.alpha, mix=part.mix, augment=part.augment)
+
+    def g_terms(self, state: State, part: StepInputs, fakes: Tensor) -> LossTerms:
+        """G's terms for `fakes` [N, C, R, R]."""
+        return self.g(state, part.spec, part.reals, fakes, part.alpha, augment=part.augment)
 
 
 def compiled_passes() -> Passes:

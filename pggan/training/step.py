@@ -151,30 +151,26 @@ class Trainer:
 
 def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G; never waits for the device."""
-    d, g, spec, alpha = state.d, state.g, inputs.spec, inputs.alpha
+    d, g, options, batch = state.d, state.g, inputs.spec.options, inputs.spec.batch
     parts, terms = micro_batches(inputs, state.g_ema.architecture.stddev_group), []
     metrics: dict[str, Tensor] = {}
 
     for part in parts:  # D: score reals above fakes
-        with torch.no_grad(), use_options(g.network, spec.options):
-            fakes = passes.fakes(state, spec, part.latents_d, part.reals.labels, alpha)  # [N, C, R, R]
-        with use_options(d.network, spec.options):
-            d_terms = passes.d(state, spec, part.reals, fakes, alpha, mix=part.mix, augment=part.augment)  # {name: [N]}
-            terms.append(backward(d, d_terms, spec.batch, reducer))
-    wait_for_d = reducer.start_all_reduce(d, spec.batch)
+        with torch.no_grad(), use_options(g.network, options):
+            fakes = passes.fakes_for_d(state, part)  # [N, C, R, R]
+        with use_options(d.network, options):
+            terms.append(backward(d, passes.d_terms(state, part, fakes), batch, reducer))  # {name: [N]}
+    wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for number, part in enumerate(parts):  # G: raise the scores of fresh fakes, made while D's gradients travel
-        with use_options(g.network, spec.options):
-            fakes = passes.fakes(state, spec, part.latents_g, part.reals.fake_labels, alpha)  # [N, C, R, R]
-            if number == 0:  # the fakes needed no D: now it moves
-                sums = wait_for_d()
-                metrics = update(d, terms, sums[0], inputs.learning_rate_d, "D") | adapt(state, sums[1:], spec.batch)
-                terms = []
-            with use_options(d.network, spec.options, frozen=True):
-                g_terms = passes.g(state, spec, part.reals, fakes, alpha, augment=part.augment)  # {name: [N]}
-                terms.append(backward(g, g_terms, spec.batch, reducer))
-    wait_for_g = reducer.start_all_reduce(g, spec.batch)
-    metrics |= update(g, terms, wait_for_g()[0], inputs.learning_rate_g, "G")
+    for part in parts:  # G: raise the scores of fresh fakes, made while D's gradients travel
+        with use_options(g.network, options):
+            fakes = passes.fakes_for_g(state, part)  # [N, C, R, R]
+            if part is parts[0]:  # the fakes needed no D: now it moves
+                metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, batch), []
+            with use_options(d.network, options, frozen=True):
+                terms.append(backward(g, passes.g_terms(state, part, fakes), batch, reducer))  # {name: [N]}
+    wait_for_g = reducer.start_all_reduce(g, batch)
+    metrics |= update(g, terms, wait_for_g(), inputs.learning_rate_g, batch)
 
     update_ema(state.g_ema, g.network, inputs.ema_decay)
     return metrics
@@ -193,23 +189,24 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 
 
 def update(
-    trainable: Trainable, terms: list[LossTerms], loss: Tensor, learning_rate: float | Tensor, name: str
+    trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """One optimizer step, unless gradient or `loss` (of the whole batch) are not finite; returns what to report."""
-    norm = trainable.gradient_norm()
+    """One optimizer step, unless gradient or loss are not finite; returns what to report, also per image of `terms`.
+
+    Args: sums: of the whole `batch` [S]: the loss, and where p of the augmentation is adapted, the mean sign.
+    """
+    name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
     finite = torch.isfinite(norm + loss)
     trainable.prepare_update(learning_rate, finite)
     trainable.optimizer.step()
     trainable.finish_update(finite)
-    about = {"loss": loss, "gradient_norm": norm, "skipped": (trainable.skipped > 0).float()}
+    skipped = (trainable.skipped > 0).float()
+    about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skipped}
     if trainable.scale is not None:
-        about["loss_scale"] = trainable.scale.clone()  # of the next step
+        about[f"{name}/loss_scale"] = trainable.scale.clone()  # of the next step
+    if trainable.adaptive_p is not None:
+        about["augment/p"] = trainable.adaptive_p.follow(sums[1], batch)
     per_image = terms[0].loss | terms[0].metrics
     if len(terms) > 1:
         per_image = {tag: torch.cat([(part.loss | part.metrics)[tag] for part in terms]) for tag in per_image}
-    return {**{f"{name}/{tag}": value for tag, value in about.items()}, **per_image}
-
-
-def adapt(state: State, signs: Tensor, batch: int) -> dict[str, Tensor]:
-    """Adapt p of the augmentation to D's mean sign over the `batch`, where it is adapted; returns what to report."""
-    return {} if state.adaptive_p is None else {"augment/p": state.adaptive_p.follow(signs[0], batch)}
+    return about | per_image

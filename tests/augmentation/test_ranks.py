@@ -43,7 +43,7 @@ def followed(group):
         config = validated(TrainConfig, compose("train", [*OVERRIDES, *overrides]))
         architecture = variant(config.model.architecture(8, 3, 0))
         trainer, _ = build_trainer(config, architecture, [PHASE], group, check_memory=False)
-        trainer.state.adaptive_p.p.fill_(0.5)
+        trainer.state.d.adaptive_p.p.fill_(0.5)
         values = []
         for number in range(STEPS):
             images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(number)) * 2 - 1

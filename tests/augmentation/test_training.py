@@ -48,9 +48,9 @@ def reals_of(count=8):
 def take(loss=LOGISTIC, augmentation=None, p=None, **options):
     """The state after one step, and its metrics; `p`: where it begins."""
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
-    state.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, CPU)
+    state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, CPU)
     if p is not None:
-        state.adaptive_p.p.fill_(p)
+        state.d.adaptive_p.p.fill_(p)
     trainer = Trainer(state, loss, ComputeOptions(**options), augmentation=augmentation, reset_at_phase=False)
     return state, trainer.step(PHASE, reals_of(), StepRng(0, 0, CPU), 0.9)
 
@@ -143,10 +143,10 @@ def test_p_follows_the_signs_that_are_reported(loss):
     state, metrics = take(loss, augmentation, p=0.5)
     sign, target = metrics["augment/sign"].mean().item(), loss.mean_sign(0.6)
     assert metrics["augment/sign"].shape == (8,)
-    assert state.adaptive_p.p.item() == pytest.approx(0.5 + 0.08 * (1 if sign > target else -1))
-    assert metrics["augment/p"] == state.adaptive_p.p
+    assert state.d.adaptive_p.p.item() == pytest.approx(0.5 + 0.08 * (1 if sign > target else -1))
+    assert metrics["augment/p"] == state.d.adaptive_p.p
     fixed, metrics = take(loss, made("ada", p=0.5))
-    assert fixed.adaptive_p is None
+    assert fixed.d.adaptive_p is None
     assert not [name for name in metrics if name.startswith("augment/")]
 
 
@@ -165,9 +165,9 @@ def test_without_augmentation_nothing_is_drawn_summed_or_saved():
 
 def test_a_dry_run_leaves_p_as_it_was():
     def start(trainer):
-        if trainer.state.adaptive_p is None:
+        if trainer.state.d.adaptive_p is None:
             trainer.augmentation = made("ada", interval=1, speed_images=100)
-            trainer.state.adaptive_p = AdaptiveP.of(trainer.augmentation, LOGISTIC.mean_sign, CPU)
+            trainer.state.d.adaptive_p = AdaptiveP.of(trainer.augmentation, LOGISTIC.mean_sign, CPU)
 
     found = [digest(short_run(LOGISTIC, images=40, dry_run=dry_run, before_step=start)[0]) for dry_run in (False, True)]
     assert found[0] == found[1]
@@ -232,8 +232,8 @@ def test_moving_pixels_are_refused_where_cuda_can_not_repeat_bits_or_the_compile
 
 def test_the_digest_of_a_state_covers_p():
     state, found = new_state(ARCHITECTURE, ADAM, 0, CPU), set()
-    state.adaptive_p = AdaptiveP.of(made("ada"), float, CPU)
+    state.d.adaptive_p = AdaptiveP.of(made("ada"), float, CPU)
     for p in (0.1, 0.2):
-        state.adaptive_p.p.fill_(p)
+        state.d.adaptive_p.p.fill_(p)
         found.add(state_sha256(state.tensors(), 0, 0))
     assert len(found) == 2

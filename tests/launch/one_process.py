@@ -42,7 +42,7 @@ class ForkedRank:
     """A rank that `pggan train` starts, forked from it instead of importing everything again; like a Popen."""
 
     def __init__(self, command: tuple[str, ...], environment: dict[str, str]) -> None:
-        assert command == ("-m", "pggan.cli.worker")
+        assert command == ("-m", "pggan")
         self.process = multiprocessing.get_context("fork").Process(target=become_rank, args=(environment,))
         self.process.start()
         self.pid = self.process.pid

@@ -196,12 +196,15 @@ BEFORE = {
     ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:port"): "It has to be HOST:PORT",
     ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:70000"): "It has to be HOST:PORT",
     ("distributed.nnodes=0",): "It has to be at least 1",
+    ("devices=cpu:2", "loss.reg_interval=0"): "loss.reg_interval=0",
+    ("devices=cpu:2", "augmentation=ada", "augmentation.target=2"): "augmentation.target=2",
 }
 
 
 @pytest.mark.parametrize(("given", "words"), BEFORE.items())
 def test_what_the_parent_refuses(settings, run_dir, capsys, monkeypatch, given, words):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("pggan.distributed.agent.launch", None)
     assert main(["train", *settings, *given]) == 2
     assert words in capsys.readouterr().err
     assert not run_dir.parent.exists()

@@ -25,7 +25,7 @@ def test_counted_steps_are_those_of_the_trainer(tiny_config, precision):
     assert trainer.augmentation == counted.augmentation
     assert isinstance(trainer.augmentation, Ada)
     assert (fake.state.g.scale is None) == (trainer.state.g.scale is None) == (precision == "fp32")
-    assert fake.state.adaptive_p.target == trainer.state.adaptive_p.target
+    assert fake.state.d.adaptive_p.target == trainer.state.d.adaptive_p.target
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import OmegaConf
 
 from pggan.checkpoints.interval import images_between, seconds_between
 from pggan.checkpoints.write import take_snapshot, write_checkpoint
@@ -18,11 +17,11 @@ from pggan.config import CheckpointConfig, PlanConfig, TrainConfig
 from pggan.config.describe import to_plain
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import make_directory
+from pggan.core.environment import child_variables
 from pggan.core.errors import UserError
 from pggan.core.intervals import lies_between, multiples_between
 from pggan.core.schedule import Schedule
 from pggan.core.tables import Log
-from pggan.distributed.agent import PARENT_VARIABLE, TASK_VARIABLE
 from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
 from pggan.networks.networks import Generator
 from pggan.networks.numerics import ComputeOptions
@@ -107,12 +106,11 @@ def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.devi
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
     """Seconds of a whole run of one update on `data`, in the new directory `folder`; raises UserError when it fails."""
-    task = {"command": "train", "values": shortened(config, data, folder, group)}
     launched = (*RANK_VARIABLES, "TORCHELASTIC_")  # this process may be one of several itself
     variables = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
-    variables |= {TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create(task)), PARENT_VARIABLE: str(os.getpid())}
+    variables |= child_variables("train", shortened(config, data, folder, group))
     start = time.perf_counter()
-    command = [sys.executable, "-m", "pggan.cli.worker"]
+    command = [sys.executable, "-m", "pggan"]
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     seconds = time.perf_counter() - start
     if ended.returncode:
