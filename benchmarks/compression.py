@@ -33,7 +33,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.reals import RealStream
+from pggan.data.stream.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import LossTerms
@@ -171,7 +171,7 @@ class Training:
         self.pyramid = ImagePyramid(data)
         self.architecture = config.model.architecture(self.schedule.final_resolution, self.pyramid.channels, 0)
         self.state: State = new_state(self.architecture, config.optimizer, config.seed, CPU)
-        self.stream = RealStream(self.pyramid, config.seed, CPU, config.data.mirror, labels=False, budget=2**32)
+        self.stream = RealBatches(self.pyramid, config.seed, CPU, config.data.mirror, labels=False, budget=2**32)
         self.methods: dict[str, Method] = {}
 
     def run(self) -> None:

@@ -66,7 +66,7 @@ class Victim:
                 for task in Path(f"/proc/{self.process.pid}/task").iterdir()
                 for pid in (task / "children").read_text().split()
             ]
-            return sorted(int(pid) for pid in children if b"pggan.cli.worker" in command_of(pid))
+            return sorted(int(pid) for pid in children if command_of(pid).endswith(b"-m\0pggan\0"))
         except FileNotFoundError:
             return []
 

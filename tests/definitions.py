@@ -8,7 +8,7 @@ import torch
 
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture, Resampling
-from pggan.losses.gradient_penalty import NormReference
+from pggan.losses.gradient_penalty import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Generator, initialize
 
@@ -24,7 +24,9 @@ PAPER = Architecture(
     resampling=Resampling.fused,
 )
 ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, reg_interval=1)
+WGAN_GP = WganGp(
+    penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
+)
 
 
 def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:

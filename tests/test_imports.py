@@ -1,4 +1,4 @@
-"""The house: its rooms, the direction of their imports, and what must stay light or ignorant."""
+"""The subpackages, the direction of their imports, and what must stay light or ignorant."""
 
 import ast
 import re
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pggan"
 README = (ROOT / "README.md").read_text()
 
-# The lowest first.  A room imports only from itself and from rooms before it, and a folder in a room is one, too.
-ROOMS = [
+# The lowest first.  A subpackage imports only from itself and from those before it, and a folder in one is one, too.
+SUBPACKAGES = [
     "core",
     "networks",
     "networks/features",
@@ -34,7 +34,7 @@ ROOMS = [
     "sampling",
     "sampling/explore",
     "interop/export",
-    "interop/foreign",
+    "interop/importers",
     "interop",
     "metrics",
     "run",
@@ -43,7 +43,7 @@ ROOMS = [
     "performance/doctor",
     "cli",
 ]
-FOLDERS_ALONE = {"data", "performance"}  # hold nothing but rooms
+FOLDERS_ALONE = {"data", "performance"}  # hold nothing but subpackages
 DOORS = ["__init__.py", "__main__.py"]
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = {path: path.read_text() for path in FILES}
@@ -57,8 +57,8 @@ DOCUMENTED = {  # the documented methods of each class
 OF_TORCH = {"forward", "backward", "jvp", "setup_context"}
 
 
-def room_of(path: Path) -> str:
-    """The room of a file of the package; empty for a door."""
+def subpackage_of(path: Path) -> str:
+    """The subpackage of a file; empty for __init__ and __main__ of the package."""
     return path.relative_to(PACKAGE).parent.as_posix().removeprefix(".")
 
 
@@ -79,21 +79,23 @@ def imported_files(path: Path) -> set[Path]:
     return found - {PACKAGE / "__init__.py"}
 
 
-def test_nothing_but_the_doors_lies_outside_of_a_room():
+def test_nothing_but_the_entry_points_lies_outside_of_a_subpackage():
     assert sorted(path.name for path in PACKAGE.glob("*.py")) == DOORS
-    assert {room_of(path) for path in FILES} == {"", *FOLDERS_ALONE, *ROOMS}
+    assert {subpackage_of(path) for path in FILES} == {"", *FOLDERS_ALONE, *SUBPACKAGES}
     for folder in FOLDERS_ALONE:
         assert [path.name for path in (PACKAGE / folder).glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_a_room_imports_only_from_rooms_before_it(path):
-    room = room_of(path)
-    if not room:
+def test_a_subpackage_imports_only_from_those_before_it(path):
+    subpackage = subpackage_of(path)
+    if not subpackage:
         return
-    allowed = set() if room in FOLDERS_ALONE else {*FOLDERS_ALONE, *ROOMS[: ROOMS.index(room) + 1]}
+    allowed = (
+        set() if subpackage in FOLDERS_ALONE else {*FOLDERS_ALONE, *SUBPACKAGES[: SUBPACKAGES.index(subpackage) + 1]}
+    )
     for imported in imported_files(path):
-        assert room_of(imported) in allowed, f"{room} imports {imported.relative_to(PACKAGE)}"
+        assert subpackage_of(imported) in allowed, f"{subpackage} imports {imported.relative_to(PACKAGE)}"
 
 
 def test_no_file_imports_itself_through_others():
@@ -113,18 +115,18 @@ def test_no_file_imports_itself_through_others():
         visit(path)
 
 
-@pytest.mark.parametrize("room", [*ROOMS, *sorted(FOLDERS_ALONE)])
-def test_every_room_says_its_duty_in_one_sentence(room):
-    duty = ast.get_docstring(TREES[PACKAGE / room / "__init__.py"]) or ""
-    assert re.fullmatch(r"\S[^\n]+\.", duty.split("\n\n")[0].replace("\n", " ")), room
+@pytest.mark.parametrize("subpackage", [*SUBPACKAGES, *sorted(FOLDERS_ALONE)])
+def test_every_subpackage_says_its_duty_in_one_sentence(subpackage):
+    duty = ast.get_docstring(TREES[PACKAGE / subpackage / "__init__.py"]) or ""
+    assert re.fullmatch(r"\S[^\n]+\.", duty.split("\n\n")[0].replace("\n", " ")), subpackage
 
 
-def test_the_readme_lists_the_rooms_in_the_order_of_their_imports():
+def test_the_readme_lists_the_subpackages_in_the_order_of_their_imports():
     listed = re.findall(r"^\| `pggan/(\w+)/[\w{},/]*` \|", README, re.MULTILINE)
-    assert listed == list(dict.fromkeys(room.split("/")[0] for room in ROOMS))
+    assert listed == list(dict.fromkeys(subpackage.split("/")[0] for subpackage in SUBPACKAGES))
 
 
-def test_the_wheel_has_every_room():
+def test_the_wheel_has_every_subpackage():
     listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
     assert listed is not None
     packages = {".".join(path.parent.relative_to(ROOT).parts) for path in FILES}
@@ -190,22 +192,30 @@ def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
 
 def test_whoever_builds_a_trainer_lets_it_take_the_convolution_methods_of_a_run():
     builders = {path for path in FILES if re.search(r"(?<!def )\bbuild_trainer\(", SOURCES[path])}
-    takers = {path for path in FILES if re.search(r"(?<!def )\buse_measured_methods\(", SOURCES[path])}
+    takers = {path for path in FILES if re.search(r"(?<!def )\bautotune_convolutions\(", SOURCES[path])}
     assert builders == takers != set()
 
 
 def test_the_step_and_the_networks_know_no_rank_no_files_and_no_configuration():
     for name in ("training/step.py", "training/inputs.py", "training/passes.py"):
-        rooms = {room_of(imported) for imported in imported_files(PACKAGE / name)}
-        assert rooms <= {"core", "networks", "networks/features", "augmentation", "losses", "optim", "training"}, name
+        subpackages = {subpackage_of(imported) for imported in imported_files(PACKAGE / name)}
+        assert subpackages <= {
+            "core",
+            "networks",
+            "networks/features",
+            "augmentation",
+            "losses",
+            "optim",
+            "training",
+        }, name
         assert not re.search(r"\b(rank0|is_main|world_size)\b", SOURCES[PACKAGE / name])
     for path in (PACKAGE / "networks").glob("*.py"):
-        assert {room_of(imported) for imported in imported_files(path)} <= {"core", "networks"}
+        assert {subpackage_of(imported) for imported in imported_files(path)} <= {"core", "networks"}
 
 
 def test_the_configuration_is_importable_without_torch():
     light = [*(PACKAGE / "config").glob("*.py"), *(PACKAGE / "cli").glob("*.py")]
-    light += [PACKAGE / room / "__init__.py" for room in ("augmentation", "losses")]
+    light += [PACKAGE / subpackage / "__init__.py" for subpackage in ("augmentation", "losses")]
     names = ("errors", "architecture", "schedule", "validation", "intervals", "cpu", "file_lock", "atomic_io")
     for path in [*light, *(PACKAGE / "core" / f"{name}.py" for name in names)]:
         top = [node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -252,7 +262,7 @@ def test_each_idea_is_defined_once():
     ):
         assert source.count(definition) == 1, definition
     # Whoever draws the faces of seeds 0, 1, 2 … does it by `draw_seeds`; metrics have seeds and classes of their own.
-    drawing = {f"{room_of(path)}/{path.name}" for path in FILES if "draw_in_batches(" in SOURCES[path]}
+    drawing = {f"{subpackage_of(path)}/{path.name}" for path in FILES if "draw_in_batches(" in SOURCES[path]}
     assert drawing == {"sampling/generate.py", "metrics/images.py"}
     assert len(re.findall(r"(?:cuda|mps)\.synchronize\(", source)) <= 3  # core/devices.py, a capture
 
@@ -261,14 +271,14 @@ def test_nothing_is_unpickled():
     """Of files that other programs wrote with `torch.save`, tensors are read, by the reader that runs no code."""
     for path in FILES:
         source = SOURCES[path].replace('torch.load(path, map_location="cpu", weights_only=True)', "")
-        pickle = () if room_of(path) == "interop/foreign" else ("pickle",)
+        pickle = () if subpackage_of(path) == "interop/importers" else ("pickle",)
         for forbidden in ("torch.load", "_target_", "instantiate", "eval(", "exec(", *pickle):
             assert forbidden not in source, f"{path}: {forbidden}"
 
 
 def test_one_parser_of_pickles_looks_up_names_in_a_list_of_its_own():
     users = {path.name: re.findall(r"(?<![\w.])pickle\.\w+", SOURCES[path]) for path in FILES}
-    assert {name: found for name, found in users.items() if found} == {"inert_pickle.py": ["pickle.Unpickler"]}
+    assert {name: found for name, found in users.items() if found} == {"restricted_pickle.py": ["pickle.Unpickler"]}
     importers = [path.name for path in FILES if re.search(r"^\s*(import|from) (pickle|dill)\b", SOURCES[path], re.M)]
-    assert importers == ["inert_pickle.py"]
-    assert "def find_class(" in SOURCES[PACKAGE / "interop" / "foreign" / "inert_pickle.py"]
+    assert importers == ["restricted_pickle.py"]
+    assert "def find_class(" in SOURCES[PACKAGE / "interop" / "importers" / "restricted_pickle.py"]

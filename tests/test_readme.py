@@ -13,7 +13,7 @@ from PIL import Image
 from pggan.cli.commands import COMMANDS, CONFIGS
 from pggan.cli.completion import keys_of
 from pggan.cli.main import main
-from pggan.core.next_step import NEXT
+from pggan.core.next_command import NEXT
 from pggan.training import build
 from pggan.training.memory_fit import MemoryFit
 
@@ -69,12 +69,12 @@ def test_every_file_of_the_map_exists():
                 assert (ROOT / name).exists() or (ROOT / "pggan" / name).exists() or "=" in row, name
 
 
-def test_every_module_that_a_room_is_shown_by_lies_there():
+def test_every_module_that_a_subpackage_is_shown_by_lies_there():
     rows = re.findall(r"^\| `(pggan/\w+/)(.*)", README, re.MULTILINE)
-    modules = [(room, module) for room, row in rows for module in re.findall(r"`([\w/]+\.py)`", row)]
+    modules = [(subpackage, module) for subpackage, row in rows for module in re.findall(r"`([\w/]+\.py)`", row)]
     assert len(modules) > 10
-    for room, module in modules:
-        assert (ROOT / module).is_file() or any((ROOT / room).rglob(module)), f"{module} of {room}"
+    for subpackage, module in modules:
+        assert (ROOT / module).is_file() or any((ROOT / subpackage).rglob(module)), f"{module} of {subpackage}"
 
 
 @pytest.mark.parametrize("group", ["experiment", "loss"])
@@ -119,7 +119,7 @@ def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path,
         verbs.add(run_line(line))
         shown = capsys.readouterr()
         require_next_step(shown.out or shown.err)  # training prints on stderr alone
-    assert verbs == {*COMMANDS} - {"import", "monitor"}  # see tests/foreign, tests/run
+    assert verbs == {*COMMANDS} - {"import", "monitor"}  # see tests/importers, tests/run
     for block in PYTHON:
         exec(block, names := {})
     assert len(names["pictures"]) == 3

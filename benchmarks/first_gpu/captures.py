@@ -42,7 +42,7 @@ def compare(device: torch.device, deterministic: bool) -> Figures:
     configure_process(device, Precision.auto, deterministic=deterministic)
     eager, _ = grown(device, "compute.cuda_graphs=off")
     captured, notices = grown(device)
-    parts, others = eager.state.tensors(), captured.state.tensors()
+    parts, others = eager.state.state_dict(), captured.state.state_dict()
     numbers = sum(tensor.numel() for part in parts.values() for tensor in part.values())
     differing = sum(int((tensor != others[part][name]).sum()) for part in parts for name, tensor in parts[part].items())
     same = digest(eager) == digest(captured)
@@ -74,7 +74,7 @@ def make(device: torch.device, *overrides: str) -> tuple[Trainer, list[str]]:
 
 def digest(trainer: Trainer) -> str:
     """The digest of a trainer's state."""
-    return state_sha256(trainer.state.tensors(), trainer.state.images, trainer.state.phase_index)
+    return state_sha256(trainer.state.state_dict(), trainer.state.images, trainer.state.phase_index)
 
 
 def judge(context: Context, found: dict[str, Figures]) -> Judgement:

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.first_gpu.context import Context, Item, Judgement, train_config
 from benchmarks.first_gpu.record import Figures
 from pggan.config import Precision
-from pggan.core.architecture import Architecture, Geometry
+from pggan.core.architecture import Architecture, Rescaling
 from pggan.core.devices import synchronize
 from pggan.networks.convolution import DIRECT, POINTWISE, Method
 from pggan.training.compute_options import DTYPES
@@ -21,7 +21,7 @@ from pggan.training.op_counter import OpCounter
 LEVELS = {1024: 4, 64: 32}  # resolution and the official batch
 SMALL_LEVELS = {16: 2, 8: 2}
 REPEATS = 20
-MIN_SHARE = 0.5  # of what the rates of copying and multiplying allow
+MIN_SHARE = 0.5  # of what the measured rates of copies and products allow
 MAX_MILLISECONDS = 0.5  # of a convolution from or to 3 channels
 
 
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     name: str
     x: tuple[int, int, int, int]
     kernel: tuple[int, ...]
-    geometry: Geometry
+    rescaling: Rescaling
     method: Method
 
 
@@ -49,12 +49,12 @@ def shapes(architecture: Architecture, side: int, batch: int) -> list[Shape]:
     width, below = architecture.width(side), architecture.width(side // 2)
     half, channels = side // 2, architecture.channels
     return [
-        Shape(f"{side} same", (batch, width, side, side), (width, width, 3, 3), Geometry.same, DIRECT),
-        Shape(f"{side} up", (batch, below, half, half), (width, below, 3, 3), Geometry.up, DIRECT),
-        Shape(f"{side} down", (batch, width, side, side), (below, width, 3, 3), Geometry.down, DIRECT),
-        Shape(f"{side} from RGB", (batch, channels, side, side), (width, channels, 1, 1), Geometry.same, POINTWISE),
-        Shape(f"{side} to RGB", (batch, width, side, side), (channels, width, 1, 1), Geometry.same, POINTWISE),
-        Shape(f"{half} same", (batch, below, half, half), (below, below, 3, 3), Geometry.same, DIRECT),
+        Shape(f"{side} same", (batch, width, side, side), (width, width, 3, 3), Rescaling.same, DIRECT),
+        Shape(f"{side} up", (batch, below, half, half), (width, below, 3, 3), Rescaling.up, DIRECT),
+        Shape(f"{side} down", (batch, width, side, side), (below, width, 3, 3), Rescaling.down, DIRECT),
+        Shape(f"{side} from RGB", (batch, channels, side, side), (width, channels, 1, 1), Rescaling.same, POINTWISE),
+        Shape(f"{side} to RGB", (batch, width, side, side), (channels, width, 1, 1), Rescaling.same, POINTWISE),
+        Shape(f"{half} same", (batch, below, half, half), (below, below, 3, 3), Rescaling.same, DIRECT),
     ]
 
 
@@ -69,20 +69,20 @@ def measure(context: Context, shape: Shape) -> Figures:
     dtype, method = DTYPES[Precision.bf16], shape.method
     x = torch.randn(shape.x, device=context.device).to(dtype, memory_format=torch.channels_last)
     weight = torch.randn(shape.kernel, device=context.device).to(dtype, memory_format=torch.channels_last)
-    kernel = method.transform(weight, shape.geometry, 1.0)
-    y = method.convolve(x, kernel, None, shape.geometry)
+    kernel = method.transform(weight, shape.rescaling, 1.0)
+    y = method.convolve(x, kernel, None, shape.rescaling)
     functions: dict[str, Callable[[], Tensor]] = {
-        "forward": lambda: method.convolve(x, kernel, None, shape.geometry),
-        "input_gradient": lambda: method.input_gradient(y, kernel, shape.geometry),
-        "kernel_gradient": lambda: method.kernel_gradient(x, y, shape.geometry),
+        "forward": lambda: method.convolve(x, kernel, None, shape.rescaling),
+        "grad_input": lambda: method.grad_input(y, kernel, shape.rescaling),
+        "grad_weight": lambda: method.grad_weight(x, y, shape.rescaling),
     }
     limits, found = rates(context.device), {}
     for name, function in functions.items():
         with OpCounter() as counter:
             function()
-        floor = max(counter.flops / limits.multiplying, counter.moved / limits.copying)
+        roofline_seconds = max(counter.flops / limits.flops_per_second, counter.moved / limits.bytes_per_second)
         taken = seconds(function, context.device)
-        found[name] = {"milliseconds": 1000 * taken, "share_of_limit": floor / taken}
+        found[name] = {"milliseconds": 1000 * taken, "share_of_limit": roofline_seconds / taken}
     return found
 
 
@@ -97,7 +97,7 @@ def seconds(function: Callable[[], Tensor], device: torch.device) -> float:
     return (time.perf_counter() - start) / REPEATS
 
 
-FUNCTIONS = ("forward", "input_gradient", "kernel_gradient")
+FUNCTIONS = ("forward", "grad_input", "grad_weight")
 
 
 def judge(context: Context, found: dict[str, Figures]) -> Judgement:

@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.record import Figures
 from pggan.cli.compose import compose
-from pggan.config import ComputeConfig, ModelConfig, PenaltyPath, Precision, Switch, TrainerConfig
+from pggan.config import ComputeConfig, ModelConfig, PenaltyStrategy, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng, generator_for
@@ -155,7 +155,7 @@ def config_of(precision: Precision, case: Case, width: int, *, compiled: bool) -
         loss=loss_of(case.loss),
         precision=precision,
         compute=ComputeConfig(
-            penalty=PenaltyPath.jvp if case.jvp else PenaltyPath.autograd,
+            penalty=PenaltyStrategy.jvp if case.jvp else PenaltyStrategy.autograd,
             micro_batch_size=IMAGES // 2 if case.micro_batches else None,
             cuda_graphs=Switch.off,
             compile=compiled,

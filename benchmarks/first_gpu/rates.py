@@ -23,15 +23,15 @@ def items(context: Context) -> Iterator[Item]:
 def rates(device: torch.device) -> Figures:
     """The rates of the device."""
     found = measured_rates(device, Precision.bf16, DTYPES[Precision.bf16])
-    return {"copy_bytes_per_second": found.copying, "bf16_operations_per_second": found.multiplying}
+    return {"copy_bytes_per_second": found.bytes_per_second, "bf16_operations_per_second": found.flops_per_second}
 
 
 def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     """Both rates reach nine tenths of what others have measured."""
-    copying, multiplying = found["rates"]["copy_bytes_per_second"], found["rates"]["bf16_operations_per_second"]
-    measured = f"copies {three_digits(copying / 1e9)} GB/s, bf16 products {three_digits(multiplying / 1e12)} TFLOP/s"
+    copied, multiplied = (found["rates"][key] for key in ("copy_bytes_per_second", "bf16_operations_per_second"))
+    measured = f"copies {three_digits(copied / 1e9)} GB/s, bf16 products {three_digits(multiplied / 1e12)} TFLOP/s"
     if not context.on_h200:
         return Judgement(measured)
     expected = f"{COPY_BYTES_PER_SECOND / 1e9:.0f} GB/s, {BF16_OPERATIONS_PER_SECOND / 1e12:.0f} TFLOP/s"
-    good = copying >= COPY_BYTES_PER_SECOND and multiplying >= BF16_OPERATIONS_PER_SECOND
+    good = copied >= COPY_BYTES_PER_SECOND and multiplied >= BF16_OPERATIONS_PER_SECOND
     return Judgement(measured, expected, good)

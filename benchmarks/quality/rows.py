@@ -20,7 +20,7 @@ class Row(NamedTuple):
 AVATARS_32 = ("experiment=avatars_32",)
 AVATARS_64 = ("experiment=avatars_64", "hours=1")  # its lengths, scaled to an hour
 ORL_64 = ("experiment=orl_64",)
-ADA = ("augmentation=ada", "augmentation.speed_images=30000")  # half of the run, as its p has to rise in it
+ADA = ("augmentation=ada", "augmentation.rampup_images=30000")  # half of the run, as its p has to rise in it
 FEW = ("experiment=avatars_32", "data.count=500", "data.mirror=false")
 
 ROWS = (

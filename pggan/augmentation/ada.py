@@ -67,13 +67,13 @@ class Ada(Augmentation):
     p: float | None
     target: float
     interval: int
-    speed_images: int
+    rampup_images: int
     blit: bool
     geometry: bool
     colors: bool
 
     def __post_init__(self) -> None:
-        require_bounds(self, "augmentation.", p=f">=0 <={MAX_P}", target=">=0 <1", interval=">=1", speed_images=">=1")
+        require_bounds(self, "augmentation.", p=f">=0 <={MAX_P}", target=">=0 <1", interval=">=1", rampup_images=">=1")
         some = self.blit or self.geometry or self.colors
         require(some, "augmentation.blit", self.blit, "true, unless geometry or colors is")
 

@@ -16,9 +16,9 @@ class AdaptiveP:
     that is aimed at.
     """
 
-    def __init__(self, device: torch.device, *, target: float, interval: int, speed_images: int) -> None:
-        """Args: target: the mean sign aimed at; speed_images: images in which p could rise from 0 to 1."""
-        self.target, self.interval, self.speed_images = target, interval, speed_images
+    def __init__(self, device: torch.device, *, target: float, interval: int, rampup_images: int) -> None:
+        """Args: target: the mean sign aimed at; rampup_images: images in which p could rise from 0 to 1."""
+        self.target, self.interval, self.rampup_images = target, interval, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
@@ -33,15 +33,15 @@ class AdaptiveP:
         if not isinstance(augmentation, Ada) or augmentation.p is not None:
             return None
         target, interval = mean_sign(augmentation.target), augmentation.interval
-        return cls(device, target=target, interval=interval, speed_images=augmentation.speed_images)
+        return cls(device, target=target, interval=interval, rampup_images=augmentation.rampup_images)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The tensors [] of a checkpoint: p, from 0 to 1, and sums since p was last moved."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `tensors` gave; what is missing, as all is in checkpoints of runs without ADA, is 0."""
-        for name, tensor in self.tensors().items():
+        for name, tensor in self.state_dict().items():
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
@@ -52,7 +52,7 @@ class AdaptiveP:
         self.updates.add_(1)
         due = self.updates >= self.interval
         direction = torch.sign(self.signs - self.target * self.images)
-        self.p.add_(direction * self.images * (due / self.speed_images)).clamp_(0, MAX_P)
+        self.p.add_(direction * self.images * (due / self.rampup_images)).clamp_(0, MAX_P)
         for total in (self.signs, self.images, self.updates):
             total.mul_(~due)
         return self.p.clone()

@@ -12,10 +12,10 @@ from pggan.optim.state import State
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
     """Make `state` that of rank 0, bit by bit, on all ranks; reducers get the extra state in rank 0's `checkpoint`."""
     if group.world_size > 1:
-        parts = _broadcast_parts(state.tensors(), group)
+        parts = _broadcast_parts(state.state_dict(), group)
         images, phase_index = group.broadcast_object([state.images, state.phase_index])
         if not group.is_main:
-            state.load_tensors(parts)
+            state.load_state_dict(parts)
             state.images, state.phase_index = images, phase_index
     extra: Parts = {}
     with group.collective_errors():
@@ -25,7 +25,7 @@ def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoi
 
 
 def _broadcast_parts(parts: Parts, group: ProcessGroup) -> Parts:
-    """The tensors of rank 0, whose own are given, on all ranks."""
+    """The tensors of rank 0, on all ranks; `parts` are those of this rank, and only rank 0's count."""
     forms = group.broadcast_object(
         {
             part: {name: [list(value.shape), str(value.dtype), value.device.type] for name, value in tensors.items()}

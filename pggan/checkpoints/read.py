@@ -70,7 +70,7 @@ class Checkpoint:
 
         try:
             more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
-            state.load_tensors({part: self.load(part) for part in [*PARTS, *more]})
+            state.load_state_dict({part: self.load(part) for part in [*PARTS, *more]})
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             remedy = "Remove this directory to resume from the checkpoint before."
             raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error

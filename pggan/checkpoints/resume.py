@@ -17,7 +17,7 @@ from pggan.core.schedule import Schedule
 from pggan.optim.reducer import Parts
 from pggan.optim.state import State
 
-# What can't change in the middle of a run without being asked for, and why.
+# Keys that must be those of the checkpoint unless `allow_changes` names them, and why.
 REFUSED = {
     "seed": "from here on other images would be drawn, some of them a second time in this epoch",
     "loss.name": "under another loss the discriminator's scores mean something else",
@@ -25,10 +25,10 @@ REFUSED = {
     "schedule": "the schedule says something else about the images that were shown already",
 }
 
-# What decides which images there are.  With the same fingerprint it makes no difference.
+# Keys that decide which images the data set has; they may change as long as its fingerprint stays.
 DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
-# What makes two networks of one kind, so that the weights of one fit the other.
+# Values that two networks must share for the weights of one to fit the other.
 KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
 
 

@@ -24,9 +24,9 @@ class Rollback:
     fault of the recipe comes back at the same position.
     """
 
-    def __init__(self, run_dir: Path, patience: int, group: ProcessGroup) -> None:
-        """Args: patience: skipped updates in a row after which `check` raises."""
-        self.run_dir, self.patience, self.group = run_dir, patience, group
+    def __init__(self, run_dir: Path, max_skipped: int, group: ProcessGroup) -> None:
+        """Args: max_skipped: skipped updates in a row after which `check` raises."""
+        self.run_dir, self.max_skipped, self.group = run_dir, max_skipped, group
         self.failed_at = -1
         self.rollbacks = 0
 
@@ -34,7 +34,7 @@ class Rollback:
         """Whether the last updates were taken; waits for the device; raises NonFiniteError after too many skipped."""
         for name, trainable in (("G", state.g), ("D", state.d)):
             skipped = int(trainable.skipped)
-            if skipped >= self.patience:
+            if skipped >= self.max_skipped:
                 raise NonFiniteError(f"the gradients of the last {skipped} updates of {name}")
             if skipped:
                 return False

@@ -66,7 +66,7 @@ def take_snapshot(
     old = {} if memory is None else memory.parts
     parts = {
         part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
-        for part, tensors in (state.tensors() | extra_state).items()
+        for part, tensors in (state.state_dict() | extra_state).items()
     }
     synchronize(state.g_ema.weights[0].device)  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}

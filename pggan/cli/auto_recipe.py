@@ -33,14 +33,14 @@ RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenKeys:
     """Which keys are not left to the program: those of the command line, and of the recipes that it names."""
 
-    typed_keys: frozenset[str]
+    command_keys: frozenset[str]
     recipe_keys: frozenset[str]
 
     @classmethod
-    def of(cls, overrides: Sequence[str], folder: str | None = None) -> "Given":
+    def of(cls, overrides: Sequence[str], folder: str | None = None) -> "GivenKeys":
         """Args: folder: of configuration files of one's own."""
         typed: set[str] = set()
         recipes: set[str] = set()
@@ -51,13 +51,13 @@ class Given:
                 recipes |= keys_of_recipe(name, one.partition("=")[2], folder)
         return cls(frozenset(typed), frozenset(recipes))
 
-    def typed(self, key: str) -> bool:
+    def in_command(self, key: str) -> bool:
         """Whether the command line has `key`, a part of it, or the group that it is in."""
-        return _hold(self.typed_keys, key)
+        return _hold(self.command_keys, key)
 
-    def given(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Whether `key` is typed, or a recipe that the command line names has it, be it with the default's value."""
-        return self.typed(key) or _hold(self.recipe_keys, key)
+        return self.in_command(key) or _hold(self.recipe_keys, key)
 
 
 def _hold(keys: frozenset[str], key: str) -> bool:
@@ -134,7 +134,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
 
-    given = Given.of(overrides, folder)
+    given = GivenKeys.of(overrides, folder)
 
     known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]

@@ -121,7 +121,7 @@ COMMANDS = {
         Command(
             "import",
             "Turn weights of the official networks, pytorch_GAN_zoo or pro-gan-pth into a generator file.",
-            "pggan.interop.foreign.command",
+            "pggan.interop.importers.command",
             "pggan import source=network-final.pkl out=faces.safetensors",
         ),
         Command(

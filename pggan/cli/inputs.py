@@ -53,7 +53,10 @@ def require_inputs(config: object) -> None:
 
 
 def require_training_inputs(config: TrainConfig) -> None:
-    """The same for training on one machine; where there are several, they tell one another what one of them misses."""
+    """Raise UserError for images, a checkpoint or a generator that a training run names and that is missing.
+
+    Where there are several machines, their ranks report it together later.
+    """
     if "RANK" in os.environ or config.distributed.nnodes > 1:
         return
     if config.data.path is not None:

@@ -19,8 +19,8 @@ from types import FrameType
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
-from pggan.core.next_step import next_step
-from pggan.core.signals import handling
+from pggan.core.next_command import next_command
+from pggan.core.signals import signal_handlers
 
 ENDS = {0: "done", EXIT_INTERRUPTED: "interrupted"}
 # Of the last line of metrics.jsonl, besides the metrics of image quality.
@@ -78,7 +78,7 @@ def sum_up(jobs: list[SweepJob], codes: list[int]) -> None:
         root = Path(jobs[0].run_dir).parent
         if len(codes) < len(jobs) or codes[-1] == EXIT_INTERRUPTED:
             print(f"\nThe same command with run_dir={root} finishes what is left.")
-        print(f"\n{next_step('monitor', run=root)}")
+        print(f"\n{next_command('monitor', run=root)}")
 
 
 def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[SweepJob]:
@@ -122,7 +122,7 @@ def run_job(words: list[str]) -> int:
         def pass_on(number: int, _: FrameType | None) -> None:
             process.send_signal(signal.Signals(number))
 
-        with handling(pass_on):
+        with signal_handlers(pass_on):
             return process.wait()
 
 

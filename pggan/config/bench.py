@@ -5,7 +5,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import ModelConfig
 from pggan.config.parse import PerLevel, table
@@ -74,7 +74,7 @@ class BenchConfig(StagesConfig):
     precisions: list[Precision]
     modes: list[BenchMode]
     convolutions: list[ConvolutionMethod]
-    penalties: list[PenaltyPath]
+    penalties: list[PenaltyStrategy]
     against: bool
     device: str
     compute: BenchComputeConfig

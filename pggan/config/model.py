@@ -55,9 +55,9 @@ class ModelConfig:
             if channels not in (1, 3):
                 problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
                 raise UserError(problem, "Set data.channels=3, or model.features=null.")
-            from pggan.networks.features.backbone import identity  # imports torch
+            from pggan.networks.features.backbone import backbone_fingerprint  # imports torch
 
-            sizes["features"] = identity(self.features, self.features_weights)
+            sizes["features"] = backbone_fingerprint(self.features, self.features_weights)
         return Architecture(resolution=resolution, channels=channels, labels=labels, **sizes)
 
 

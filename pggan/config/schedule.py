@@ -10,7 +10,7 @@ from pggan.core.schedule import Schedule
 from pggan.core.validation import require, require_bounds
 
 
-class LearningRateRule(Enum):
+class LearningRateScaling(Enum):
     """The power of `batch_factor` that multiplies the learning rates."""
 
     constant = 0.0
@@ -30,7 +30,7 @@ class ScheduleConfig:
     learning_rate_g: PerLevel
     learning_rate_d: PerLevel
     batch_factor: int
-    learning_rate_rule: LearningRateRule
+    learning_rate_scaling: LearningRateScaling
     lr_warmup_images: int
     lr_decay_images: int
     total_images: int | None
@@ -61,7 +61,7 @@ class ScheduleConfig:
             learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
             learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
             batch_factor=self.batch_factor,
-            learning_rate_factor=float(self.batch_factor**self.learning_rate_rule.value),
+            learning_rate_factor=float(self.batch_factor**self.learning_rate_scaling.value),
             lr_warmup_images=self.lr_warmup_images,
             lr_decay_images=self.lr_decay_images,
             total_images=self.total_images,

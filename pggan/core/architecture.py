@@ -34,7 +34,7 @@ class Stem(Enum):
     one_norm = "one_norm"  # pixel norm after the second layer alone (pro-gan-pth)
 
 
-class Geometry(Enum):
+class Rescaling(Enum):
     """The effect of a convolution on the side of an image."""
 
     same = "same"
@@ -66,10 +66,10 @@ class Architecture:
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
-    residual: bool = False  # D's blocks add what they are given, halved, to their result
+    residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
     features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
-    features_from: int = 16  # resolution from which it does
+    features_from: int = 16  # the lowest resolution at which D looks at them
 
     @property
     def resolutions(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the same command resumes
-EXIT_LEFT = 76  # of a rank that ended because another one failed
+EXIT_PEER_LOST = 76  # of a rank that ended because another one failed
 MIN_PREFIX = 3  # letters of a name that say which one is meant
 
 

@@ -8,11 +8,11 @@ from types import FrameType
 from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-NOT_FOR_HELPERS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # SIGTERM is how a parent ends them
+CHILD_BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # SIGTERM is how a parent ends them
 
 
 @contextmanager
-def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call `handler` for SIGNALS inside the block.
 
     Afterwards the handlers of before are called for those that arrived: a job launcher's handler, which has the job
@@ -36,15 +36,15 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 @contextmanager
-def starting_helpers() -> Iterator[None]:
-    """Processes started inside, by this thread, never see NOT_FOR_HELPERS; this process does when the block ends.
+def block_signals_in_children() -> Iterator[None]:
+    """Processes started inside, by this thread, never see CHILD_BLOCKED_SIGNALS; this process does when the block ends.
 
     A terminal and a scheduler send them to all processes of a command, of which one alone saves and stops.  A blocked
     signal stays blocked in what is started, from its first instruction on: no handler could be there as early.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_HELPERS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_BLOCKED_SIGNALS)
     resource_tracker.ensure_running()  # multiprocessing's own process; starting it lets SIGINT through again
-    signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_HELPERS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_BLOCKED_SIGNALS)
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ class StopSignal(ExitStack):
         self.at_once = at_once
 
     def __enter__(self) -> Self:
-        self.enter_context(handling(self._handle))
+        self.enter_context(signal_handlers(self._handle))
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

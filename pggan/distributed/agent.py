@@ -20,8 +20,8 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import DistributedConfig
 from pggan.core.environment import child_variables
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
-from pggan.core.signals import handling
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
+from pggan.core.signals import signal_handlers
 from pggan.core.tables import Log
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
@@ -47,11 +47,11 @@ class Agent(LocalElasticAgent):
         # A single machine asks no other one.
         self.timeout = config.heartbeat_timeout_seconds + REPORT_SECONDS if config.nnodes > 1 else math.inf
         self.signal: int | None = None  # the last one that was passed on
-        self.turns = 0  # looks at its ranks, many in a second; each asks the rendezvous host
+        self.polls = 0  # looks at its ranks, many in a second; each asks the rendezvous host
         self.allowed = 0.0  # seconds that a turn may take
 
     @property
-    def has_met(self) -> bool:
+    def rendezvous_done(self) -> bool:
         """Whether there was a rendezvous of all machines."""
         return self._worker_group.group_world_size is not None
 
@@ -66,7 +66,7 @@ class Agent(LocalElasticAgent):
         return reached
 
     @contextmanager
-    def timed_out(self) -> Iterator[None]:
+    def exit_when_stuck(self) -> Iterator[None]:
         """While active, end this process when a turn takes too long: a machine that is asked has vanished.
 
         Seconds are counted by looking: while this whole process is stopped, none go by.
@@ -74,10 +74,10 @@ class Agent(LocalElasticAgent):
         over = Event()
 
         def watch() -> None:
-            seen, silent = self.turns, 0.0
+            seen, silent = self.polls, 0.0
             while not over.wait(POLL_SECONDS):
-                turns = self.turns
-                seen, silent = turns, silent + POLL_SECONDS if turns == seen else 0.0
+                polls = self.polls
+                seen, silent = polls, silent + POLL_SECONDS if polls == seen else 0.0
                 if silent > self.allowed:
                     self.send_signal(signal.SIGKILL)
                     self.log(self.lost)
@@ -107,13 +107,15 @@ class Agent(LocalElasticAgent):
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self.turns += 1
+        self.polls += 1
         assert isinstance(self._pcontext, SubprocessContext), "the command is a program"
         codes = {rank: handler.proc.poll() for rank, handler in self._pcontext.subprocess_handlers.items()}
         failed = {worker_group.workers[rank]: code for rank, code in codes.items() if code}
         if not failed and None in codes.values():
             return RunResult(state=WorkerState.HEALTHY)
-        if any(code not in (*FINAL, EXIT_LEFT) for code in failed.values()) or set(failed.values()) == {EXIT_LEFT}:
+        if any(code not in (*FINAL, EXIT_PEER_LOST) for code in failed.values()) or set(failed.values()) == {
+            EXIT_PEER_LOST
+        }:
             if self.signal is not None:
                 self._remaining_restarts = 0
             self._report(failed)
@@ -134,7 +136,7 @@ class Agent(LocalElasticAgent):
             f"rank {worker.global_rank} (pid {worker.id}) "
             + (f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}")
             for worker, code in failed.items()
-            if code != EXIT_LEFT and (self.signal is None or code != -self.signal)
+            if code != EXIT_PEER_LOST and (self.signal is None or code != -self.signal)
         ]
         if lost:
             self.log(f"Lost: {'; '.join(lost)}.")
@@ -179,7 +181,7 @@ def launch(
         if agent is None or not agent.send_signal(number):
             raise KeyboardInterrupt
 
-    with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables), handling(relay):
+    with tempfile.TemporaryDirectory(prefix="pggan-") as logs, environment(variables), signal_handlers(relay):
         try:
             spec = WorkerSpec(
                 role="train",
@@ -192,15 +194,15 @@ def launch(
                 local_addr=config.local_addr,
             )
             agent = Agent(spec, logs, config, log=log, then=then)
-            with agent.timed_out():
+            with agent.exit_when_stuck():
                 result = agent.run()
         except KeyboardInterrupt:
-            if agent is not None and agent.has_met:
+            if agent is not None and agent.rendezvous_done:
                 raise
             log("Stopped while waiting for the other machines: no rank was started. The same command begins again.")
             return EXIT_INTERRUPTED
         except RENDEZVOUS_ERRORS as error:
-            if agent is None or not agent.has_met:
+            if agent is None or not agent.rendezvous_done:
                 raise rendezvous_failed(config, error) from error
             log(agent.lost)
             return EXIT_FAILED

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 5.0  # beyond torch's own limit, which comes first unless it do
 T = TypeVar("T")
 
 
-def within(seconds: float, connect: Callable[[], T]) -> T:
+def call_with_timeout(seconds: float, connect: Callable[[], T]) -> T:
     """Call `connect`, which should take `seconds` at most; returns or raises what it does, or raises TimeoutError.
 
     torch waits for ever for an answer from a port where something else listens; its thread is abandoned then.
@@ -48,7 +48,7 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def port_owner(address: str) -> str:
+def connection_problem(address: str) -> str:
     """Why a connection to `address`, HOST:PORT, fails, in words."""
     with _quiet():  # torch may still be trying
         return "something else answers there" if listens(address) else "nobody answers there"

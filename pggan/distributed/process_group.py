@@ -21,8 +21,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
-from pggan.core.errors import EXIT_LEFT, EXIT_USER_ERROR, UserError
-from pggan.distributed.connect import port_owner, reason, within
+from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
+from pggan.distributed.connect import call_with_timeout, connection_problem, reason
 
 # The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
@@ -101,7 +101,7 @@ class ProcessGroup:
         """The group of all ranks, when they are there; raises UserError if that takes more than `timeout_seconds`."""
         try:
             waiting = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
-            store, _, _ = within(timeout_seconds, lambda: next(waiting))
+            store, _, _ = call_with_timeout(timeout_seconds, lambda: next(waiting))
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore("gradients", store),
@@ -115,7 +115,7 @@ class ProcessGroup:
         except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
             time.sleep(1)  # if another rank was lost, the launcher ends this one, and nobody is misled
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            why = port_owner(address) if isinstance(error, TimeoutError) else reason(error)
+            why = connection_problem(address) if isinstance(error, TimeoutError) else reason(error)
             raise UserError(
                 f"Rank {info.rank} of {info.world_size} did not find the others at {address}: {why}.",
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
@@ -157,8 +157,8 @@ class ProcessGroup:
     def wait_for_device(self, wait: Callable[[], object] | None = None) -> None:
         """Wait for the GPU, where the watchdog sees it: all its work so far, or what `wait` waits for.
 
-        The GPU alone waits for a collective of NCCL, captured or not.  So this precedes whatever needs values of it:
-        there, it would stop for good if another rank is gone.
+        A collective of NCCL blocks the GPU, not this thread.  Called before the host reads a value from the GPU: if
+        another rank is gone, that read would block for good, and the watchdog could not see it.
         """
         if self.world_size > 1 and self.device.type == "cuda":
             self.waiting_since, self.waits_for_device = time.monotonic(), True
@@ -219,9 +219,9 @@ class ProcessGroup:
                         raise UserError(problem, remedy)
 
     def all_reduce_flags(self, flags: int) -> int:
-        """Bitwise OR of all ranks' `flags` in the call before, so that no rank waits; in a single process, of this one.
+        """Start the all-reduce (bitwise OR) of `flags`; returns the result of the one before, so that no rank waits.
 
-        A flag that is raised in two calls in a row counts once.
+        A single process gets its own `flags`.  A flag that is raised in two calls in a row counts once.
         """
         if self._control is None:
             return flags
@@ -310,7 +310,7 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
     except PeerLost as error:
         time.sleep(ENDING_SECONDS)
         print(error, file=sys.stderr, flush=True)
-        return EXIT_LEFT
+        return EXIT_PEER_LOST
 
 
 def _new_group(**settings: Any) -> dist.ProcessGroup | None:

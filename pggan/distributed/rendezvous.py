@@ -17,12 +17,12 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from pggan.config import DistributedConfig
 from pggan.core.errors import UserError
-from pggan.distributed.connect import listens, port_owner, reason, within
+from pggan.distributed.connect import call_with_timeout, connection_problem, listens, reason
 
 RETRY_SECONDS = 1.0
-STRANGER_SECONDS = 30.0  # for the answer of a port that accepts connections
+WRONG_SERVICE_SECONDS = 30.0  # for the answer of a port that accepts connections
 RENDEZVOUS_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
-STRANGER = "Ping failed"  # torch's words when something else answers
+WRONG_SERVICE = "Ping failed"  # torch's words when something else answers
 SLOW = "has timed out"  # … when nobody does, or something that torch does not understand
 
 
@@ -36,11 +36,13 @@ def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
         try:
             # A store that is there answers at once; something else that listens there may never.
             answered = config.rdzv_endpoint is not None and listens(config.rdzv_endpoint)
-            return within(min(left, STRANGER_SECONDS) if answered else left, lambda: _handler(config, run_id))
+            return call_with_timeout(
+                min(left, WRONG_SERVICE_SECONDS) if answered else left, lambda: _handler(config, run_id)
+            )
         except TimeoutError as error:
             raise rendezvous_failed(config, problem or error) from error
         except (RendezvousConnectionError, OSError) as error:
-            if STRANGER in str(error.__cause__) or left < RETRY_SECONDS:
+            if WRONG_SERVICE in str(error.__cause__) or left < RETRY_SECONDS:
                 raise rendezvous_failed(config, error) from error
             problem = error
             time.sleep(RETRY_SECONDS)  # the host may not have come so far
@@ -83,8 +85,8 @@ def rendezvous_failed(config: DistributedConfig, error: Exception) -> UserError:
         why = f"not all {config.nnodes} machines joined within {config.rdzv_timeout_seconds} s"
     elif isinstance(error, RendezvousClosedError):
         why = "a run with this rendezvous has just ended"
-    elif isinstance(error, TimeoutError) or STRANGER in str(cause) or SLOW in str(cause):
-        why = port_owner(str(config.rdzv_endpoint))
+    elif isinstance(error, TimeoutError) or WRONG_SERVICE in str(cause) or SLOW in str(cause):
+        why = connection_problem(str(config.rdzv_endpoint))
     else:
         why = reason(cause)
     return UserError(

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from pggan.core.errors import EXIT_LEFT
+from pggan.core.errors import EXIT_PEER_LOST
 from pggan.core.tables import Log
 from pggan.distributed.process_group import GRADIENT_TIMEOUT, ProcessGroup
 
@@ -73,9 +73,9 @@ class HeartbeatMonitor:
             silent = now - max(self._heard[rank], self._awake)
             gone = silent > timeout and max(waited, stuck) > timeout
             if gone or (not beat.waiting and waited > max(timeout, beat.allowed)):
-                does = f"has been silent for {silent:.0f} s" if silent > timeout else "does not come to its end"
+                does = f"has been silent for {silent:.0f} s" if silent > timeout else "makes no progress"
                 seen = f"{beat.name} {does}; it was last seen at {beat.position}"
-                return f"Hung: {seen}. The others have waited for {max(waited, stuck):.0f} s, and end."
+                return f"Hung: {seen}. The others have waited for {max(waited, stuck):.0f} s and exit."
         if on_device and waited > GRADIENT_TIMEOUT.total_seconds() + HEARTBEAT_SECONDS * self.rank:
             return f"Hung: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s."
         return ""
@@ -156,5 +156,5 @@ class Watchdog:
             if message := monitor.stalled_rank(since, now, on_device=on_device, stuck_since=stuck_since):
                 self.log(message)
                 sys.stderr.flush()
-                self.end(EXIT_LEFT)
+                self.end(EXIT_PEER_LOST)
                 return

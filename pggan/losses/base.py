@@ -1,6 +1,6 @@
 """The parts of every loss: formulas of the scores, gradient penalties, and label terms.
 
-A loss is one frozen dataclass in one file of this room; its fields are the keys of `configs/loss/<file>.yaml`.
+A loss is one frozen dataclass in one file of this subpackage; its fields are the keys of `configs/loss/<file>.yaml`.
 N batch, C channels, R resolution, L labels.
 """
 
@@ -20,7 +20,7 @@ from pggan.core.validation import require
 from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
 
 SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
-LABELS_OF_G = "G/labels_fakes"  # the term of labels in G's loss
+CLASS_LOSS_OF_G = "G/class_loss_fakes"  # the term of labels in G's loss
 
 
 class LossTerms(NamedTuple):
@@ -35,8 +35,8 @@ class Loss(ABC):
     """A GAN objective: subclasses give the formulas, this class runs the discriminator and adds label terms."""
 
     needs_reals_for_g: ClassVar[bool] = False  # G's terms depend on real scores, too
-    scores_have_zero: ClassVar[bool] = False  # a score of 0 is as likely a real as a fake; else only differences count
-    scores_have_scale: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
+    zero_is_boundary: ClassVar[bool] = False  # a score of 0 is as likely a real as a fake; else only differences count
+    scores_are_logits: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
 
     reg_interval: int  # updates of D from one evaluation of the penalties to the next
 
@@ -63,21 +63,21 @@ class Loss(ABC):
     def terms_of_g(self) -> tuple[str, ...]:
         """The names of all terms that G's loss can have."""
         score = torch.zeros(1)
-        return (*self.g_terms(score, score), LABELS_OF_G)
+        return (*self.g_terms(score, score), CLASS_LOSS_OF_G)
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
         """Signs [N] of scores [N] that say how surely D tells reals from fakes: 0 in the mean by chance, 1 always.
 
         The signs of the scores of reals; where only differences have a meaning, each real is compared with a fake.
         """
-        return torch.sign(real_scores if self.scores_have_zero else real_scores - fake_scores)
+        return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
         """The mean of `signs` where scores of reals have the mean sign `of_reals`, from 0 to below 1.
 
         For differences: of normal scores with one deviation for reals and fakes, and means as far above 0 as below.
         """
-        if self.scores_have_zero:
+        if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
         return 2 * normal.cdf(sqrt(2) * normal.inv_cdf((1 + of_reals) / 2)) - 1
@@ -123,8 +123,8 @@ class Loss(ABC):
                     scores[at] = critic(seen[at])[0]
                 terms[penalty.name] = penalty.by_autograd(images[at], scores[at], context)
         if reals.labels is not None:
-            terms["D/labels_reals"] = label_loss(real_logits, reals.labels)
-            terms["D/labels_fakes"] = label_loss(fake_logits, reals.labels)
+            terms["D/class_loss_reals"] = label_loss(real_logits, reals.labels)
+            terms["D/class_loss_fakes"] = label_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
     def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, views: Views = Views()) -> LossTerms:  # noqa: B008 - a tuple
@@ -136,7 +136,7 @@ class Loss(ABC):
         fake_scores, fake_logits = critic(views.fakes(fakes))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
-            terms[LABELS_OF_G] = label_loss(fake_logits, reals.fake_labels)
+            terms[CLASS_LOSS_OF_G] = label_loss(fake_logits, reals.fake_labels)
         return LossTerms(terms, {})
 
 

@@ -31,14 +31,14 @@ class PenaltyAt(Enum):
     interpolated = "interpolated"  # on the line between a real and a fake, uniformly
 
 
-class NormReference(Enum):
+class PenaltyResolution(Enum):
     """The resolution at which a gradient norm is taken: that of the phase, or as in the official code the final one.
 
     Official networks see every image upsampled to the final resolution: the norm halves per missing level.
     """
 
-    native = "native"
-    official = "official"
+    current = "current"
+    final = "final"
 
 
 class PenaltyContext(NamedTuple):
@@ -65,12 +65,12 @@ class GradientPenalty:
     weight: float
     target: float = 0.0
     reg_interval: int = 1  # updates from one evaluation to the next; the weight is multiplied by it (lazy penalty)
-    reference: NormReference = NormReference.native
+    resolution: PenaltyResolution = PenaltyResolution.current
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
         """The penalty [N] of the scores' `gradient` [N, C, R, R], `missing_levels` below the final resolution."""
         gradient = to_float32(gradient).flatten(1)
-        if self.reference is NormReference.official:
+        if self.resolution is PenaltyResolution.final:
             gradient = gradient / 2**missing_levels
         weight = self.weight * self.reg_interval
         if self.target == 0:

@@ -18,8 +18,8 @@ class Logistic(Loss):
     """
 
     gamma: float
-    scores_have_zero: ClassVar[bool] = True
-    scores_have_scale: ClassVar[bool] = True
+    zero_is_boundary: ClassVar[bool] = True
+    scores_are_logits: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/loss_reals": F.softplus(-real_scores), "D/loss_fakes": F.softplus(fake_scores)}

@@ -19,14 +19,14 @@ class Relativistic(Loss):
 
     gamma: float
     needs_reals_for_g: ClassVar[bool] = True
-    scores_have_scale: ClassVar[bool] = True
+    scores_are_logits: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"D/pairs": F.softplus(fake_scores - real_scores)}
+        return {"D/relativistic": F.softplus(fake_scores - real_scores)}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
         assert real_scores is not None, "needs_reals_for_g asks for them"
-        return {"G/pairs": F.softplus(real_scores - fake_scores)}
+        return {"G/relativistic": F.softplus(real_scores - fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         return tuple(

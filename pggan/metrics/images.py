@@ -26,7 +26,7 @@ class Images(Protocol):
         """The images uint8 [N, R, R, C] at `numbers`."""
 
 
-class Reals(Images):
+class RealImages(Images):
     """A level of a data set in a fixed random order, without mirroring: image n is the same one in every evaluation."""
 
     def __init__(self, pyramid: ImagePyramid, resolution: int, first: int = 0) -> None:
@@ -42,13 +42,15 @@ class Reals(Images):
         return None if self.pyramid.labels is None else self.pyramid.labels[self.order]
 
 
-class Fakes(Images):
+class FakeImages(Images):
     """Images of a generator: number n is that of seed `first_seed` + n, as `pggan sample` draws it.
 
     Of a generator with classes, number n has the class of real n (of a set without classes: n modulo their number).
     """
 
-    def __init__(self, generator: TrainedGenerator, settings: RenderSettings, reals: Reals, first_seed: int) -> None:
+    def __init__(
+        self, generator: TrainedGenerator, settings: RenderSettings, reals: RealImages, first_seed: int
+    ) -> None:
         self.generator, self.settings, self.first_seed = generator, settings, first_seed
         labels = reals.labels()
         self.classes = np.arange(generator.labels) if labels is None else labels

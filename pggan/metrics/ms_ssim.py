@@ -88,7 +88,7 @@ class PairCollector(Collector):
 
     def mean(self) -> Tensor:
         """The mean over all pairs, float64 [1].  Called by all ranks."""
-        return self.partition.gather(self.parts).mean()[None]
+        return self.partition.all_gather(self.parts).mean()[None]
 
 
 class MultiScaleSimilarity(Metric):

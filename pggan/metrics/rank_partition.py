@@ -36,7 +36,7 @@ class RankPartition:
         """The blocks of this rank."""
         return self.blocks(count)[self.group.rank :: self.group.world_size]
 
-    def gather(self, parts: Sequence[Tensor]) -> Tensor:
+    def all_gather(self, parts: Sequence[Tensor]) -> Tensor:
         """The rows of all blocks, in order, on every rank; `parts` holds those of this rank's blocks.
 
         The number of rows may differ from block to block; everything else about them is the same.

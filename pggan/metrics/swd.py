@@ -28,7 +28,7 @@ from torch import Tensor
 from pggan.core.rng import generator_for
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
-from pggan.metrics.images import Reals
+from pggan.metrics.images import RealImages
 from pggan.metrics.rank_partition import RankPartition
 
 PATCHES = 128
@@ -133,7 +133,7 @@ class PatchCollector(Collector):
 
     def normalise(self, side: int) -> None:
         """Give the patches of a level, over all ranks, mean 0 and deviation 1 per channel."""
-        sums = self.partition.gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
+        sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
         deviation[deviation == 0] = 1
@@ -146,7 +146,7 @@ class PatchCollector(Collector):
         device = self.partition.group.device
         there = directions.to(device)
         parts = [(block.to(device).flatten(2) @ there).cpu() for block in self._blocks(side)]
-        return self.partition.gather(parts).flatten(0, 1).T.contiguous()
+        return self.partition.all_gather(parts).flatten(0, 1).T.contiguous()
 
     def _blocks(self, side: int) -> Iterator[Tensor]:
         start = 0
@@ -225,7 +225,7 @@ class SlicedWasserstein(Metric):
     def _shown(self, count: int, first: int) -> PatchCollector:
         """The patches of reals `first` to `first` + `count` - 1."""
         collector, task = self._collector(count), self.task
-        reals = Reals(task.reals.pyramid, task.resolution, first)
+        reals = RealImages(task.reals.pyramid, task.resolution, first)
         task.add_seconds("reading reals", feed(reals, [collector], task.partition, "patches of reals", task.progress))
         return collector
 

@@ -66,7 +66,11 @@ def sum_per_feature(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Saves the result, which the next layer saves anyway, and one number per pixel; autograd would save 4 maps."""
+    """Leaky ReLU, after a bias if there is one, and pixel norm.
+
+    The backward pass needs the output, which the next layer saves anyway, and one number per pixel; the operations one
+    by one would save four feature maps.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -93,7 +97,7 @@ class ActivationAndNorm(torch.autograd.Function):
         y, scale = ctx.saved_tensors
         sums = ctx.needs_input_grad[1]
         if ctx.bias_dtype is not None:
-            found = fused.input_gradient(gradient, y, scale, LEAKY_SLOPE, sums=sums)
+            found = fused.grad_input(gradient, y, scale, LEAKY_SLOPE, sums=sums)
             if found is not None:
                 return found
         wide, g = to_float32(y), to_float32(gradient)
@@ -139,14 +143,14 @@ class BiasAndActivation(torch.autograd.Function):
 
 
 class ActivationGradient(torch.autograd.Function):
-    """The gradient [N, C, …] of x in leaky ReLU, from that of its result y; with a type, also its sums [C] in it.
+    """Leaky ReLU's backward pass: the gradient [N, C, …] of x from that of y; with `sums`, also the bias gradient [C].
 
     Linear in the gradient and its own adjoint, and y counts by its sign only: so the derivative is the function itself.
     """
 
     @staticmethod
     def forward(gradient: Tensor, y: Tensor, sums: torch.dtype | None) -> Tensor | tuple[Tensor, Tensor]:
-        found = fused.input_gradient(gradient, y, None, LEAKY_SLOPE, sums=sums is not None)
+        found = fused.grad_input(gradient, y, None, LEAKY_SLOPE, sums=sums is not None)
         result = torch.ops.aten.leaky_relu_backward(gradient, y, LEAKY_SLOPE, True) if found is None else found[0]
         if sums is None:
             return result

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks import fused, im2col, products, winograd
-from pggan.networks.constants import plain_tensors
+from pggan.networks.cached_tensors import disable_fake_tensors
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
 TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
@@ -32,71 +32,71 @@ class Method:
     """A way to convolve; all functions but `transform` take kernels in the form that `transform` gives them."""
 
     name: str  # tells methods apart that share their functions
-    transform: Callable[[Tensor, Geometry, float], Tensor]  # kernel [O, I, 3, 3] and its factor, to this method's form
-    convolve: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # x [N, I, H, W], kernel, bias [O]
-    input_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # gradient [N, O, …], kernel
-    kernel_gradient: Callable[[Tensor, Tensor, Geometry], Tensor]  # x, gradient
+    transform: Callable[[Tensor, Rescaling, float], Tensor]  # kernel [O, I, 3, 3] and its factor, to this method's form
+    convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]  # x [N, I, H, W], kernel, bias [O]
+    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor]  # gradient [N, O, …], kernel
+    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor]  # x, gradient
 
-    def transforms(self, geometry: Geometry) -> bool:
+    def transforms(self, rescaling: Rescaling) -> bool:
         """Whether `transform` makes a new kernel anyway, so that its factor costs nothing."""
-        return geometry is not Geometry.same or self.transform is not fuse_resampling
+        return rescaling is not Rescaling.same or self.transform is not fuse_resampling
 
 
-def fuse_resampling(kernel: Tensor, geometry: Geometry, scale: float) -> Tensor:
+def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale`, fused with the resampling: for `down` [O, I, 4, 4], for `up` [I, O, 4, 4].
 
     The fused kernel is the sum of four one-pixel shifts.  A product of matrices makes it, with its output maps side by
     side in memory as convolutions expect them: the derivative of sums of slices takes ten times as long.
     """
-    if geometry is Geometry.same:
+    if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I]
-    if geometry is Geometry.up:
+    if rescaling is Rescaling.up:
         taps = taps.flatten(1).t().contiguous().view(9, -1, len(taps)).transpose(0, 1)  # [I, 9, O]
     cached = not (torch.compiler.is_compiling() or isinstance(kernel, FakeTensor))
-    box = (cached_box if cached else resampling_box)(geometry, scale, kernel.dtype, kernel.device)
+    box = (cached_box if cached else resampling_box)(rescaling, scale, kernel.dtype, kernel.device)
     wide = torch.bmm(box.expand(len(taps), -1, -1), taps)
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
 
 
-def resampling_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The matrix [16, 9] from the taps of a 3x3 kernel to those of the fused 4x4 kernel, times `scale`."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
-    return box.flip(1) if geometry is Geometry.up else box / 4  # a transposed convolution mirrors its kernel
+    return box.flip(1) if rescaling is Rescaling.up else box / 4  # a transposed convolution mirrors its kernel
 
 
 @cache
-def cached_box(geometry: Geometry, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def cached_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The `resampling_box` [16, 9], made once and kept: on a GPU, its ten operations start slower than they run."""
-    with plain_tensors():
-        return resampling_box(geometry, scale, dtype, device)
+    with disable_fake_tensors():
+        return resampling_box(rescaling, scale, dtype, device)
 
 
-def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The plain convolution, with PyTorch's own derivatives; `kernel` comes from `fuse_resampling`."""
-    if geometry is Geometry.up:
+    if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
-    return F.conv2d(x, kernel, bias, stride=im2col.side_and_stride(geometry)[1], padding=1)
+    return F.conv2d(x, kernel, bias, stride=im2col.side_and_stride(rescaling)[1], padding=1)
 
 
-def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `x`: a convolution, too."""
-    if geometry is Geometry.up:
+    if rescaling is Rescaling.up:
         return F.conv2d(gradient, kernel, stride=2, padding=1)
-    return F.conv_transpose2d(gradient, kernel, stride=im2col.side_and_stride(geometry)[1], padding=1)
+    return F.conv_transpose2d(gradient, kernel, stride=im2col.side_and_stride(rescaling)[1], padding=1)
 
 
-def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
+def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `kernel`."""
     if x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
-    side, stride = im2col.side_and_stride(geometry)
-    return _kernel_gradient(x, gradient, side, stride=stride, padding=1, transposed=geometry is Geometry.up)
+    side, stride = im2col.side_and_stride(rescaling)
+    return _grad_weight(x, gradient, side, stride=stride, padding=1, transposed=rescaling is Rescaling.up)
 
 
-def _kernel_gradient(
+def _grad_weight(
     x: Tensor, gradient: Tensor, side: int, *, stride: int = 1, padding: int = 0, transposed: bool = False
 ) -> Tensor:
     features = (x.shape[1], gradient.shape[1]) if transposed else (gradient.shape[1], x.shape[1])
@@ -127,49 +127,47 @@ def convolve_pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor
     return F.conv2d(x, kernel, bias)
 
 
-NATIVE = Method("native", fuse_resampling, convolve, input_gradient, kernel_gradient)  # with PyTorch's own derivatives
-DIRECT = Method("direct", fuse_resampling, convolve, input_gradient, kernel_gradient)
-IM2COL = Method("im2col", fuse_resampling, im2col.convolve, im2col.input_gradient, im2col.kernel_gradient)
-WINOGRAD = Method(
-    "winograd", winograd.transformed, winograd.convolve, winograd.input_gradient, winograd.kernel_gradient
-)
+NATIVE = Method("native", fuse_resampling, convolve, grad_input, grad_weight)  # with PyTorch's own derivatives
+DIRECT = Method("direct", fuse_resampling, convolve, grad_input, grad_weight)
+IM2COL = Method("im2col", fuse_resampling, im2col.convolve, im2col.grad_input, im2col.grad_weight)
+WINOGRAD = Method("winograd", winograd.transformed, winograd.convolve, winograd.grad_input, winograd.grad_weight)
 WINOGRAD2 = Method(  # in tiles of 2x2
     "winograd2",
     partial(winograd.transformed, side=2),
     partial(winograd.convolve, side=2),
-    partial(winograd.input_gradient, side=2),
-    partial(winograd.kernel_gradient, side=2),
+    partial(winograd.grad_input, side=2),
+    partial(winograd.grad_weight, side=2),
 )
 MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
     "matmul",
     fuse_resampling,
-    lambda x, kernel, bias, geometry: matmul(x, kernel, bias),
-    lambda gradient, kernel, geometry: products.mm(gradient, kernel),
-    lambda x, gradient, geometry: products.mm(gradient.t(), x),
+    lambda x, kernel, bias, rescaling: matmul(x, kernel, bias),
+    lambda gradient, kernel, rescaling: products.mm(gradient, kernel),
+    lambda x, gradient, rescaling: products.mm(gradient.t(), x),
 )
 POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
     "pointwise",
     fuse_resampling,
-    lambda x, kernel, bias, geometry: convolve_pointwise(x, kernel, bias),
-    lambda gradient, kernel, geometry: F.conv_transpose2d(gradient, kernel),
-    lambda x, gradient, geometry: _kernel_gradient(x, gradient, 1),
+    lambda x, kernel, bias, rescaling: convolve_pointwise(x, kernel, bias),
+    lambda gradient, kernel, rescaling: F.conv_transpose2d(gradient, kernel),
+    lambda x, gradient, rescaling: _grad_weight(x, gradient, 1),
 )
 
 
-def method_for(x: Tensor, kernel: Tensor, geometry: Geometry) -> Method:
-    """The method that a rule names for images `x` [N, I, H, W] and a kernel [O, I, 3, 3].
+def method_for(x: Tensor, kernel: Tensor, rescaling: Rescaling) -> Method:
+    """The method that the heuristic names for images `x` [N, I, H, W] and a kernel [O, I, 3, 3].
 
-    The rule's constants come from one processor; `MethodTable` has what was measured on this one.
+    The heuristic's constants come from one processor; `MethodTable` has what was measured on this one.
     """
     if torch.compiler.is_compiling():
         return NATIVE
     if x.device.type != "cpu":
         return DIRECT
     if x.dtype.itemsize >= 4 and min(kernel.shape[:2]) >= WIDE and x.shape[-1] <= CACHED:
-        stride = winograd.tile_stride(geometry)
+        stride = winograd.tile_stride(rescaling)
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < TILES:
             return IM2COL
-        if winograd.has_whole_tiles(x, geometry):
+        if winograd.has_whole_tiles(x, rescaling):
             return WINOGRAD
     return plain_method(x)
 
@@ -179,11 +177,11 @@ def plain_method(x: Tensor) -> Method:
     return DIRECT if x.shape[-1] >= LARGE else NATIVE
 
 
-def convolution(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, geometry: Geometry) -> Tensor:
+def convolution(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, rescaling: Rescaling) -> Tensor:
     """[N, I, H, W] -> [N, O, …] with a `kernel` in the method's form and a `bias` [O]."""
     if method is NATIVE:
-        return convolve(x, kernel, bias, geometry)
-    return Convolution.apply(x, kernel, None, bias, (method, geometry))  # type: ignore[no-any-return]
+        return convolve(x, kernel, bias, rescaling)
+    return Convolution.apply(x, kernel, None, bias, (method, rescaling))  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
@@ -192,7 +190,7 @@ def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None
     # for 8192x512 weights the sums take longer than the gradients.
     if method is NATIVE or min(kernel.shape) < WIDE or torch.compiler.is_compiling():
         return F.linear(x, kernel, bias)
-    return convolution(x, kernel, bias, MATMUL, Geometry.same)
+    return convolution(x, kernel, bias, MATMUL, Rescaling.same)
 
 
 def pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
@@ -200,10 +198,10 @@ def pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | N
     # On CPUs PyTorch's own second derivative of these is as fast, and its first one faster.
     if method is NATIVE or torch.compiler.is_compiling() or (method is None and x.device.type == "cpu"):
         return F.conv2d(x, kernel, bias)
-    return convolution(x, kernel, bias, POINTWISE, Geometry.same)
+    return convolution(x, kernel, bias, POINTWISE, Rescaling.same)
 
 
-_weight_gradients = True  # whether backward passes compute them; global, as autograd runs them in threads of its own
+_grad_weights = True  # whether backward passes compute them; global, as autograd runs them in threads of its own
 
 
 @contextmanager
@@ -212,28 +210,31 @@ def input_gradients_only() -> Iterator[None]:
 
     PyTorch tells its own functions which gradients are asked for, but not those written in Python.
     """
-    global _weight_gradients  # noqa: PLW0603
-    _weight_gradients = False
+    global _grad_weights  # noqa: PLW0603
+    _grad_weights = False
     try:
         yield
     finally:
-        _weight_gradients = True
+        _grad_weights = True
 
 
 def asks_weight_gradients() -> bool:
     """Whether a backward pass is to compute the gradients of weights."""
-    return _weight_gradients
+    return _grad_weights
 
 
 class Convolution(torch.autograd.Function):
-    """The image x, transformed kernel or result y, whichever is None, from the other two; a result may have a bias."""
+    """A convolution and its two adjoints: from two of image x, transformed kernel and result y, the one that is None.
+
+    The result y alone takes a bias.
+    """
 
     @staticmethod
-    def forward(x: Any, kernel: Any, y: Any, bias: Tensor | None, how: tuple[Method, Geometry]) -> Tensor:
-        method, geometry = how
+    def forward(x: Any, kernel: Any, y: Any, bias: Tensor | None, how: tuple[Method, Rescaling]) -> Tensor:
+        method, rescaling = how
         if y is None:
-            return method.convolve(x, kernel, bias, geometry)
-        return method.input_gradient(y, kernel, geometry) if x is None else method.kernel_gradient(x, y, geometry)
+            return method.convolve(x, kernel, bias, rescaling)
+        return method.grad_input(y, kernel, rescaling) if x is None else method.grad_weight(x, y, rescaling)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -252,7 +253,7 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel, y = (gradient if saved is None else saved for saved in ctx.saved_tensors)
         apply: Callable[..., Tensor] = Convolution.apply
-        asked, weights = ctx.needs_input_grad, _weight_gradients
+        asked, weights = ctx.needs_input_grad, _grad_weights
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = apply(x, None, y, None, ctx.how) if asked[1] and weights else None
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.networks import fused
 from pggan.networks.activation import to_float32
-from pggan.networks.constants import plain_tensors
+from pggan.networks.cached_tensors import disable_fake_tensors
 
 
 def upsample(images: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 @cache
 def cached_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The `low_pass_filter` of these arguments, made once and kept."""
-    with plain_tensors():
+    with disable_fake_tensors():
         return low_pass_filter(side, dtype, device)
 
 

@@ -112,7 +112,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor, slope: float, epsilon: float
     return scale if worked else None
 
 
-def input_gradient(
+def grad_input(
     gradient: Tensor, y: Tensor, scale: Tensor | None, slope: float, *, sums: bool
 ) -> tuple[Tensor, Tensor | None] | None:
     """The `gradient` of `y`, of `activate` (no `scale`) or `activate_and_normalize`, turned into that of their x.

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks.activation import Activation, adds_bias, to_float32
 from pggan.networks.convolution import Method, convolution, linear, pointwise
 from pggan.networks.fade import blur
@@ -124,27 +124,27 @@ class PointwiseConv(Equalized):
 
 
 class EqualizedConv(Equalized):
-    """A 3x3 convolution.  [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its geometry"""
+    """A 3x3 convolution.  [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its rescaling"""
 
-    def __init__(self, *shape: int, geometry: Geometry = Geometry.same, blur: bool = False) -> None:
+    def __init__(self, *shape: int, rescaling: Rescaling = Rescaling.same, blur: bool = False) -> None:
         """Args: blur: smooth the result, before the activation."""
         super().__init__(*shape)
-        self.geometry, self.blur = geometry, blur
+        self.rescaling, self.blur = rescaling, blur
 
     def prepare(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
         assert method is not None, "a convolution needs one"
-        return method.transform(self.weight, self.geometry, scale), self.bias
+        return method.transform(self.weight, self.rescaling, scale), self.bias
 
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         x, scale = x.to(self.dtype), self.scale
         options = self.context.options
-        method = options.method or options.table.method_for(x, self.weight, self.geometry)
-        if not method.transforms(self.geometry):
+        method = options.method or options.table.method_for(x, self.weight, self.rescaling)
+        if not method.transforms(self.rescaling):
             x, scale = self.fold_scale(x)
         kernel, bias = self.weights_for(scale, method)
 
         def layer(bias: Tensor | None) -> Tensor:  # smoothing a bias does not change it
-            result = convolution(x, kernel, bias, method, self.geometry)
+            result = convolution(x, kernel, bias, method, self.rescaling)
             return blur(result) if self.blur else result
 
         return self.finish(layer, bias, activation)
@@ -163,16 +163,16 @@ class ConvWithStddev(EqualizedConv):
         parts = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (part.permute(0, 3, 1, 2) for part in parts)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
-        return method.transform(features, self.geometry, scale), self.bias, sums
+        return method.transform(features, self.rescaling, scale), self.bias, sums
 
     def forward(self, x: Tensor, stddev: Tensor, activation: Activation | None = None) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
         options = self.context.options
-        method = options.method or options.table.method_for(x, self.weight[:, :-1], self.geometry)
+        method = options.method or options.table.method_for(x, self.weight[:, :-1], self.rescaling)
         kernel, bias, sums = self.weights_for(self.scale, method)
 
         def layer(bias: Tensor | None) -> Tensor:
-            result = convolution(x, kernel, bias, method, self.geometry)
+            result = convolution(x, kernel, bias, method, self.rescaling)
             return result + stddev.to(x.dtype)[:, None, None, None] * sums
 
         return self.finish(layer, bias, activation)

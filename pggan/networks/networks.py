@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pggan.core.architecture import MIN_RESOLUTION, Architecture, Geometry, Resampling, Stem
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
 from pggan.core.rng import generator_for
 from pggan.networks.activation import activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
 from pggan.networks.convolution import linear
@@ -59,8 +59,8 @@ class GeneratorBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, blur: bool = False) -> None:
         super().__init__()
         self.fused = resampling is Resampling.fused
-        geometry = Geometry.up if self.fused else Geometry.same
-        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=geometry, blur=blur)
+        rescaling = Rescaling.up if self.fused else Rescaling.same
+        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, rescaling=rescaling, blur=blur)
         self.conv = EqualizedConv(outputs, outputs, 3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +79,9 @@ class DiscriminatorBlock(nn.Module):
         super().__init__()
         self.fused = resampling is Resampling.fused
         self.conv = EqualizedConv(inputs, inputs, 3, 3)
-        self.down_conv = EqualizedConv(outputs, inputs, 3, 3, geometry=Geometry.down if self.fused else Geometry.same)
+        self.down_conv = EqualizedConv(
+            outputs, inputs, 3, 3, rescaling=Rescaling.down if self.fused else Rescaling.same
+        )
         self.skip = PointwiseConv(outputs, inputs, 1, 1, gain=1.0) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -41,9 +41,16 @@ def bmm(left: Tensor, right: Tensor) -> Tensor:
     return result
 
 
-def in_dense_order(matrices: Tensor) -> Tensor:
-    """`matrices` [B, M, K], each in one piece of memory where oneDNN multiplies them: it has no fast way for others."""
-    return matrices.contiguous() if prefers_onednn() and matrices.dtype == torch.float32 else matrices
+def bmm_into(out: Tensor, left: Tensor, right: Tensor, *, add: bool) -> None:
+    """Set `out` [B, M, N] to the products [B, M, K] x [B, K, N], or `add` them to it."""
+    if _for_onednn(left, right):
+        for total, a, b in zip(out.unbind(), left.unbind(), right.unbind(), strict=True):
+            product = _onednn(a, b)
+            total.add_(product) if add else total.copy_(product)
+    elif add:
+        out.baddbmm_(left, right)
+    else:
+        torch.bmm(left, right, out=out)
 
 
 def _onednn(left: Tensor, right: Tensor) -> Tensor:

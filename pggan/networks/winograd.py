@@ -12,17 +12,18 @@ Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pggan.core.architecture import Geometry
-from pggan.networks.constants import plain_tensors
-from pggan.networks.products import bmm, in_dense_order
+from pggan.core.architecture import Rescaling
+from pggan.networks.cached_tensors import disable_fake_tensors
+from pggan.networks.products import bmm, bmm_into
 
-CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
+CHUNK = 2**22  # numbers in the domain that are processed at a time: they should stay in the cache
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -69,7 +70,7 @@ ALWAYS_0 = 2  # the number of the domain that doubled pixels don't have, and tha
 
 @dataclass(frozen=True)
 class Maps:
-    """The linear maps of one geometry, for both directions at once."""
+    """The linear maps of one rescaling, for both directions at once."""
 
     pixels: Tensor  # [K, window * window]
     taps: Tensor  # [K, 9]
@@ -80,41 +81,41 @@ class Maps:
 
 
 @cache
-def maps(geometry: Geometry, dtype: torch.dtype, side: int) -> Maps:
-    """The maps of `geometry` for tiles with results of `side`, exact in float64 and then rounded to `dtype`."""
-    with plain_tensors():
+def maps(rescaling: Rescaling, dtype: torch.dtype, side: int) -> Maps:
+    """The maps of `rescaling` for tiles with results of `side`, exact in float64 and then rounded to `dtype`."""
+    with disable_fake_tensors():
         pixels, taps, result = (torch.tensor(rows[side], dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
-        if geometry is not Geometry.same:
+        if rescaling is not Rescaling.same:
             kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
             pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
-        if geometry is Geometry.up:
+        if rescaling is Rescaling.up:
             pixels = pixels @ torch.tensor(DOUBLED[side], dtype=torch.float64)
-        if geometry is Geometry.down:
+        if rescaling is Rescaling.down:
             result = torch.tensor(HALVED[side], dtype=torch.float64) @ result
         window, outcome = pixels.shape[1], len(result)
         pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
         return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
-def tile_stride(geometry: Geometry, side: int = 4) -> int:
+def tile_stride(rescaling: Rescaling, side: int = 4) -> int:
     """Pixels of an image from one tile to the next."""
-    return side // 2 if geometry is Geometry.up else side
+    return side // 2 if rescaling is Rescaling.up else side
 
 
-def has_whole_tiles(x: Tensor, geometry: Geometry, side: int = 4) -> bool:
+def has_whole_tiles(x: Tensor, rescaling: Rescaling, side: int = 4) -> bool:
     """Whether images `x` [N, I, H, W] are made of whole tiles, as this method needs."""
-    return x.shape[2] % tile_stride(geometry, side) == x.shape[3] % tile_stride(geometry, side) == 0
+    return x.shape[2] % tile_stride(rescaling, side) == x.shape[3] % tile_stride(rescaling, side) == 0
 
 
-def transformed(kernel: Tensor, geometry: Geometry, scale: float, side: int = 4) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
-    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
-    return in_dense_order(torch.matmul(maps(geometry, kernel.dtype, side).taps * scale, taps).transpose(0, 1))
+def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 4) -> Tensor:
+    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I], dense, as oneDNN needs it to be fast."""
+    taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # a copy of the 9 taps, for one product instead of O
+    return (maps(rescaling, kernel.dtype, side).taps * scale @ taps).view(-1, *kernel.shape[:2])
 
 
-def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry, side: int = 4) -> Tensor:
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling, side: int = 4) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
-    m, outputs = maps(geometry, x.dtype, side), kernel.shape[1]
+    m, outputs = maps(rescaling, x.dtype, side), kernel.shape[1]
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
         products = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
@@ -127,9 +128,9 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry,
     return result
 
 
-def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry, side: int = 4) -> Tensor:
+def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling, side: int = 4) -> Tensor:
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
-    m, inputs = maps(geometry, gradient.dtype, side), kernel.shape[2]
+    m, inputs = maps(rescaling, gradient.dtype, side), kernel.shape[2]
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         products = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
@@ -137,19 +138,19 @@ def input_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry, side: i
     return result
 
 
-def kernel_gradient(x: Tensor, gradient: Tensor, geometry: Geometry, side: int = 4) -> Tensor:
+def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int = 4) -> Tensor:
     """The adjoint of `convolve` in `kernel`: [K, O, I]."""
-    m = maps(geometry, x.dtype, side)
+    m = maps(rescaling, x.dtype, side)
     result = x.new_empty(len(m.taps), gradient.shape[1], x.shape[1])
     for rows in _chunks(x, result, m.stride):
         left, right = _from_result(gradient[rows], m).transpose(1, 2), _from_pixels(x[rows], m)
-        torch.baddbmm(result, left, right, beta=0 if rows.start == 0 else 1, out=result)
+        bmm_into(result, left, right, add=rows.start > 0)
     return result
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
-    size = max(1, CHUNK // numbers)
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # as equal as can be: each reads the kernel
     count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # a fake chunk stands for all
     return (slice(start, start + size) for start in range(0, count, size))
 

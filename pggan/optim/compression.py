@@ -58,7 +58,7 @@ class Compressor(nn.Module):
         self.register_buffer("mean_square", torch.zeros(size, device=device))
         self.register_buffer("steps", torch.zeros((), device=device))
         self.register_buffer("mean", torch.zeros(size, device=device) if optimizer.beta1 else None)
-        self._worth = torch.empty(size, device=device)  # what sending the updates is worth, squared
+        self._importance = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
     def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: Tensor | None = None) -> Tensor:
         """Take in this rank's gradient times `factor`; returns the message that all are to be sent.
@@ -71,8 +71,8 @@ class Compressor(nn.Module):
         self._accumulate(list(gradients), finite, factor)
         # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
         # the latter alone starves small gradients, which made faces of fewer kinds.
-        torch.sqrt(self.mean_square, out=self._worth).mul_(self.residual).mul_(self.residual)
-        indices = largest(self._worth, count).sort().values
+        torch.sqrt(self.mean_square, out=self._importance).mul_(self.residual).mul_(self.residual)
+        indices = largest(self._importance, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
@@ -135,20 +135,20 @@ def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
     return indices, message[second:third].view(SENT_AS).float()
 
 
-def mean_of(messages: Tensor, count: int, room: Tensor) -> tuple[Tensor, Tensor]:
+def mean_of(messages: Tensor, count: int, scratch: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of what `messages` [n, bytes] of `count` entries each hold: indices [n k] and values [n k].
 
     An index that is in several messages has all of its value where it comes first, and 0 from there on.  The bits are
     the same on every rank: messages are added in their order, and no index comes twice in one of them.
-    `room` [P] has to be 0 everywhere, and is left so.
+    `scratch` [P] has to be 0 everywhere, and is left so.
     """
-    entries = [unpack(message, count, len(room)) for message in messages]
+    entries = [unpack(message, count, len(scratch)) for message in messages]
     for indices, values in entries:
-        room.index_add_(0, indices, values, alpha=1 / len(messages))
+        scratch.index_add_(0, indices, values, alpha=1 / len(messages))
     found = []
     for indices, _ in entries:
-        found.append(room[indices])
-        room.index_fill_(0, indices, 0)
+        found.append(scratch[indices])
+        scratch.index_fill_(0, indices, 0)
     return torch.cat([indices for indices, _ in entries]), torch.cat(found)
 
 

@@ -27,7 +27,7 @@ class ParameterVector:
         device = self.weights[0].device
         sizes = [weight.numel() for weight in self.weights]
         self.size = sum(sizes)
-        self.room = torch.zeros(self.size, device=device)  # of `mean_of`
+        self.scratch = torch.zeros(self.size, device=device)  # of `mean_of`
         begins = torch.tensor([0, *sizes], device=device).cumsum(0)
         starts = torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device)
         self._ends, self._shifts = begins[1:], starts - begins[:-1]
@@ -40,7 +40,7 @@ class ParameterVector:
 class DgcReducer(GradientReducer):
     """Sends only the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
-    flat_tensors = 2  # what sending is worth, and room for the update
+    gradient_copies = 2  # what sending is worth, and scratch for the update
 
     def __init__(self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, dgc: DgcConfig) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            indices, updates = mean_of(messages, count, vector.room)
+            indices, updates = mean_of(messages, count, vector.scratch)
             optimizer.set_update(vector.positions(indices), updates)
             return torch.where(finite, agreed[:-1], torch.nan)
 

@@ -55,7 +55,7 @@ class ElasticReducer(GradientReducer):
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
         super().__init__()
         self.group, self.partition = group, partition
-        self.flat_tensors = partition.most_chunks.bit_length() + 1  # sums of chunks
+        self.gradient_copies = partition.most_chunks.bit_length() + 1  # sums of chunks
         self._sums: dict[int, Sums] = {}
         self._buffers: dict[int, FlatBuffer] = {}
 

@@ -25,7 +25,7 @@ Parts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by part and nam
 class GradientReducer:
     """The reducer of a single process, whose gradients are the whole batch's; subclasses are for several ranks."""
 
-    flat_tensors = 0  # copies of all gradients that are kept at most, besides the gradients
+    gradient_copies = 0  # copies of all gradients that are kept at most, besides the gradients
 
     def __init__(self) -> None:
         self._losses: dict[int, Tensor] = {}
@@ -87,7 +87,7 @@ class FlatBuffer:
 class AllReduceFp32(GradientReducer):
     """All-reduce of gradients in float32."""
 
-    flat_tensors = 1
+    gradient_copies = 1
     dtype: ClassVar[torch.dtype] = torch.float32  # that is sent
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -113,5 +113,5 @@ class AllReduceFp32(GradientReducer):
 class AllReduceBf16(AllReduceFp32):
     """All-reduce of gradients in bfloat16: half the bytes, with 8 bits of each number's precision."""
 
-    flat_tensors = 2
+    gradient_copies = 2
     dtype = torch.bfloat16

@@ -26,7 +26,7 @@ LINE = 16  # float32 in a line of the processor's cache, which two ranks must no
 class SharedMemoryReducer(GradientReducer):
     """Sums gradients in float32: each rank finishes a slice of the sum, and collects the others' slices."""
 
-    flat_tensors = 2
+    gradient_copies = 2
 
     def __init__(self, group: ProcessGroup) -> None:
         super().__init__()

@@ -17,9 +17,9 @@ from pggan.optim.flat_memory import flatten_storage
 from pggan.optim.sparse_optimizer import SparseOptimizer
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-FIRST_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
+INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
 MAX_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
-SCALE_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
+GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
 
 AUGMENTATION = "augmentation"  # the part of a checkpoint that a run with adapted augmentation has besides
 
@@ -64,12 +64,12 @@ class Trainable:
     def finish_update(self, finite: Tensor) -> None:
         """Free the gradients, count skipped updates and adapt the loss scale; without waiting for the device.
 
-        The scale halves when the gradient overflows, and doubles after SCALE_INTERVAL updates that were taken.
+        The scale halves when the gradient overflows, and doubles after GROWTH_INTERVAL updates that were taken.
         """
         self.zero_grad()
         self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
         if self.scale is not None:
-            grown = self.since_scaling + 1 >= SCALE_INTERVAL
+            grown = self.since_scaling + 1 >= GROWTH_INTERVAL
             self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, MAX_SCALE)
             self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
 
@@ -94,7 +94,7 @@ class State:
         for trainable in (self.g, self.d):
             trainable.optimizer.state.clear()
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Every tensor of the state, by part and name."""
         parts = {
             "generator": dict(self.g.network.state_dict()),
@@ -104,9 +104,9 @@ class State:
             "optimizer_d": dict(_moments(self.d)),
             "grad_scaler": dict(_grad_scalers(self)),
         }
-        return parts if self.d.adaptive_p is None else {**parts, AUGMENTATION: self.d.adaptive_p.tensors()}
+        return parts if self.d.adaptive_p is None else {**parts, AUGMENTATION: self.d.adaptive_p.state_dict()}
 
-    def load_tensors(self, parts: dict[str, dict[str, Tensor]]) -> None:
+    def load_state_dict(self, parts: dict[str, dict[str, Tensor]]) -> None:
         """Take over what `tensors` gave; raises RuntimeError when names or shapes differ.
 
         A run may continue with another augmentation or precision: parts of these that are missing start anew.
@@ -120,7 +120,7 @@ class State:
             if name in parts["grad_scaler"]:
                 tensor.copy_(parts["grad_scaler"][name])
         if self.d.adaptive_p is not None:
-            self.d.adaptive_p.load_tensors(parts.get(AUGMENTATION, {}))
+            self.d.adaptive_p.load_state_dict(parts.get(AUGMENTATION, {}))
 
 
 def new_state(
@@ -167,7 +167,7 @@ def _trainable(
     else:
         optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
-    scale = torch.tensor(FIRST_SCALE, device=device) if half else None
+    scale = torch.tensor(INIT_SCALE, device=device) if half else None
     return Trainable(name, network, optimizer, skipped, scale, since_scaling)
 
 

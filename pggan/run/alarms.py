@@ -13,7 +13,7 @@ from pggan.augmentation.ada import MAX_P
 from pggan.losses.base import Loss
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 
-Numbers = Mapping[str, float]
+Scalars = Mapping[str, float]
 
 CLEAR_TICKS = 5
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
@@ -42,10 +42,10 @@ class Rule:
 
 
 RULES = {
-    "gradients": Rule(
+    "gradient_spike": Rule(
         1, "A single one is harmless. If they come often, lower schedule.learning_rate_g and schedule.learning_rate_d"
     ),
-    "not_finite": Rule(
+    "skipped_updates": Rule(
         1,
         "This is normal in fp16 while the loss scale is found. Otherwise lower the learning rates, or raise the weight "
         "of the gradient penalty (loss.*)",
@@ -60,7 +60,7 @@ RULES = {
         "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada, or stop here and "
         "take checkpoint=best",
     ),
-    "diversity": Rule(
+    "mode_collapse": Rule(
         1,
         "G draws few different images. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES run_dir=NEW), "
         "with lower learning rates or a larger weight of the gradient penalty",
@@ -95,7 +95,7 @@ class Alarms:
         self._highest_rate = 0.0
         self._diversities: deque[float] = deque(maxlen=DIVERSITY_GRIDS)
 
-    def at_tick(self, resolution: int, learning_rate: float, numbers: Numbers) -> tuple[dict[str, float], list[str]]:
+    def at_tick(self, resolution: int, learning_rate: float, numbers: Scalars) -> tuple[dict[str, float], list[str]]:
         """Scalars by tag, 1 for each alarm that holds, and a text for each that is raised now.
 
         Args: learning_rate: D's; numbers: of the tick, by tag; an alarm whose number is missing is not raised.
@@ -103,11 +103,11 @@ class Alarms:
         if resolution != self._resolution:
             self._begin_resolution(resolution)
         found = {
-            "gradients": self._spikes(numbers),
-            "not_finite": _skipped(numbers),
+            "gradient_spike": self._spikes(numbers),
+            "skipped_updates": _skipped(numbers),
             "score_gap": self._score_gap(numbers),
             "overfitting": self._overfitting(numbers, learning_rate),
-            "diversity": self._collapse(numbers),
+            "mode_collapse": self._collapse(numbers),
             "augmentation": self._augmentation(numbers),
         }
         scalars: dict[str, float] = {}
@@ -122,7 +122,7 @@ class Alarms:
             scalars[f"alarms/{name}"] = float(holds)
         return {**scalars, "health/alarms": sum(scalars.values())}, texts
 
-    def _spikes(self, numbers: Numbers) -> str:
+    def _spikes(self, numbers: Scalars) -> str:
         found = []
         for name, peak in numbers.items():
             if name.endswith(PEAKED + PEAK):
@@ -134,11 +134,11 @@ class Alarms:
                     recent.append(peak)
         return ", ".join(found)
 
-    def _score_gap(self, numbers: Numbers) -> str:
+    def _score_gap(self, numbers: Scalars) -> str:
         gap = numbers.get("scores/reals", math.nan) - numbers.get("scores/fakes", math.nan)
         if not math.isfinite(gap):
             return ""
-        if self.loss.scores_have_scale:
+        if self.loss.scores_are_logits:
             return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MAX_GAP else ""
         usual = median(map(abs, self._gaps)) if len(self._gaps) >= MIN_GAP_TICKS else math.inf
         if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself
@@ -146,7 +146,7 @@ class Alarms:
         self._gaps.append(gap)
         return ""
 
-    def _overfitting(self, numbers: Numbers, learning_rate: float) -> str:
+    def _overfitting(self, numbers: Scalars, learning_rate: float) -> str:
         sign = numbers.get(REALS_SIGN)
         self._highest_rate = max(self._highest_rate, learning_rate)
         # With falling rates, D tells reals from a G that hardly moves: 0.9 in the end of good runs (lab book).
@@ -158,19 +158,19 @@ class Alarms:
             return ""
         return f"D takes {(1 + mean) / 2:.0%} of the reals for real"
 
-    def _collapse(self, numbers: Numbers) -> str:
+    def _collapse(self, numbers: Scalars) -> str:
         if DIVERSITY in numbers:
             self._diversities.append(numbers[DIVERSITY])
         if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < MIN_DIVERSITY:
             return ""
         return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
 
-    def _augmentation(self, numbers: Numbers) -> str:
+    def _augmentation(self, numbers: Scalars) -> str:
         p = numbers.get(P, 0.0)
         return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MAX_P else ""
 
 
-def _skipped(numbers: Numbers) -> str:
+def _skipped(numbers: Scalars) -> str:
     counts = {name: numbers.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
     found = [f"{count:.0f} updates of {name}" for name, count in counts.items() if count]
     return f"Skipped {' and '.join(found)}: their gradients were NaN or infinite" if found else ""

@@ -134,7 +134,7 @@ class TrainingConsole:
             f"{1 / self.seconds_per_image:,.1f} img/s",
             f"{self.numbers.get('speed/memory_bytes', 0) / 2**20:,.0f} MiB",
             *(f"{name} {self.numbers.get(f'{name}/loss', 0):.3f}" for name in "DG"),
-            *(f"{of} {self.numbers.get(f'scores/{of}', 0):.2f}" for of in SHOWN_SCORES),
+            *(f"D({of}) {self.numbers.get(f'scores/{of}', 0):.2f}" for of in SHOWN_SCORES),
         ]
         saved = "none yet"
         if self.saved:

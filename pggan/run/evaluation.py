@@ -63,24 +63,24 @@ class EvaluationBudget:
 
 
 @dataclass(frozen=True)
-class Score:
+class BestMetric:
     """The number by which a checkpoint may be the best, and at which resolution it was found."""
 
     metric: str
     value: float
     resolution: int
 
-    def is_better_than(self, other: "Score | None") -> bool:
+    def is_better_than(self, other: "BestMetric | None") -> bool:
         """Whether this is the better one: of a higher resolution, or the lower number; other metrics do not compare."""
         if other is None or self.resolution != other.resolution:
             return other is None or self.resolution > other.resolution
         return self.metric != other.metric or self.value < other.value
 
 
-def score_in(mark: Any) -> Score | None:
+def metric_in(mark: Any) -> BestMetric | None:
     """The score that a checkpoint is marked with; None for anything else."""
     try:
-        return Score(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]))
+        return BestMetric(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -106,7 +106,7 @@ class TrainingEvaluator:
             left = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= images]
             best = best_of(left)
             mark = None if best is None else mark_of(best, BEST)
-        self._best = score_in(self.group.broadcast_object(mark))
+        self._best = metric_in(self.group.broadcast_object(mark))
         self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
 
     def is_due(self, before: int, images: int) -> bool:
@@ -167,7 +167,7 @@ class TrainingEvaluator:
         """Report the numbers, and mark the checkpoint of this step if it is the best so far."""
         number = self.config.deciding_number
         name = next((name for name in values if number is not None and name.startswith(f"{number}@")), None)
-        score = None if name is None else Score(name, values[name], resolution)
+        score = None if name is None else BestMetric(name, values[name], resolution)
         if score is not None and math.isfinite(score.value) and score.is_better_than(self._best):
             self._best, self.mark = score, asdict(score)
         best = "; the best so far" * (self.mark is not None)

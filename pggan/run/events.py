@@ -6,18 +6,18 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pggan.checkpoints.header import LABEL_NAMES, METHODS_NOTE, MILESTONE
+from pggan.checkpoints.header import CONVOLUTION_METHODS, LABEL_NAMES, MILESTONE
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
 from pggan.config.parse import BEST
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.core.schedule import Phase
 from pggan.core.signals import StopSignal
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.reals import RealStream
+from pggan.data.stream.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.networks.networks import Generator
@@ -60,7 +60,7 @@ class Events:
         watchdog: Watchdog,
         reporter: NullReporter,
         writer: CheckpointWriter,
-        stream: RealStream,
+        stream: RealBatches,
         time_limit: TimeLimit | None,
         evaluator: TrainingEvaluator,
     ) -> None:
@@ -73,7 +73,7 @@ class Events:
         # What every checkpoint says besides.
         names = {LABEL_NAMES: run.pyramid.class_names} if config.data.labels else {}
         methods = trainer.options.table.names()
-        chosen = {METHODS_NOTE: methods} if methods else {}
+        chosen = {CONVOLUTION_METHODS: methods} if methods else {}
         self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **chosen, **names}
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
@@ -294,7 +294,7 @@ class Events:
         if images >= self.schedule.total:
             self.reporter.finish()
             self.reporter.line(f"Done: {images:,} images.", always=True)
-            self.reporter.line(next_step("sample", "seeds=0-63", run=run_dir))
+            self.reporter.line(next_command("sample", "seeds=0-63", run=run_dir))
             return 0
         resumes = f"The same command with run_dir={run_dir} resumes."
         self.reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}", always=True)

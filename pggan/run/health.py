@@ -9,7 +9,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.losses.base import Loss
 from pggan.metrics.distances import nearest
 from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.images import Reals, to_device
+from pggan.metrics.images import RealImages, to_device
 from pggan.networks.networks import Generator
 from pggan.optim.state import State
 from pggan.run.alarms import DIVERSITY, REALS_SIGN
@@ -36,7 +36,7 @@ class Health:
     def at_tick(self, state: State, phase: Phase, scores: Scores) -> dict[str, float]:
         """The numbers of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
         found = {}
-        if self.loss.scores_have_zero and "scores/reals" in scores:
+        if self.loss.zero_is_boundary and "scores/reals" in scores:
             found[REALS_SIGN] = float(np.sign(scores["scores/reals"]).mean())
         before, self._ticked_at = self._ticked_at, state.images
         if is_due(self.every, before, state.images):
@@ -54,7 +54,7 @@ def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> flo
     these few differ as much as reals do.  None where the reals are too few, or all the same.
     """
     count = min(COUNT, pyramid.images)
-    spread = mean_nearest(Reals(pyramid, phase.resolution).read(range(count)))
+    spread = mean_nearest(RealImages(pyramid, phase.resolution).read(range(count)))
     if spread == 0:
         return None
     return mean_nearest(draw_seeds(g, count, phase.resolution, phase.alpha)) / spread

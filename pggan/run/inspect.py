@@ -15,7 +15,7 @@ from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
 
@@ -29,11 +29,11 @@ def run(config: InspectConfig) -> int:
     if (config.run is None) == (config.data is None):
         raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
     if config.run is None:
-        facts, step = facts_of_data(config), next_step("train", "hours=2", **{"data.path": config.data})
+        facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:
         path = path_of_run(config.run)
         facts = facts_of_generator(path) if path.is_file() else facts_of_run(path)
-        step = next_step("sample", "seeds=0-63", run=config.run)
+        step = next_command("sample", "seeds=0-63", run=config.run)
     if config.json:
         print(json.dumps(facts, indent=1))
         return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pggan.config import MonitorConfig
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 
 OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"
@@ -32,7 +32,7 @@ def run(config: MonitorConfig) -> int:
         threading.Event().wait()
     except KeyboardInterrupt:
         print()
-    print(next_step("sample", "seeds=0-63", run=newest_run(directory)))
+    print(next_command("sample", "seeds=0-63", run=newest_run(directory)))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.broadcast import broadcast_state
-from pggan.checkpoints.header import METHODS_NOTE
+from pggan.checkpoints.header import CONVOLUTION_METHODS
 from pggan.checkpoints.resume import check_resumable, find_resume_point, load_weights, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
@@ -25,7 +25,7 @@ from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
 from pggan.data.stream.open import open_data
-from pggan.data.stream.reals import RealStream, whole_batch
+from pggan.data.stream.reals import RealBatches, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.networks import fused
@@ -43,9 +43,9 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import TimeLimit
+from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer, choose_backbone
 from pggan.training.compute_options import configure_process
-from pggan.training.method_choice import use_measured_methods
 from pggan.training.parts import TrainerParts, sends_sparse_updates
 from pggan.training.step import Trainer
 from pggan.training.timing import measure_phase_times
@@ -58,7 +58,7 @@ OWN_KEYS = ("run_dir", "distributed.local_addr")
 
 
 @contextmanager
-def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer, RealStream, Events]]:
+def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer, RealBatches, Events]]:
     """The trainer, the real images and the periodic events of a run on this rank; saves and closes them in the end.
 
     Raises UserError, on one rank, for everything that can be refused before the first step.
@@ -73,8 +73,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     with ExitStack() as stack:
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
-        patience = config.distributed.heartbeat_timeout_seconds
-        watchdog = stack.enter_context(Watchdog(group, patience, partial(log_on_rank, run_dir)))
+        heartbeat_timeout = config.distributed.heartbeat_timeout_seconds
+        watchdog = stack.enter_context(Watchdog(group, heartbeat_timeout, partial(log_on_rank, run_dir)))
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
@@ -91,7 +91,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         init_or_restore(run, trainer, group)
         disk = stack.enter_context(disk_errors(run, group))
         reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
-        needs |= choose_run_methods(run, trainer, group)
+        needs |= autotune_run(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
             eta, time_limit = start_eta(run, partition, device, images, trainer.options.table)
@@ -109,7 +109,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         for note in [*run.notes, *idle_cores(config, partition, group, available_cores())]:
             reporter.line(note)
         data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
-        stream = RealStream(
+        stream = RealBatches(
             pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
         )
         events = Events(
@@ -218,10 +218,10 @@ def disk_errors(run: RunContext, group: ProcessGroup) -> Iterator[str]:
         raise
 
 
-def choose_run_methods(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
+def autotune_run(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
     """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
-    recorded = run.checkpoint and run.checkpoint.header.get(METHODS_NOTE)
-    summary = use_measured_methods(run.config, trainer, run.schedule.phases, group, recorded=recorded)
+    recorded = run.checkpoint and run.checkpoint.header.get(CONVOLUTION_METHODS)
+    summary = autotune_convolutions(run.config, trainer, run.schedule.phases, group, recorded=recorded)
     return {"Convolutions": summary} if summary else {}
 
 

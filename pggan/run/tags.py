@@ -8,17 +8,17 @@ import re
 # What a tag means; the first pattern that matches counts.
 DESCRIPTIONS = {
     r"[DG]/loss": "What the network minimises: the sum of its terms, mean per image since the last tick.",
-    r"D/critic": "Scores of fakes minus scores of reals (Wasserstein): below 0 where D tells them apart.",
-    r"G/critic": "Minus the scores of fakes (Wasserstein).",
+    r"D/wasserstein": "Scores of fakes minus scores of reals (Wasserstein): below 0 where D tells them apart.",
+    r"G/wasserstein": "Minus the scores of fakes (Wasserstein).",
     r"D/drift": "Penalty that keeps the scores of reals near 0.",
     r"D/loss_reals": "What D loses on reals; log 2 = 0.69 for a D that guesses.",
     r"D/loss_fakes": "What D loses on fakes; log 2 = 0.69 for a D that guesses.",
     r"G/loss_fakes": "What G loses on fakes: low where D takes them for reals.",
-    r"[DG]/pairs": "What the network loses on pairs of a real and a fake; log 2 = 0.69 for a D that guesses.",
+    r"[DG]/relativistic": "What the network loses on pairs of a real and a fake; log 2 = 0.69 for a D that guesses.",
     r"D/gradient_penalty": "Penalty on the norm of the gradient of D's score between reals and fakes.",
     r"D/r1": "Penalty on the gradient of D's score at reals.",
     r"D/r2": "Penalty on the gradient of D's score at fakes.",
-    r"[DG]/labels_(reals|fakes)": "Cross-entropy of the classes that D sees in reals or fakes.",
+    r"[DG]/class_loss_(reals|fakes)": "Cross-entropy of the classes that D sees in reals or fakes.",
     r"[DG]/gradient_norm": "Norm of the whole gradient of an update, mean since the last tick.",
     r"[DG]/gradient_norm_max": "Norm of the whole gradient, the largest since the last tick.",
     r"[DG]/skipped": "Updates since the last tick that were skipped, because a gradient was NaN or infinite.",
@@ -61,7 +61,10 @@ DESCRIPTIONS = {
 PHASES = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
 # Categories of Custom Scalars, their charts, and patterns of the tags in each.
 LAYOUT: dict[str, dict[str, list[str]]] = {
-    "losses": {"losses": [r"^[DG]/loss$"], "terms of D": [r"^D/(critic|loss_reals|loss_fakes|pairs|labels_.*)$"]},
+    "losses": {
+        "losses": [r"^[DG]/loss$"],
+        "terms of D": [r"^D/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
+    },
     "scores": {"scores: reals against fakes": [r"^scores/.*"]},
     "augmentation": {"p of ADA": ["^augment/p$"], "mean sign of D": ["^augment/sign$"]},
     "penalties": {"penalties": [r"^D/(gradient_penalty|r1|r2|drift)$"]},

@@ -14,7 +14,7 @@ TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time that a run may take, with its start, and in all commands that have resumed it together.
+    """The wall-clock budget of a run, which includes starting up and all commands that have resumed it.
 
     Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that.
     """

@@ -12,7 +12,7 @@ from pggan.config import DirectionMethod, DirectionsConfig
 from pggan.config.parse import parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.directions import (
     direction_between,
@@ -54,7 +54,7 @@ def run(config: DirectionsConfig) -> int:
     save_sheet(tiles(), sheet, STEPS, rows, side, captions=True)
     several = "s" * (len(directions) > 1)
     print(f"{out}: {len(directions)} direction{several} of {generator.latent_size} numbers, shown in {sheet}")
-    print(next_step("sample", "seeds=0-7", "strength=[-3,0,3]", run=config.run, direction=out))
+    print(next_command("sample", "seeds=0-7", "strength=[-3,0,3]", run=config.run, direction=out))
     return 0
 
 

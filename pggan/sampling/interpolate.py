@@ -14,7 +14,7 @@ from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
 from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.latents.paths import (
@@ -94,7 +94,7 @@ def run(config: InterpolateConfig) -> int:
     else:
         save_picture(grid(np.stack(list(draw(range(config.frames)))), columns), out)
     print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
-    print(next_step("explore", "open=true", run=config.run))
+    print(next_command("explore", "open=true", run=config.run))
     return 0
 
 
@@ -117,7 +117,7 @@ def latents_of_path(
         steady = at_constant_speed(around(walk), distances, config.frames)
         times = frame_positions(config.frames, closed=True)
         return lambda numbers: steady(times[numbers])
-    keys = keys_of_path(config, number, generator.latent_size)
+    keys = keyframes_of_path(config, number, generator.latent_size)
     if len(keys) < 2:
         problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
         raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
@@ -137,7 +137,7 @@ def latents_of_path(
     return lambda numbers: path(positions[numbers])
 
 
-def keys_of_path(config: InterpolateConfig, number: int, size: int) -> Tensor:
+def keyframes_of_path(config: InterpolateConfig, number: int, size: int) -> Tensor:
     """The latents [K, Z] that path `number` passes through."""
     if config.latents is None:
         seeds = parse_seeds(SEEDS if config.seeds is None else config.seeds)

@@ -15,7 +15,7 @@ from pggan.config import ProjectConfig
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.latents.latents import save_latents
 from pggan.sampling.output.images import new_folder
 from pggan.sampling.output.output_path import next_output
@@ -60,7 +60,7 @@ def run(config: ProjectConfig) -> int:
     rows, tile = ceil(2 * len(paths) / columns), side * automatic_zoom(side, columns)
     save_sheet(tiles(), out / "projection.png", columns, rows, tile, captions=True)
     print(f"{out}: latents.safetensors, projection.png, projection.json")
-    print(next_step("sample", run=config.run, latents=out / "latents.safetensors"))
+    print(next_command("sample", run=config.run, latents=out / "latents.safetensors"))
     return 0
 
 

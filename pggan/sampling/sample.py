@@ -14,7 +14,7 @@ from pggan.config import SampleConfig
 from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.directions import load_direction, move
 from pggan.sampling.latents.latents import load_latents
@@ -65,7 +65,7 @@ def run(config: SampleConfig) -> int:
         for (word, number), image in zip(series[0].names, images, strict=True):
             save_png(enlarge(image[None], config.zoom or 1)[0], out / f"{word}-{number:06d}.png")
     print(f"{out}: {count} images at {resolution}x{resolution}, alpha {series[0].settings.alpha:g}")
-    print(next_step("interpolate", "path=loop", "out=loop.webp", run=paths[0]))
+    print(next_command("interpolate", "path=loop", "out=loop.webp", run=paths[0]))
     return 0
 
 

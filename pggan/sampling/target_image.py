@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.data.sources.image_file import MODES, BadImage, ImageFile, Target, load_image
+from pggan.data.sources.image_file import MODES, BadImage, ImageFile, ImageSpec, load_image
 from pggan.sampling.output.images import Pixels
 
 Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]
@@ -18,7 +18,7 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     if channels not in MODES:
         raise UserError(f"No image file has the {channels} channels of this generator.", "Project with another one.")
     try:
-        return load_image(_image_file(picture), Target(resolution, channels, "center"))
+        return load_image(_image_file(picture), ImageSpec(resolution, channels, "center"))
     except BadImage as error:
         remedy = f"Give a PNG, JPEG or WebP image of at least {resolution}x{resolution} pixels, or another resolution=."
         raise UserError(f"image={error.path} can't be projected: {error.reason}.", remedy) from error

@@ -16,7 +16,7 @@ from pggan.config import Enlargement, TimeAxis, TimelapseConfig
 from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
 from pggan.sampling.output.film_file import save_film
@@ -73,7 +73,7 @@ def run(config: TimelapseConfig) -> int:
     film = Film(len(shown), config.fps, draw)
     save_film(film, out)
     print(f"{out}: {len(shown)} frames of {len(set(shown))} times, {shots[0].stamp} to {shots[-1].stamp}")
-    print(next_step("evaluate", "checkpoint=all", run=config.run))
+    print(next_command("evaluate", "checkpoint=all", run=config.run))
     return 0
 
 

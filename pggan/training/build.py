@@ -58,7 +58,7 @@ def build_trainer(
             device=device,
             free=group.all_reduce_min(None if free is None else free - image_bytes),
             partition=partition,
-            flat_tensors=reducer.flat_tensors,
+            gradient_copies=reducer.gradient_copies,
             every_phase=every_phase,
         )
     sizes: dict[tuple[int, int], int | None] = {**memory.micro_batch_sizes}
@@ -73,9 +73,9 @@ def build_trainer(
         indices=indices.get,
         micro_batch_sizes=sizes,
         reset_at_phase=config.optimizer.reset_at_phase,
-        tensor_settings=device.type == "cuda",
+        scalars_as_tensors=device.type == "cuda",
         dry_run=parts.options.compiled or (check_memory and device.type == "cuda"),
-        shrinks=not config.elastic,
+        allow_smaller_micro_batches=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )

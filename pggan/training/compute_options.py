@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -72,8 +72,8 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
         raise UserError(problem, "Set precision=auto or fp32.")
     return ComputeOptions(
         dtype=DTYPES.get(precision),
-        method=METHODS.get(config.convolution.name),  # auto and rule: None
-        jvp=config.penalty is PenaltyPath.jvp or (config.penalty is PenaltyPath.auto and config.compile),
+        method=METHODS.get(config.convolution.name),  # auto and heuristic: None
+        jvp=config.penalty is PenaltyStrategy.jvp or (config.penalty is PenaltyStrategy.auto and config.compile),
         micro_batch_size=config.micro_batch_size,
         activation_checkpointing=config.activation_checkpointing,
         compiled=config.compile,

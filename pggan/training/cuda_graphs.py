@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pggan.core.tables import Log
 from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec, settings_as_tensors
+from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
 
 WARMUP_STEPS = 3  # eager ones, which allocate what a capture must find there: moments, workspaces, kernels
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
 
 
-class SharedMemory:
+class GraphPool:
     """Device memory that captured steps share: they are replayed one after another, and leave only metrics behind."""
 
     @cached_property
@@ -43,7 +43,7 @@ class CudaGraphs:
     fit: bool = True  # into the memory, in this phase
     seen: Counter[StepSpec] = field(default_factory=Counter)  # steps, until they are captured and after
     captured: dict[StepSpec, "CapturedStep"] = field(default_factory=dict)
-    memory: SharedMemory = field(default_factory=SharedMemory)
+    memory: GraphPool = field(default_factory=GraphPool)
 
     def replay(self, inputs: StepInputs) -> Metrics | None:
         """Take the step as one launch; None where it is to be taken eagerly: in the warm-up, or if capture fails."""
@@ -61,7 +61,7 @@ class CudaGraphs:
     def release_memory(self) -> None:
         """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
         self.captured.clear()
-        self.memory = SharedMemory()  # the allocator forgets a pool that no graph uses
+        self.memory = GraphPool()  # the allocator forgets a pool that no graph uses
 
     def clear(self) -> None:
         """Release all captured steps, and warm up again."""
@@ -101,8 +101,8 @@ class CudaGraphs:
 class CapturedStep:
     """One step's work on the device; its inputs are set in place before every replay."""
 
-    def __init__(self, step: Step, inputs: StepInputs, memory: SharedMemory) -> None:
-        self.inputs = settings_as_tensors(tree_map_only(Tensor, torch.clone, inputs))
+    def __init__(self, step: Step, inputs: StepInputs, memory: GraphPool) -> None:
+        self.inputs = scalars_to_tensors(tree_map_only(Tensor, torch.clone, inputs))
         self._replay, self._metrics = capture(lambda: step(self.inputs), memory)
 
     def replay(self, inputs: StepInputs) -> Metrics:
@@ -114,7 +114,7 @@ class CapturedStep:
         return self._metrics
 
 
-def capture(function: Callable[[], Metrics], memory: SharedMemory | None = None) -> tuple[Callable[[], None], Metrics]:
+def capture(function: Callable[[], Metrics], memory: GraphPool | None = None) -> tuple[Callable[[], None], Metrics]:
     """Capture what `function` does on the device, without doing it; returns the replay, and what `function` returned.
 
     Args: memory: of the captured step, by default its own.
@@ -122,7 +122,7 @@ def capture(function: Callable[[], Metrics], memory: SharedMemory | None = None)
     """
     torch.cuda.synchronize()
     gc.collect()  # memory that is given back during a capture would end it
-    graph, stream, pool = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), (memory or SharedMemory()).pool
+    graph, stream, pool = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), (memory or GraphPool()).pool
     try:
         # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

@@ -12,7 +12,7 @@ import torch
 from pggan.config import Precision
 from pggan.core.cpu import processor_facts
 from pggan.training.compute_options import set_float32
-from pggan.training.fake_step import StepCost
+from pggan.training.step_cost import StepCost
 
 ROUNDS = 6  # the first one is not counted
 
@@ -21,12 +21,12 @@ ROUNDS = 6  # the first one is not counted
 class Rates:
     """The measured speed of a device."""
 
-    multiplying: float  # floating-point operations per second of a large matrix product
-    copying: float  # bytes per second, read and written, of a large copy
+    flops_per_second: float  # floating-point operations per second of a large matrix product
+    bytes_per_second: float  # bytes per second, read and written, of a large copy
 
-    def floor(self, cost: StepCost) -> float:
+    def roofline_seconds(self, cost: StepCost) -> float:
         """Seconds that a step of fused kernels takes at least."""
-        return max(cost.flops / self.multiplying, cost.moved_bytes / self.copying)
+        return max(cost.flops / self.flops_per_second, cost.moved_bytes / self.bytes_per_second)
 
 
 def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtype) -> Rates:
@@ -34,11 +34,11 @@ def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtyp
     side = 1024 if device.type == "cpu" else 8192
     source = torch.ones(2**25 if device.type == "cpu" else 2**28, device=device)
     target = torch.empty_like(source)
-    copying = seconds(lambda: target.copy_(source))
-    return Rates(multiplying_rate(device, precision, dtype, side), 2 * source.nbytes / copying)
+    taken = seconds(lambda: target.copy_(source))
+    return Rates(matmul_rate(device, precision, dtype, side), 2 * source.nbytes / taken)
 
 
-def multiplying_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:
+def matmul_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:
     """Floating-point operations per second of a product of `dtype` in `precision`, of matrices of `side` rows."""
     set_float32(device, precision)
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))

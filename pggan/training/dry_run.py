@@ -25,7 +25,7 @@ class DryRun:
     any_rank: Callable[[bool], bool]  # as of `Trainer`
     log: Log
     stddev_group: int
-    shrinks: bool = True  # micro-batches may be made smaller
+    allow_smaller_micro_batches: bool = True  # micro-batches may be made smaller
 
     def working_options(self, draw: Callable[..., StepInputs], options: ComputeOptions) -> ComputeOptions:
         """`options`, or others with which all ranks can take steps with the inputs of `draw`.
@@ -48,7 +48,7 @@ class DryRun:
         """Half of the micro-batch size, in whole groups of minibatch stddev; UserError where that is not less."""
         spec, count = inputs.spec, len(inputs.latents_d)
         group, size = min(self.stddev_group, count), min(spec.options.micro_batch_size or count, count)
-        if size <= group or not self.shrinks:
+        if size <= group or not self.allow_smaller_micro_batches:
             raise out_of_memory(spec)
         half = half_of_pass(size, group)
         self.log(

@@ -89,7 +89,7 @@ def draw_inputs(
     return inputs if indices is None else inputs.select_drawn(indices)
 
 
-def settings_as_tensors(inputs: StepInputs) -> StepInputs:
+def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
     """The inputs with settings in float32 on the device; alpha stays 1.0 unless layers are fading in.
 
     A product with such a tensor rounds differently from one with a Python float.

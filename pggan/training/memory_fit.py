@@ -11,9 +11,9 @@ from pggan.core.architecture import MIN_RESOLUTION, Architecture
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.fake_step import FakeStep
 from pggan.training.inputs import half_of_pass
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import StepCostEstimator
 
 USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
 # The memory of a captured step in units of what an eager one needs: during a capture, the allocator can't give back
@@ -51,12 +51,12 @@ def fit_memory(
     device: torch.device,
     free: int | None,
     partition: BatchPartition,
-    flat_tensors: int = 0,
+    gradient_copies: int = 0,
     every_phase: bool = False,
 ) -> MemoryFit:
     """The memory that the steps of `phases` need, and micro-batches with which they take `free` bytes.
 
-    Args: flat_tensors: copies of all gradients that are kept besides; every_phase: find out the need of each phase,
+    Args: gradient_copies: copies of all gradients that are kept besides; every_phase: find out the need of each phase,
     which takes half a minute for the paper's networks.
     Raises UserError when even the smallest micro-batch of a phase needs more in an eager step.
     """
@@ -67,8 +67,8 @@ def fit_memory(
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
-    fake = FakeStep(architecture, parts, device)
-    room = inf if free is None else free - flat_tensors * fake.weight_bytes
+    fake = StepCostEstimator(architecture, parts, device)
+    available = inf if free is None else free - gradient_copies * fake.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
     for size_of_maps, (phase, part) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
@@ -77,26 +77,26 @@ def fit_memory(
         kind, group = (part.resolution, phase.batch), min(architecture.stddev_group, part.batch)
         fixed = partition.micro_batch_size(phase.batch) or parts.options.micro_batch_size
         size = min(found.get(kind, part.batch), fixed or part.batch)
-        while (need := fake.peak_bytes(part, size)) > usable * room:
+        while (need := fake.peak_bytes(part, size)) > usable * available:
             if size <= group or fixed is not None:
-                if need <= USABLE * room:
+                if need <= USABLE * available:
                     break  # without CUDA graphs
                 raise UserError(
                     f"A step at {part.resolution}x{part.resolution} needs {need / 2**30:.1f} GiB with {size} images "
-                    f"per pass; {room / 2**30:.1f} GiB are free on {device}.",
+                    f"per pass; {available / 2**30:.1f} GiB are free on {device}.",
                     "Set compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
             size = found[kind] = half_of_pass(size, group)
         needs[part.resolution] = max(need, needs.get(part.resolution, 0))
-    return MemoryFit(_summary(needs, found, room, every_phase=every_phase), found, max(needs.values()))
+    return MemoryFit(_summary(needs, found, available, every_phase=every_phase), found, max(needs.values()))
 
 
-def _summary(needs: dict[int, int], sizes: dict[tuple[int, int], int], room: float, *, every_phase: bool) -> str:
+def _summary(needs: dict[int, int], sizes: dict[tuple[int, int], int], available: float, *, every_phase: bool) -> str:
     where = max(needs, key=lambda resolution: needs[resolution])
     words = [f"{needs[where] / 2**30:.2f} GiB at most, at {where}x{where}"]
-    if room < inf:
-        words[0] += f" of {room / 2**30:.1f} GiB free"
+    if available < inf:
+        words[0] += f" of {available / 2**30:.1f} GiB free"
     words += [f"{r}x{r} in micro-batches of {size}" for (r, _), size in sizes.items()]
     if every_phase:
         words.append(", ".join(f"{r}x{r} {need / 2**30:.2f}" for r, need in sorted(needs.items())))

@@ -25,7 +25,7 @@ from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
 from pggan.training.dry_run import DryRun, out_of_memory, reserve_memory
 from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, settings_as_tensors
+from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, scalars_to_tensors
 from pggan.training.passes import Passes
 
 
@@ -45,10 +45,10 @@ class Trainer:
     # Images per pass by (resolution, batch), where the whole batch is too large.
     micro_batch_sizes: dict[tuple[int, int], int | None] = field(default_factory=dict)
     reset_at_phase: bool = True  # forget Adam's moments when a phase begins
-    tensor_settings: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
+    scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
     dry_run: bool = False  # try the first step of every kind before it is taken: see `DryRun`
-    shrinks: bool = True  # micro-batches may be made smaller where the memory does not suffice
+    allow_smaller_micro_batches: bool = True  # micro-batches may be made smaller where the memory does not suffice
     any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
     slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
     log: Log = print  # called with what does not work here
@@ -60,7 +60,7 @@ class Trainer:
         if self.capture:
             self.graphs = CudaGraphs(self._train_step, self._abort_step, any_rank, self._slow_section, log)
         if self.dry_run:
-            self.dry_runs = DryRun(self._try_steps, any_rank, log, group, self.shrinks)
+            self.dry_runs = DryRun(self._try_steps, any_rank, log, group, self.allow_smaller_micro_batches)
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
@@ -105,7 +105,7 @@ class Trainer:
             raise
 
     def _train_step(self, inputs: StepInputs, reducer: GradientReducer | None = None) -> dict[str, Tensor]:
-        inputs = settings_as_tensors(inputs) if self.tensor_settings else inputs
+        inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
         compiled = self.compiled_passes if inputs.spec.options.compiled else None
         return train_step(self.state, inputs, compiled or self.passes, reducer or self.reducer)
 
@@ -118,7 +118,7 @@ class Trainer:
             self.graphs.release_memory()
         saved = {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-            for part, tensors in self.state.tensors().items()
+            for part, tensors in self.state.state_dict().items()
         }
         failure = None
         try:
@@ -130,7 +130,7 @@ class Trainer:
             if not failure.out_of_memory and not inputs.spec.options.compiled:
                 raise
         self._abort_step()
-        self.state.load_tensors(saved)
+        self.state.load_state_dict(saved)
         torch.cuda.empty_cache()
         return failure
 
@@ -200,8 +200,7 @@ def update(
     trainable.prepare_update(learning_rate, finite)
     trainable.optimizer.step()
     trainable.finish_update(finite)
-    skipped = (trainable.skipped > 0).float()
-    about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skipped}
+    about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": (trainable.skipped > 0).float()}
     if trainable.scale is not None:
         about[f"{name}/loss_scale"] = trainable.scale.clone()  # of the next step
     if trainable.adaptive_p is not None:

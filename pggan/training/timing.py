@@ -20,12 +20,12 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.method_table import MethodTable
 from pggan.optim.batch_partition import BatchPartition
+from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
-from pggan.training.device_rates import multiplying_rate
+from pggan.training.device_rates import matmul_rate
 from pggan.training.inputs import mean_over_interval
-from pggan.training.method_choice import use_measured_methods
 from pggan.training.step import Trainer
 
 EMA_DECAY = 0.999
@@ -42,7 +42,7 @@ START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0003}
 RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
 
 
-class UpdateTimer:
+class StepTimer:
     """Takes the time of a trainer's updates; its state changes, and does not matter.
 
     Args: draw: makes the images of an update; keep: called with the metrics of the update, as a run would keep them.
@@ -134,7 +134,7 @@ class CostModel:
         """The model of `config` on `device`, from the rate of a matrix product there, which is measured."""
         options = compute_options(config.precision, config.compute, device)
         side = 512 if device.type == "cpu" else 4096
-        rate = multiplying_rate(device, config.precision, options.dtype or torch.float32, side)
+        rate = matmul_rate(device, config.precision, options.dtype or torch.float32, side)
         passes = PASSES + PENALTY / build_loss(config.loss).reg_interval
         return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]))
 
@@ -190,7 +190,7 @@ def single_device_timer(
     phases: Sequence[Phase],
     device: torch.device,
     table: MethodTable | None = None,
-) -> UpdateTimer:
+) -> StepTimer:
     """Times updates of new networks on noise, on one device, with nothing to reduce.
 
     Args: table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
@@ -199,7 +199,7 @@ def single_device_timer(
     group = ProcessGroup.single_process(device)
     trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
     if table is None:
-        use_measured_methods(alone, trainer, phases, group)
+        autotune_convolutions(alone, trainer, phases, group)
     else:
         trainer.options = replace(trainer.options, table=table)
-    return UpdateTimer(trainer, group, noise(architecture, device))
+    return StepTimer(trainer, group, noise(architecture, device))

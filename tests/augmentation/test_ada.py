@@ -16,7 +16,7 @@ MOVED = 10 * 10 * 8 * 2**-24
 
 
 def ada(p=None, **options):
-    settings = {"target": 0.6, "interval": 4, "speed_images": 1000, "blit": True, "geometry": True, "colors": True}
+    settings = {"target": 0.6, "interval": 4, "rampup_images": 1000, "blit": True, "geometry": True, "colors": True}
     return Ada(p=p, **settings | options)
 
 

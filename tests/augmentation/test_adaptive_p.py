@@ -8,8 +8,8 @@ from pggan.augmentation.adaptive_p import AdaptiveP
 CPU = torch.device("cpu")
 
 
-def new(target=0.6, interval=4, speed_images=1000):
-    return AdaptiveP(CPU, target=target, interval=interval, speed_images=speed_images)
+def new(target=0.6, interval=4, rampup_images=1000):
+    return AdaptiveP(CPU, target=target, interval=interval, rampup_images=rampup_images)
 
 
 def follow(adaptive, *signs, batch=10):
@@ -32,7 +32,7 @@ def test_the_signs_of_an_interval_count_by_their_images_and_no_earlier_ones():
 
 
 def test_p_stays_between_0_and_the_limit():
-    adaptive = new(interval=1, speed_images=30)
+    adaptive = new(interval=1, rampup_images=30)
     assert follow(adaptive, -1.0, 1.0, 1.0, 1.0, 1.0) == pytest.approx([0, 1 / 3, 2 / 3, 0.85, 0.85])
 
 
@@ -45,11 +45,11 @@ def test_a_sign_that_is_not_a_number_is_left_out():
 def test_what_a_checkpoint_holds_goes_on_in_the_middle_of_an_interval_and_nothing_begins_at_0():
     one, other = new(), new()
     follow(one, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0)
-    other.load_tensors({name: tensor.clone() for name, tensor in one.tensors().items()})
+    other.load_state_dict({name: tensor.clone() for name, tensor in one.state_dict().items()})
     assert follow(one, -1.0, -0.9) == follow(other, -1.0, -0.9) == pytest.approx([0.04, 0.0])
     follow(one, 1.0)
-    one.load_tensors({})
-    assert all(float(tensor) == 0 for tensor in one.tensors().values())
+    one.load_state_dict({})
+    assert all(float(tensor) == 0 for tensor in one.state_dict().values())
 
 
 def test_p_that_is_reported_does_not_change_later():

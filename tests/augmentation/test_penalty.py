@@ -12,7 +12,7 @@ from pggan.losses.gradient_penalty import PenaltyAt, PenaltyContext
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
 SIDE, COUNT = 4, 2
-ADA = Ada(p=0.8, target=0.6, interval=4, speed_images=1000, blit=True, geometry=True, colors=True)
+ADA = Ada(p=0.8, target=0.6, interval=4, rampup_images=1000, blit=True, geometry=True, colors=True)
 DIFFAUGMENT = DiffAugment(colors=True, translation=True, cutout=True)
 
 

@@ -26,7 +26,7 @@ OVERRIDES = [
     "model.stddev_group=2",
     "augmentation=ada",
     "augmentation.interval=1",
-    "augmentation.speed_images=80",
+    "augmentation.rampup_images=80",
 ]
 KINDS = {
     "logistic": ["loss=logistic"],
@@ -52,7 +52,7 @@ def followed(group):
             metrics = trainer.step(PHASE, reals, StepRng(0, 8 * number, CPU), 0.9)
             values.append(metrics["augment/p"].item())
         state = trainer.state
-        found[kind] = (values, state_sha256(state.tensors(), state.images, state.phase_index))
+        found[kind] = (values, state_sha256(state.state_dict(), state.images, state.phase_index))
     return found
 
 

@@ -21,10 +21,10 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training.fake_step import FakeStep
 from pggan.training.parts import TrainerParts, choose_augmentation
 from pggan.training.passes import d_forward, g_forward
 from pggan.training.step import Trainer
+from pggan.training.step_cost import StepCostEstimator
 from tests.definitions import ADAM, WGAN_GP, variant
 from tests.training.short_run import digest, short_run
 
@@ -33,7 +33,7 @@ ARCHITECTURE = variant(resolution=8, latent_size=6, fmap_base=32, fmap_max=6, st
 PHASE = Phase(3, 8, True, 0.5, 0, 10_000, 8, 0.001, 0.002, 0)
 LOGISTIC = Logistic(gamma=1.0, reg_interval=1)
 RELATIVISTIC = Relativistic(gamma=1.0, reg_interval=1)
-QUICK = ["augmentation=ada", "augmentation.speed_images=50", "augmentation.target=0.0"]
+QUICK = ["augmentation=ada", "augmentation.rampup_images=50", "augmentation.target=0.0"]
 
 
 def made(name, **changes):
@@ -139,7 +139,7 @@ def test_the_mean_sign_of_differences_is_that_of_equally_separated_normal_scores
 
 @pytest.mark.parametrize("loss", [LOGISTIC, RELATIVISTIC, WGAN_GP], ids=lambda loss: type(loss).__name__)
 def test_p_follows_the_signs_that_are_reported(loss):
-    augmentation = made("ada", interval=1, speed_images=100)
+    augmentation = made("ada", interval=1, rampup_images=100)
     state, metrics = take(loss, augmentation, p=0.5)
     sign, target = metrics["augment/sign"].mean().item(), loss.mean_sign(0.6)
     assert metrics["augment/sign"].shape == (8,)
@@ -152,7 +152,7 @@ def test_p_follows_the_signs_that_are_reported(loss):
 
 def test_without_augmentation_nothing_is_drawn_summed_or_saved():
     state, metrics = take()
-    assert set(state.tensors()) == {
+    assert set(state.state_dict()) == {
         "generator",
         "discriminator",
         "generator_ema",
@@ -166,7 +166,7 @@ def test_without_augmentation_nothing_is_drawn_summed_or_saved():
 def test_a_dry_run_leaves_p_as_it_was():
     def start(trainer):
         if trainer.state.d.adaptive_p is None:
-            trainer.augmentation = made("ada", interval=1, speed_images=100)
+            trainer.augmentation = made("ada", interval=1, rampup_images=100)
             trainer.state.d.adaptive_p = AdaptiveP.of(trainer.augmentation, LOGISTIC.mean_sign, CPU)
 
     found = [digest(short_run(LOGISTIC, images=40, dry_run=dry_run, before_step=start)[0]) for dry_run in (False, True)]
@@ -206,7 +206,7 @@ def test_a_run_without_augmentation_goes_on_with_it_from_p_0_and_back(tiny_confi
 def test_steps_with_augmentation_are_counted_without_memory(device):
     def peak(augmentation):
         parts = TrainerParts(LOGISTIC, ADAM, augmentation=augmentation)
-        fake = FakeStep(ARCHITECTURE, parts, torch.device(device))
+        fake = StepCostEstimator(ARCHITECTURE, parts, torch.device(device))
         return fake.kernels(PHASE).peak_bytes if device == "meta" else fake.peak_bytes(PHASE)
 
     assert peak(made("ada")) > peak(None)
@@ -235,5 +235,5 @@ def test_the_digest_of_a_state_covers_p():
     state.d.adaptive_p = AdaptiveP.of(made("ada"), float, CPU)
     for p in (0.1, 0.2):
         state.d.adaptive_p.p.fill_(p)
-        found.add(state_sha256(state.tensors(), 0, 0))
+        found.add(state_sha256(state.state_dict(), 0, 0))
     assert len(found) == 2

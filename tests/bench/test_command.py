@@ -10,7 +10,7 @@ from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.performance.bench import loading
 from pggan.performance.bench.steps import Steps
 from pggan.training.device_rates import Rates
-from pggan.training.fake_step import FakeStep, StepCost
+from pggan.training.step_cost import StepCost, StepCostEstimator
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
 
@@ -25,7 +25,7 @@ def known_rates(monkeypatch):
 @pytest.fixture
 def known_cost(monkeypatch):
     """A cost of every step, in place of a counted one."""
-    monkeypatch.setattr(FakeStep, "cost", lambda *_: StepCost(4_000_000, 8_000, 2**20, 100))
+    monkeypatch.setattr(StepCostEstimator, "cost", lambda *_: StepCost(4_000_000, 8_000, 2**20, 100))
 
 
 @pytest.mark.slow

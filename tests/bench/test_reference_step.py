@@ -9,7 +9,7 @@ from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.gradient_penalty import NormReference
+from pggan.losses.gradient_penalty import PenaltyResolution
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
@@ -20,7 +20,9 @@ from pggan.training.step import Trainer
 from tests.definitions import ADAM, before_step, variant
 
 CPU = torch.device("cpu")
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, reg_interval=1)
+WGAN_GP = WganGp(
+    penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.current, reg_interval=1
+)
 LOGISTIC, RELATIVISTIC = Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=1)
 # 128 maps up to 16x16 are wide enough for Winograd's method, the 64 and 32 above are not.
 ARCHITECTURE = variant(resolution=64, latent_size=16, fmap_base=1024, fmap_max=128, resampling=Resampling.unfused)

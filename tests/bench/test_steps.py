@@ -15,8 +15,8 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, phase_of, projected_hours
 from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates
-from pggan.training.fake_step import FakeStep, StepCost
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import StepCost, StepCostEstimator
 from tests.composed import composed
 from tests.definitions import ADAM, WGAN_GP
 
@@ -149,7 +149,9 @@ def test_a_gpu_is_waited_for_once_in_ten_updates_or_more_and_every_round_has_as_
 
 def test_the_cost_of_a_way_to_calculate_is_counted_once_however_many_variants_take_it(make_steps, monkeypatch):
     counted = []
-    monkeypatch.setattr(FakeStep, "cost", lambda self, phase: counted.append(self.parts) or StepCost(1, 2, 3, 4))
+    monkeypatch.setattr(
+        StepCostEstimator, "cost", lambda self, phase: counted.append(self.parts) or StepCost(1, 2, 3, 4)
+    )
     full, short = Recorder(Precision.fp32, []), Recorder(Precision.bf16, [])
     short.parts = dataclasses.replace(PARTS, options=ComputeOptions(dtype=torch.bfloat16))
     costs = make_steps(full, short, Recorder(Precision.fp32, [])).costs(phase_of(8, 4))

@@ -2,7 +2,7 @@
 
 import torch
 
-from pggan.config import BenchConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.config import BenchConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.core.validation import validated
 from pggan.networks.numerics import ComputeOptions
 from pggan.performance.bench.variants import Variant
@@ -17,7 +17,7 @@ def test_every_choice_is_combined_with_every_other_and_named_by_what_is_not_auto
     ]
     assert len(variants) == 8
     one, compute = variants["auto graph native jvp"], variants["auto graph native jvp"].compute
-    expected = (Precision.auto, ConvolutionMethod.native, PenaltyPath.jvp)
+    expected = (Precision.auto, ConvolutionMethod.native, PenaltyStrategy.jvp)
     assert (one.precision, compute.convolution, compute.penalty) == expected
     assert (compute.cuda_graphs, variants["auto eager"].compute.cuda_graphs) == (Switch.on, Switch.off)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.auto_recipe import Given, with_choices
+from pggan.cli.auto_recipe import GivenKeys, with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
 from pggan.cli.recipe_file import read_recipe
@@ -21,11 +21,11 @@ HOURS = f"hours={SECONDS / 3600}"
 
 
 def test_keys_are_given_by_the_command_line_and_by_recipes():
-    given = Given.of(["experiment=avatars_32", "loss.gamma=3", "model=paper", "schedule.batch={4: 16}"])
-    assert all(map(given.typed, ("loss.gamma", "model.fmap_max", "schedule.batch")))
-    assert not any(map(given.typed, ("loss.name", "schedule.stable_images", "seed")))
-    assert all(map(given.given, ("loss.gamma", "loss.name", "schedule.stable_images", "schedule.final_resolution")))
-    assert not given.given("precision")
+    given = GivenKeys.of(["experiment=avatars_32", "loss.gamma=3", "model=paper", "schedule.batch={4: 16}"])
+    assert all(map(given.in_command, ("loss.gamma", "model.fmap_max", "schedule.batch")))
+    assert not any(map(given.in_command, ("loss.name", "schedule.stable_images", "seed")))
+    assert all(map(given.has, ("loss.gamma", "loss.name", "schedule.stable_images", "schedule.final_resolution")))
+    assert not given.has("precision")
 
 
 def test_a_recipe_gives_what_it_sets_to_the_default_and_what_its_base_sets(tmp_path):
@@ -33,20 +33,20 @@ def test_a_recipe_gives_what_it_sets_to_the_default_and_what_its_base_sets(tmp_p
     for key in ("schedule.final_resolution", "model.residual"):  # or hours= would choose others
         section, name = key.split(".")
         assert values[section][name] == composed("train", [])[section][name]
-        assert Given.of(["experiment=avatars_64"]).given(key)
-    assert Given.of(["experiment=avatars_64"]).given("loss.reg_interval")  # of avatars_32
+        assert GivenKeys.of(["experiment=avatars_64"]).has(key)
+    assert GivenKeys.of(["experiment=avatars_64"]).has("loss.reg_interval")  # of avatars_32
     own = tmp_path / "experiment" / "mine.yaml"
     own.parent.mkdir()
     own.write_text("# @package _global_\ndefaults:\n  - demo\n  - _self_\nprecision: bf16\n")
-    given = Given.of(["+experiment=mine", "debug=profile"], str(tmp_path))
-    assert all(map(given.given, ("precision", "schedule.batch", "monitor.profile_steps")))
-    assert not given.given("optimizer.beta1")
+    given = GivenKeys.of(["+experiment=mine", "debug=profile"], str(tmp_path))
+    assert all(map(given.has, ("precision", "schedule.batch", "monitor.profile_steps")))
+    assert not given.has("optimizer.beta1")
 
 
 def test_a_loss_that_is_chosen_leaves_its_options_free():
-    given = Given.of(["loss=logistic"])
-    assert given.typed("loss.name")
-    assert not given.typed("loss.gamma")
+    given = GivenKeys.of(["loss=logistic"])
+    assert given.in_command("loss.name")
+    assert not given.in_command("loss.gamma")
 
 
 def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch, tmp_path):

@@ -46,7 +46,7 @@ TYPOS = {
     "schedule.bach={4: 5}": "schedule.batch",
     "sead=1": "seed",
     "loss=wgangp": "wgan_gp",
-    "+loss.gp_referense=native": "loss.gp_reference",
+    "+loss.penalty_resolutoin=current": "loss.penalty_resolution",
     "experiment=dmo": "demo",
     "data=avatar": "avatars",
     "~sead": "seed",

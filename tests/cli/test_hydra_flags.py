@@ -27,7 +27,7 @@ def test_cfg_job_prints_the_composed_configuration(capsys):
     values = yaml.safe_load(capsys.readouterr().out)
     assert values["schedule"]["batch"] == {8: 4}
     assert values["seed"] == 7
-    assert values["loss"]["gp_reference"] == "official"
+    assert values["loss"]["penalty_resolution"] == "final"
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.config import BenchConfig, BenchScalingConfig, ConvolutionMethod, PenaltyPath, Precision, Switch
+from pggan.config import BenchConfig, BenchScalingConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from tests.composed import composed
@@ -28,7 +28,7 @@ def test_variants_are_all_combinations_by_name():
     ]
     assert variants["bf16 graph im2col"].precision is Precision.bf16
     compute = variants["bf16 graph im2col"].compute
-    assert (compute.convolution, compute.penalty) == (ConvolutionMethod.im2col, PenaltyPath.auto)
+    assert (compute.convolution, compute.penalty) == (ConvolutionMethod.im2col, PenaltyStrategy.auto)
     assert (compute.compile, compute.cuda_graphs, compute.micro_batch_size) == (False, Switch.on, 4)
     assert variants["auto eager"].compute.cuda_graphs is Switch.off
 

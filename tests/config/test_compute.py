@@ -2,19 +2,19 @@
 
 import pytest
 
-from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyPath
+from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyStrategy
 from pggan.core.errors import UserError
 
 
 @pytest.mark.parametrize(
     ("choices", "hint"),
     [
-        ({"compile": True, "penalty": PenaltyPath.autograd}, r"compute\.penalty=autograd\).*\n.*jvp or auto"),
+        ({"compile": True, "penalty": PenaltyStrategy.autograd}, r"compute\.penalty=autograd\).*\n.*jvp or auto"),
         ({"compile": True, "convolution": ConvolutionMethod.winograd}, r"convolution=winograd.*\n.*convolution=auto"),
         ({"compile": True, "convolution": ConvolutionMethod.im2col}, r"convolution=im2col"),
         ({"compile": True, "convolution": ConvolutionMethod.direct}, r"convolution=direct"),
         ({"activation_checkpointing": True, "compile": True}, r"activation_checkpointing=true needs"),
-        ({"activation_checkpointing": True, "penalty": PenaltyPath.jvp}, r"needs compute\.penalty=autograd"),
+        ({"activation_checkpointing": True, "penalty": PenaltyStrategy.jvp}, r"needs compute\.penalty=autograd"),
     ],
 )
 def test_choices_that_exclude_each_other_are_refused(choices, hint):
@@ -26,10 +26,14 @@ def test_choices_that_exclude_each_other_are_refused(choices, hint):
     "choices",
     [
         {"compile": True},
-        {"compile": True, "penalty": PenaltyPath.jvp, "convolution": ConvolutionMethod.native},
+        {"compile": True, "penalty": PenaltyStrategy.jvp, "convolution": ConvolutionMethod.native},
         {"activation_checkpointing": True},
-        {"activation_checkpointing": True, "penalty": PenaltyPath.autograd, "convolution": ConvolutionMethod.winograd},
-        {"penalty": PenaltyPath.jvp, "convolution": ConvolutionMethod.im2col, "micro_batch_size": 1},
+        {
+            "activation_checkpointing": True,
+            "penalty": PenaltyStrategy.autograd,
+            "convolution": ConvolutionMethod.winograd,
+        },
+        {"penalty": PenaltyStrategy.jvp, "convolution": ConvolutionMethod.im2col, "micro_batch_size": 1},
     ],
 )
 def test_other_choices_go_together(choices):

@@ -11,7 +11,7 @@ from pggan.core.errors import UserError
 from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources.folders import open_source
-from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources.image_file import ImageSpec, load_image
 from tests.data.images import EXPECTED, FILES, TARS, everything, noise, png, write_tar, write_zip
 
 
@@ -34,7 +34,7 @@ def test_every_compression_of_tars_is_read_in_any_order(tmp_path, kind):
     loaded = {entry.name: entry for entry in source.loaded(entries[1:])}
     assert sorted(loaded) == sorted(FILES)[1:]
     for name, entry in loaded.items():
-        np.testing.assert_array_equal(load_image(entry.file, Target(16, 3, "center")), noise(FILES[name]))
+        np.testing.assert_array_equal(load_image(entry.file, ImageSpec(16, 3, "center")), noise(FILES[name]))
 
 
 def test_first_folders_are_classes_in_archives_too(tmp_path):
@@ -86,7 +86,7 @@ def test_the_last_of_several_members_of_one_name_counts(tmp_path):
     ):
         source = open_source(archive)
         (entry,) = source.loaded(source.entries())
-        np.testing.assert_array_equal(load_image(entry.file, Target(16, 3, "center")), noise(1))
+        np.testing.assert_array_equal(load_image(entry.file, ImageSpec(16, 3, "center")), noise(1))
 
 
 @pytest.mark.fault(23)

@@ -197,7 +197,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from pggan.data.prepare.checks import examine
-from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources.image_file import ImageSpec, load_image
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.folders import open_source
 
@@ -206,13 +206,13 @@ def largest():
 
 source = open_source(Path(sys.argv[1]))
 entries = source.entries()
-load_image(next(entry.file for entry in entries if entry.name == "good.png"), Target(4, 3, "center"))
+load_image(next(entry.file for entry in entries if entry.name == "good.png"), ImageSpec(4, 3, "center"))
 before = largest()
 records = examine(source, entries, WorkerPool(1))
 for entry in entries:
     if entry.name != "good.png":
         try:
-            load_image(entry.file, Target(4, 3, "center"))
+            load_image(entry.file, ImageSpec(4, 3, "center"))
         except Exception:
             pass
 print(sum(record.header is None for record in records.values()), largest() - before)

@@ -11,7 +11,7 @@ from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
 from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import BadImage, Target, load_image
+from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
 UPRIGHT = np.array([(80.0, 100.0), (120.0, 100.0), (85.0, 150.0), (115.0, 150.0)])
@@ -159,4 +159,4 @@ def test_small_faces_and_wild_landmarks_make_bad_images(tmp_path):
     far = np.array([(1e6, 0.0), (2e6, 0.0), (1e6, 1e6), (2e6, 1e6)])
     for landmarks, reason in ((UPRIGHT, "smaller than 256x256"), (far, "far outside"), (None, "no landmarks")):
         with pytest.raises(BadImage, match=reason):
-            load_image(disk_file(tmp_path / "a.png", tmp_path), Target(256, 3, "face"), landmarks)
+            load_image(disk_file(tmp_path / "a.png", tmp_path), ImageSpec(256, 3, "face"), landmarks)

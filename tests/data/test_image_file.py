@@ -12,7 +12,7 @@ from PIL import Image
 
 from pggan.data.sources import image_file
 from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import BadImage, Target
+from pggan.data.sources.image_file import BadImage, ImageSpec
 
 
 def load_image(path, target):
@@ -58,11 +58,11 @@ def test_where_an_odd_number_of_pixels_is_left_out_or_added_one_fewer_is_at_the_
     pixels = noise(8, 13)
     for turn in (lambda image: image, lambda image: image.swapaxes(0, 1)):
         path = save(tmp_path / "a.png", turn(pixels))
-        np.testing.assert_array_equal(load_image(path, Target(8, 3, "center")), turn(pixels[:, 2:10]))
+        np.testing.assert_array_equal(load_image(path, ImageSpec(8, 3, "center")), turn(pixels[:, 2:10]))
         padded = np.pad(pixels, ((2, 3), (0, 0), (0, 0)), constant_values=255)
-        np.testing.assert_array_equal(load_image(path, Target(13, 3, "pad")), turn(padded))
+        np.testing.assert_array_equal(load_image(path, ImageSpec(13, 3, "pad")), turn(padded))
     square = save(tmp_path / "square.png", noise(16, 16))
-    np.testing.assert_array_equal(load_image(square, Target(13, 3, "center", keep=0.82)), noise(16, 16)[1:14, 1:14])
+    np.testing.assert_array_equal(load_image(square, ImageSpec(13, 3, "center", keep=0.82)), noise(16, 16)[1:14, 1:14])
 
 
 CROPPED = {
@@ -76,21 +76,21 @@ CROPPED = {
 def test_each_crop_makes_wide_and_tall_images_square_by_its_rule(tmp_path, crop):
     pixels = noise(16, 32)
     expected = blocks_mean(CROPPED[crop](pixels), 8)
-    wide = load_image(save(tmp_path / "wide.png", pixels), Target(8, 3, crop))
+    wide = load_image(save(tmp_path / "wide.png", pixels), ImageSpec(8, 3, crop))
     np.testing.assert_array_equal(wide, expected)
-    tall = load_image(save(tmp_path / "tall.png", pixels.swapaxes(0, 1).copy()), Target(8, 3, crop))
+    tall = load_image(save(tmp_path / "tall.png", pixels.swapaxes(0, 1).copy()), ImageSpec(8, 3, crop))
     np.testing.assert_array_equal(tall, expected.swapaxes(0, 1))
 
 
 def test_an_image_of_the_right_size_is_not_changed(tmp_path):
     pixels = noise(8, 8)
-    np.testing.assert_array_equal(load_image(save(tmp_path / "a.png", pixels), Target(8, 3, "center")), pixels)
+    np.testing.assert_array_equal(load_image(save(tmp_path / "a.png", pixels), ImageSpec(8, 3, "center")), pixels)
 
 
 def test_another_ratio_uses_the_lanczos_filter(tmp_path):
     pixels = noise(20, 20)
     expected = Image.fromarray(pixels).resize((8, 8), Image.Resampling.LANCZOS)
-    loaded = load_image(save(tmp_path / "a.png", pixels), Target(8, 3, "center"))
+    loaded = load_image(save(tmp_path / "a.png", pixels), ImageSpec(8, 3, "center"))
     np.testing.assert_array_equal(loaded, np.asarray(expected))
 
 
@@ -98,8 +98,8 @@ def test_nothing_is_enlarged(tmp_path):
     path = save(tmp_path / "a.png", noise(7, 20))
     for crop in ("center", "resize"):
         with pytest.raises(BadImage, match="smaller than 8x8"):
-            load_image(path, Target(8, 3, crop))
-    assert load_image(path, Target(8, 3, "pad")).shape == (8, 8, 3)
+            load_image(path, ImageSpec(8, 3, crop))
+    assert load_image(path, ImageSpec(8, 3, "pad")).shape == (8, 8, 3)
 
 
 UPRIGHT = {
@@ -123,7 +123,7 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
     path = save(tmp_path / f"a.{extension}", pixels, exif=exif, lossless=True)
     expected = UPRIGHT[orientation](pixels)
     assert read_header(path)[:2] == expected.shape[1::-1]
-    np.testing.assert_array_equal(load_image(path, Target(8, 3, "resize")), blocks_mean(expected, 8))
+    np.testing.assert_array_equal(load_image(path, ImageSpec(8, 3, "resize")), blocks_mean(expected, 8))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -131,7 +131,7 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
 def test_exif_orientation_is_applied_to_jpegs_decoded_as_they_are_or_converted(tmp_path, orientation, channels):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    target = Target(16, channels, "center")
+    target = ImageSpec(16, channels, "center")
     plain = load_image(save(tmp_path / "plain.jpg", noise(16, 16)), target)
     turned = load_image(save(tmp_path / "turned.jpg", noise(16, 16), exif=exif), target)
     np.testing.assert_array_equal(turned, UPRIGHT[orientation](plain))
@@ -145,58 +145,58 @@ def test_transparency_is_laid_on_white(tmp_path):
     pixels[:, :4] = (200, 100, 0, 255)
     pixels[:, 4:] = (200, 100, 0, 51)  # one fifth
     path = save(tmp_path / "a.png", pixels)
-    loaded = load_image(path, Target(8, 3, "center"))
+    loaded = load_image(path, ImageSpec(8, 3, "center"))
     assert loaded[0, 0].tolist() == [200, 100, 0]
     assert loaded[0, 7].tolist() == [244, 224, 204]
-    np.testing.assert_array_equal(load_image(path, Target(8, 4, "center")), pixels)
+    np.testing.assert_array_equal(load_image(path, ImageSpec(8, 4, "center")), pixels)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_grey_with_transparency_is_laid_on_white(tmp_path, channels):
     image = Image.merge("LA", [Image.new("L", (8, 8), 100), Image.new("L", (8, 8), 0)])
     expected = {1: [255], 3: [255, 255, 255], 4: [100, 100, 100, 0]}[channels]
-    assert load_image(save(tmp_path / "a.png", image), Target(8, channels, "center"))[3, 3].tolist() == expected
+    assert load_image(save(tmp_path / "a.png", image), ImageSpec(8, channels, "center"))[3, 3].tolist() == expected
 
 
 def test_a_palette_becomes_its_colours_and_its_transparent_entry_white(tmp_path):
     image = Image.new("P", (8, 8), 1)
     image.putpalette([9, 9, 9, 10, 20, 30])
     image.putpixel((0, 0), 0)
-    loaded = load_image(save(tmp_path / "a.png", image, transparency=0), Target(8, 3, "center"))
+    loaded = load_image(save(tmp_path / "a.png", image, transparency=0), ImageSpec(8, 3, "center"))
     assert loaded[7, 7].tolist() == [10, 20, 30]
     assert loaded[0, 0].tolist() == [255, 255, 255]
 
 
 def test_a_transparent_colour_without_an_alpha_channel_becomes_white(tmp_path):
     path = save(tmp_path / "a.png", np.full((8, 8, 3), (1, 2, 3), np.uint8), transparency=(1, 2, 3))
-    assert (load_image(path, Target(8, 3, "center")) == 255).all()
+    assert (load_image(path, ImageSpec(8, 3, "center")) == 255).all()
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path):
     values = np.array([0, 128, 129, 257, 32768, 65406, 65407, 65535], np.uint16)
     path = save(tmp_path / "a.png", np.tile(values, (8, 1)))
     expected = [round(int(value) * 255 / 65535) for value in values]
-    assert load_image(path, Target(8, 1, "center"))[0, :, 0].tolist() == expected
-    assert load_image(path, Target(8, 3, "center"))[0, :, 2].tolist() == expected
+    assert load_image(path, ImageSpec(8, 1, "center"))[0, :, 0].tolist() == expected
+    assert load_image(path, ImageSpec(8, 3, "center"))[0, :, 2].tolist() == expected
 
 
 def test_one_bit_becomes_black_and_white(tmp_path):
     path = save(tmp_path / "a.png", (np.arange(64).reshape(8, 8) % 2 * 255).astype(np.uint8), "1")
-    assert load_image(path, Target(8, 1, "center"))[0, :, 0].tolist() == [0, 255] * 4
+    assert load_image(path, ImageSpec(8, 1, "center"))[0, :, 0].tolist() == [0, 255] * 4
 
 
 def test_cmyk_becomes_rgb(tmp_path):
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
-    loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), Target(8, 3, "center"))
+    loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), ImageSpec(8, 3, "center"))
     np.testing.assert_allclose(loaded[0, 0], [0, 255, 255], atol=3)
 
 
 def test_grey_and_colour_are_converted_to_the_channels_asked_for(tmp_path):
     grey = noise(8, 8, 1)
     np.testing.assert_array_equal(
-        load_image(save(tmp_path / "grey.png", grey), Target(8, 3, "center")), np.repeat(grey[..., None], 3, axis=2)
+        load_image(save(tmp_path / "grey.png", grey), ImageSpec(8, 3, "center")), np.repeat(grey[..., None], 3, axis=2)
     )
-    red = load_image(save(tmp_path / "red.png", Image.new("RGB", (8, 8), "red")), Target(8, 1, "center"))
+    red = load_image(save(tmp_path / "red.png", Image.new("RGB", (8, 8), "red")), ImageSpec(8, 1, "center"))
     assert red.shape == (8, 8, 1)
     assert red[0, 0, 0] == 76  # 0.299 * 255
 
@@ -214,13 +214,13 @@ def test_the_header_of_sixteen_bits_is_grey(tmp_path):
 def test_the_first_frame_of_a_jpeg_with_a_second_view_is_the_image(tmp_path):
     first, second = (Image.new("RGB", (16, 16), colour) for colour in ("red", "blue"))
     path = save(tmp_path / "a.jpg", first, format="MPO", save_all=True, append_images=[second])
-    assert load_image(path, Target(8, 3, "center"))[0, 0, 0] > 250
+    assert load_image(path, ImageSpec(8, 3, "center"))[0, 0, 0] > 250
 
 
 @pytest.mark.parametrize("format_name", ["PNG", "WEBP", "JPEG"])
 def test_the_format_is_found_whatever_the_extension(tmp_path, format_name):
     path = save(tmp_path / "a.jpg", noise(8, 8), format=format_name)
-    assert load_image(path, Target(8, 3, "center")).shape == (8, 8, 3)
+    assert load_image(path, ImageSpec(8, 3, "center")).shape == (8, 8, 3)
 
 
 # ---- bad files
@@ -231,7 +231,7 @@ def bad_reason(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadImage) as raised:
-            load_image(path, Target(4, 3, "center"))
+            load_image(path, ImageSpec(4, 3, "center"))
     assert raised.value.path == path
     return raised.value.reason
 

@@ -37,9 +37,9 @@ def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_drop
 
     monkeypatch.setattr(ImagePyramid, "read", noting)
     loader = Loader(pyramid, CPU, budget=0)
-    loader.read_ahead(Request(16, np.array([1, 2])))
+    loader.prefetch(Request(16, np.array([1, 2])))
     assert np.array_equal(loader.get(Request(16, np.array([1, 2]))).numpy(), read(pyramid, 16, np.array([1, 2])))
-    loader.read_ahead(Request(16, np.array([3, 4])))
+    loader.prefetch(Request(16, np.array([3, 4])))
     assert np.array_equal(loader.get(Request(8, np.array([5]))).numpy(), read(pyramid, 8, np.array([5])))
     assert reads == [(False, [1, 2]), (False, [3, 4]), (False, [5])]
 
@@ -62,7 +62,7 @@ def test_large_batches_are_read_in_parts_without_a_gap(make_pyramid, tmp_path, m
 
 def test_an_error_while_reading_ahead_reaches_the_training(pyramid, monkeypatch):
     loader = Loader(pyramid, CPU, budget=0)
-    loader.read_ahead(Request(16, np.array([99])))
+    loader.prefetch(Request(16, np.array([99])))
     with pytest.raises(IndexError):
         loader.get(Request(16, np.array([99])))
 
@@ -164,7 +164,7 @@ def test_after_a_rollback_to_a_level_on_the_device_what_was_read_ahead_is_waited
     monkeypatch.setattr(
         ImagePyramid, "read", lambda self, *arguments, **out: release.wait(60) and read(self, *arguments, **out)
     )
-    loader.read_ahead(Request(16, np.array([1])))
+    loader.prefetch(Request(16, np.array([1])))
     threading.Timer(0.1, release.set).start()
     assert len(loader.get(Request(8, np.array([3])))) == 1
     assert release.is_set()

@@ -9,7 +9,7 @@ from pggan.data.prepare.command import prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources import image_file
 from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import Target
+from pggan.data.sources.image_file import ImageSpec
 from tests.data.images import everything, noise, png
 
 
@@ -31,15 +31,15 @@ def load_image(path, target):
 )
 def test_numpy_files_are_images(tmp_path, array):
     np.save(tmp_path / "imgHQ00000.npy", array)
-    np.testing.assert_array_equal(load_image(tmp_path / "imgHQ00000.npy", Target(16, 3, "center")), noise(5))
+    np.testing.assert_array_equal(load_image(tmp_path / "imgHQ00000.npy", ImageSpec(16, 3, "center")), noise(5))
 
 
 def test_grey_and_transparent_numpy_files_are_converted(tmp_path):
     np.save(tmp_path / "grey.npy", noise(1)[:, :, 0])
-    grey = load_image(tmp_path / "grey.npy", Target(16, 3, "center"))
+    grey = load_image(tmp_path / "grey.npy", ImageSpec(16, 3, "center"))
     np.testing.assert_array_equal(grey, np.repeat(noise(1)[:, :, :1], 3, axis=2))
     np.save(tmp_path / "clear.npy", np.zeros((16, 16, 4), np.uint8))
-    assert (load_image(tmp_path / "clear.npy", Target(16, 3, "center")) == 255).all()
+    assert (load_image(tmp_path / "clear.npy", ImageSpec(16, 3, "center")) == 255).all()
 
 
 def test_a_celeba_hq_folder_and_an_ffhq_folder_are_prepared_as_they_are(tmp_path):

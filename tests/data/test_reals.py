@@ -10,7 +10,7 @@ import torch
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.format.writer import write_pyramid
-from pggan.data.stream.reals import RealStream, epoch_order, indices_at
+from pggan.data.stream.reals import RealBatches, epoch_order, indices_at
 from pggan.performance.bench.steps import phase_of
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def steps():
 @pytest.mark.parametrize("budget", [0, 10_000, 10**9])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):
-    stream = RealStream(pyramid, 3, CPU, True, False, budget=budget, phase_at=SCHEDULE.at if ahead else None)
+    stream = RealBatches(pyramid, 3, CPU, True, False, budget=budget, phase_at=SCHEDULE.at if ahead else None)
     for images, phase in steps():
         found = stream.batch(phase, StepRng(3, images, CPU)).images
         torch.testing.assert_close(found, defined_batch(pyramid, 3, images, phase), rtol=0, atol=1e-6)
@@ -70,12 +70,12 @@ def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):
 
 def test_batches_do_not_depend_on_history(pyramid):
     """In order, in another order and again, with reading ahead that is right or wrong: the same bits."""
-    stream = RealStream(pyramid, 0, CPU, True, True, budget=0, phase_at=SCHEDULE.at)
+    stream = RealBatches(pyramid, 0, CPU, True, True, budget=0, phase_at=SCHEDULE.at)
     first = {}
     for images, phase in steps():
         batch = stream.batch(phase, StepRng(0, images, CPU))
         first[images] = batch._replace(images=batch.images.clone())
-    fresh = RealStream(pyramid, 0, CPU, True, True, budget=10**9)
+    fresh = RealBatches(pyramid, 0, CPU, True, True, budget=10**9)
     for images, phase in reversed(list(steps())):
         for source in (stream, fresh):
             again = source.batch(phase, StepRng(0, images, CPU))
@@ -87,14 +87,15 @@ def test_batches_do_not_depend_on_history(pyramid):
 @pytest.mark.parametrize("budget", [0, 10**9])
 def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
     """Strided and consecutive shares, over growth and epochs: an image depends on its position in the batch alone."""
-    whole = RealStream(pyramid, 1, CPU, True, True)
+    whole = RealBatches(pyramid, 1, CPU, True, True)
     shares = {
         "halves": [lambda batch, part=part: np.arange(batch).reshape(2, -1)[part] for part in range(2)],
         "strided": [lambda batch, part=part: slice(part, batch, 4) for part in range(4)],
     }
     for kind, parts in shares.items():
         streams = [
-            RealStream(pyramid, 1, CPU, True, True, budget=budget, phase_at=SCHEDULE.at, indices=part) for part in parts
+            RealBatches(pyramid, 1, CPU, True, True, budget=budget, phase_at=SCHEDULE.at, indices=part)
+            for part in parts
         ]
         for images, phase in steps():
             expected = whole.batch(phase, StepRng(1, images, CPU))
@@ -120,18 +121,18 @@ def test_a_batch_larger_than_the_data_reaches_over_epochs():
 
 
 def test_labels_belong_to_their_images(pyramid):
-    stream = RealStream(pyramid, 2, CPU, False, True)
+    stream = RealBatches(pyramid, 2, CPU, False, True)
     phase = phase_of(16, 10)
     batch = stream.batch(phase, StepRng(2, 40, CPU))
     indices = indices_at(2, 40, 10, 50)
     assert batch.labels.argmax(1).tolist() == pyramid.labels[indices].tolist()
-    unlabelled = RealStream(pyramid, 2, CPU, False, False).batch(phase, StepRng(2, 40, CPU))
+    unlabelled = RealBatches(pyramid, 2, CPU, False, False).batch(phase, StepRng(2, 40, CPU))
     assert (unlabelled.labels, unlabelled.fake_labels) == (None, None)
 
 
 def test_no_thread_outlives_the_stream(pyramid):
     before = set(threading.enumerate())
-    stream = RealStream(pyramid, 0, CPU, True, False, budget=0, phase_at=lambda images: replace(phase, batch=4))
+    stream = RealBatches(pyramid, 0, CPU, True, False, budget=0, phase_at=lambda images: replace(phase, batch=4))
     phase = phase_of(16, 4)
     for step in range(3):
         stream.batch(phase, StepRng(0, 4 * step, CPU))
@@ -148,7 +149,7 @@ def test_labels_for_the_generator_are_as_frequent_as_in_the_whole_training_set(t
     images = np.zeros((30, 4, 4, 3), np.uint8)
     labels = [0] * 3 + [1] * 27
     pyramid = write_pyramid(tmp_path / "set", images, {}, class_names=["few", "many"], labels=labels)
-    stream, phase, drawn = RealStream(pyramid, 0, CPU, False, True), phase_of(4, 10), []
+    stream, phase, drawn = RealBatches(pyramid, 0, CPU, False, True), phase_of(4, 10), []
     for step in range(100):
         drawn += stream.batch(phase, StepRng(0, 10 * step, CPU)).fake_labels.argmax(1).tolist()
     # Five standard deviations of the share of 1000 independent labels: 5 * sqrt(0.9 * 0.1 / 1000).

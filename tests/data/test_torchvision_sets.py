@@ -15,7 +15,7 @@ from pggan.core.errors import UserError
 from pggan.data.prepare.command import open_sources, prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.sources import torchvision_sets
-from pggan.data.sources.image_file import Target, load_image
+from pggan.data.sources.image_file import ImageSpec, load_image
 from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, load_torchvision, named_set
 
 HERE = NamedSet(Path(), "train", download=False)
@@ -160,7 +160,7 @@ def test_an_image_of_a_known_set_is_opened_in_another_process(datasets, tmp_path
     sent = pickle.dumps(entries[2])
     assert len(sent) < 1000  # where to find it, not the set itself
     torchvision_sets._opened.cache_clear()
-    image = load_image(pickle.loads(sent).file, Target(28, 1, "center"))
+    image = load_image(pickle.loads(sent).file, ImageSpec(28, 1, "center"))
     np.testing.assert_array_equal(image[:, :, 0], pixels[2])
 
 

@@ -16,7 +16,7 @@ import pytest
 from torch.distributed.elastic.utils import store
 
 from pggan.config import DistributedConfig
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.distributed import agent as module
 from pggan.distributed.agent import Agent, launch
 
@@ -119,7 +119,7 @@ if restart == 0 and rank == 1:
 
 def test_ranks_that_only_lost_the_others_restart_without_a_name(launched):
     """As when a whole machine has gone: the agents there can't tell."""
-    ended = launched(f"sys.exit(0 if restart else {EXIT_LEFT})")
+    ended = launched(f"sys.exit(0 if restart else {EXIT_PEER_LOST})")
     assert (ended.code, ended.said) == (0, ["All ranks restart from the last checkpoint (3 restarts left)."])
 
 
@@ -183,10 +183,10 @@ def test_a_rendezvous_host_that_ends_before_this_machine_hears_of_it_is_no_trace
 
 
 class Quiet(Agent):
-    """An agent without ranks, whose turns are counted by the test."""
+    """An agent without ranks, whose polls are counted by the test."""
 
     def __init__(self, logs, said, allowed) -> None:
-        self.turns, self.allowed, self.logs, self.log, self.lost = 0, allowed, logs, said.append, "Lost: the host."
+        self.polls, self.allowed, self.logs, self.log, self.lost = 0, allowed, logs, said.append, "Lost: the host."
         self._worker_group = SimpleNamespace(workers=[])
 
 
@@ -203,7 +203,7 @@ def exits(monkeypatch):
 def test_a_turn_that_takes_too_long_ends_the_process_and_leaves_no_logs(exits, tmp_path):
     said: list[str] = []
     (tmp_path / "logs").mkdir()
-    with Quiet(str(tmp_path / "logs"), said, allowed=0.05).timed_out():
+    with Quiet(str(tmp_path / "logs"), said, allowed=0.05).exit_when_stuck():
         end = time.monotonic() + 60
         while not exits and time.monotonic() < end:
             time.sleep(0.01)
@@ -214,10 +214,10 @@ def test_a_turn_that_takes_too_long_ends_the_process_and_leaves_no_logs(exits, t
 
 def test_turns_that_go_on_and_longer_allowances_end_nothing(exits, tmp_path):
     agent = Quiet(str(tmp_path), [], allowed=0.5)
-    with agent.timed_out():
+    with agent.exit_when_stuck():
         for _ in range(30):
             time.sleep(0.02)
-            agent.turns += 1
+            agent.polls += 1
         agent.allowed = float("inf")
         time.sleep(0.6)
     assert exits == []

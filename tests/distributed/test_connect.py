@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pggan.distributed import connect
-from pggan.distributed.connect import listens, port_owner, reason, within
+from pggan.distributed.connect import call_with_timeout, connection_problem, listens, reason
 from tests.processes import free_ports
 
 
@@ -18,16 +18,16 @@ def listening():
 
 
 def test_what_connecting_returns_or_raises_comes_through():
-    assert within(10, lambda: 5) == 5
+    assert call_with_timeout(10, lambda: 5) == 5
     with pytest.raises(ConnectionRefusedError, match="no"):
-        within(10, lambda: (_ for _ in ()).throw(ConnectionRefusedError("no")))
+        call_with_timeout(10, lambda: (_ for _ in ()).throw(ConnectionRefusedError("no")))
 
 
 def test_what_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.05)
     over = threading.Event()
     with pytest.raises(TimeoutError):
-        within(0.05, lambda: over.wait(60))
+        call_with_timeout(0.05, lambda: over.wait(60))
     over.set()
 
 
@@ -36,7 +36,7 @@ def test_pages_on_the_console_are_discarded_unless_they_were_asked_for(capfd, mo
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     if level is not None:
         monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", level)
-    within(10, lambda: os.write(2, b"a page of C++\n"))
+    call_with_timeout(10, lambda: os.write(2, b"a page of C++\n"))
     os.write(2, b"ours\n")
     assert capfd.readouterr().err == f"{shown}ours\n"
 
@@ -44,10 +44,10 @@ def test_pages_on_the_console_are_discarded_unless_they_were_asked_for(capfd, mo
 def test_an_address_is_told_from_one_where_nobody_listens(listening):
     (port,) = free_ports(1)
     assert listens(listening)
-    assert port_owner(listening) == "something else answers there"
+    assert connection_problem(listening) == "something else answers there"
     for nobody in (f"127.0.0.1:{port}", "127.0.0.1:port", "nowhere.invalid:80"):
         assert not listens(nobody)
-        assert port_owner(nobody) == "nobody answers there"
+        assert connection_problem(nobody) == "nobody answers there"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def config_for(endpoint: str, **keys) -> DistributedConfig:
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr(rendezvous, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous, "WRONG_SERVICE_SECONDS", 0.5)
 
 
 @pytest.fixture

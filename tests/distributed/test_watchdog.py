@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pggan.core.errors import EXIT_LEFT
+from pggan.core.errors import EXIT_PEER_LOST
 from pggan.distributed.process_group import GRADIENT_TIMEOUT, MAX_STEPS_IN_FLIGHT, ProcessGroup, RankInfo
 from pggan.distributed.watchdog import (
     HEARTBEAT_SECONDS,
@@ -64,7 +64,7 @@ def test_a_rank_whose_threads_live_while_it_hangs_is_named_after_the_time_that_i
         clock = Clock()
         clock.beats[1] = Heartbeat(waiting=False, allowed=allowed, position="64 images", name="rank 1")
         said, when = clock.pass_by(1000)
-        assert said.startswith("Hung: rank 1 does not come to its end; it was last seen at 64 images")
+        assert said.startswith("Hung: rank 1 makes no progress; it was last seen at 64 images")
         assert allowed < when <= allowed + 2
 
 
@@ -188,7 +188,7 @@ def test_it_reports_and_ends_the_process(quick, stuck):
                 break
             time.sleep(0.01)
     store.stuck.clear()
-    assert ended == [EXIT_LEFT]
+    assert ended == [EXIT_PEER_LOST]
     assert "Hung: rank 1 (pid 5) has been silent" in said[0]
 
 
@@ -237,7 +237,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
                 break
             time.sleep(0.01)
     assert (group.waits_for_device, training.is_alive()) == (True, True)
-    assert ended == [EXIT_LEFT]
+    assert ended == [EXIT_PEER_LOST]
     assert "Hung: rank 1 (pid 5) has been silent" in said[0]
     assert device.events == (MAX_STEPS_IN_FLIGHT + 1 if where == "a full queue" else 0)
     device.moves.set()

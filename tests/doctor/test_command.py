@@ -14,7 +14,7 @@ from pggan.performance.doctor.finding import Check, Finding, Verdict
 
 @pytest.fixture(autouse=True)
 def no_measuring(monkeypatch):
-    monkeypatch.setattr(accelerator, "multiplying_rate", lambda *_: 1e9)
+    monkeypatch.setattr(accelerator, "matmul_rate", lambda *_: 1e9)
 
 
 def fails(device):

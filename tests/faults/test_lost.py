@@ -14,7 +14,7 @@ from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config import TrainConfig
-from pggan.core.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_USER_ERROR
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.core.validation import validated
 from pggan.distributed.watchdog import Watchdog
 from pggan.run import open_run
@@ -237,7 +237,7 @@ def hang_and_train(config):
 def test_a_rank_whose_main_thread_hangs_is_named_with_its_position_and_given_up(tiny_config, tmp_path):
     config = tiny_config(f"run_dir={tmp_path / 'run'}")
     waiting, hanging = in_processes(2, hang_and_train, config)
-    assert waiting.code == EXIT_LEFT
+    assert waiting.code == EXIT_PEER_LOST
     log = (tmp_path / "run" / "train.log").read_text()
-    assert f"(pid {hanging.pid}) does not come to its end; it was last seen at 48 images" in log
+    assert f"(pid {hanging.pid}) makes no progress; it was last seen at 48 images" in log
     assert "Hung: rank 1 on" in log

@@ -44,7 +44,7 @@ MISTAKES = {
     "checkpoint.milestones=1000": "for example [100000,200000]",
     "checkpoint.milestones=[-5]": "for example [100000,200000]",
     "model.resampling=cubic": "fused",
-    "loss.gp_reference=theirs": "official",
+    "loss.penalty_resolution=theirs": "final",
     # values
     "schedule.final_resolution=100": "a power of two from 4 up: 4, 8, 16",
     "schedule.first_resolution=32": "Training grows upwards",

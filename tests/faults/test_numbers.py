@@ -65,11 +65,11 @@ def test_one_bad_gradient_skips_its_update_and_is_counted(tiny_config, tmp_path,
 
     def comparing_step(self, *arguments):
         state = self.state
-        old = {name: {k: v.clone() for k, v in tensors.items()} for name, tensors in state.tensors().items()}
+        old = {name: {k: v.clone() for k, v in tensors.items()} for name, tensors in state.state_dict().items()}
         metrics = step(self, *arguments)
         if state.images == 48:
             before.update(old)
-            after = state.tensors()
+            after = state.state_dict()
             network = {"G": "generator", "D": "discriminator"}[trainable]
             assert all(value.equal(after[network][name]) for name, value in old[network].items())
             moments = f"optimizer_{TRAINABLES[trainable]}"

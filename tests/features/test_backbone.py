@@ -8,7 +8,7 @@ from torch import nn
 
 from pggan.core.errors import UserError
 from pggan.networks.features import backbone as module
-from pggan.networks.features.backbone import LITE0, SIDE, STRIDES, identity, load_backbone, new_backbone
+from pggan.networks.features.backbone import LITE0, SIDE, STRIDES, backbone_fingerprint, load_backbone, new_backbone
 from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 
 pytestmark = pytest.mark.xdist_group("torchvision")  # which takes seconds to import
@@ -89,7 +89,7 @@ def test_weights_are_constants_that_no_optimizer_and_no_checkpoint_sees(tiny):
 def test_images_are_enlarged_normalised_and_grey_ones_coloured(tiny):
     backbone = tiny()
     backbone.mean.fill_(100.0)
-    backbone.deviation.fill_(50.0)
+    backbone.std.fill_(50.0)
     flat = torch.tensor([-1.0, 0.0, 1.0]).view(3, 1, 1, 1).expand(3, 1, 8, 8)
     prepared = backbone.prepare(flat)
     assert prepared.shape == (3, 3, SIDE, SIDE)
@@ -123,7 +123,7 @@ def test_networks_that_can_not_be_built_without_memory_are_refused(monkeypatch):
         ("torchvision:resnet19", None, "resnet1"),
     ],
 )
-@pytest.mark.parametrize("function", [identity, load_backbone])
+@pytest.mark.parametrize("function", [backbone_fingerprint, load_backbone])
 def test_what_is_missing_is_named(function, name, weights, hint):
     with pytest.raises(UserError) as caught:
         function(name, weights)

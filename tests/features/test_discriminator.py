@@ -19,9 +19,9 @@ from pggan.networks.features.projection import WIDTH, FeatureProjection
 from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
-from pggan.training.fake_step import FakeStep
 from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
+from pggan.training.step_cost import StepCostEstimator
 from tests.definitions import ADAM, WGAN_GP, variant
 from tests.features.conftest import tiny_backbone
 from tests.processes import in_processes, values_of
@@ -59,7 +59,7 @@ def take(loss=LOGISTIC, state=None, steps=1, phase=PHASE, architecture=ARCHITECT
 
 
 def digest(state):
-    return state_sha256(state.tensors(), state.images, state.phase_index)
+    return state_sha256(state.state_dict(), state.images, state.phase_index)
 
 
 def plain_of(network):
@@ -155,7 +155,7 @@ def test_a_resumed_run_keeps_its_projections_and_every_bit():
     through, _ = take(steps=2)
     half, _ = take()
     resumed = new_state(ARCHITECTURE, ADAM, 1, CPU)  # another seed draws other projections
-    resumed.load_tensors({part: dict(tensors) for part, tensors in half.tensors().items()})
+    resumed.load_state_dict({part: dict(tensors) for part, tensors in half.state_dict().items()})
     resumed.images, resumed.phase_index = half.images, half.phase_index
     take(state=resumed)
     assert digest(resumed) == digest(through)
@@ -198,14 +198,14 @@ def test_labels_are_judged_by_the_same_heads():
     state = new_state(variant(ARCHITECTURE, labels=3), ADAM, 0, CPU)
     trainer = Trainer(state, LOGISTIC, ComputeOptions())
     metrics = trainer.step(PHASE, reals_of(labels=labels), StepRng(0, 0, CPU), 0.9)
-    assert {"D/labels_reals", "G/labels_fakes"} <= set(metrics)
+    assert {"D/class_loss_reals", "G/class_loss_fakes"} <= set(metrics)
 
 
 @pytest.mark.slow
 def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     options = ComputeOptions(method=NATIVE)
     of_trainer = TrainerParts(LOGISTIC, ADAM, options)
-    fake = FakeStep(ARCHITECTURE, of_trainer, CPU)
+    fake = StepCostEstimator(ARCHITECTURE, of_trainer, CPU)
     count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False))
     network = discriminator_of()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -215,7 +215,7 @@ def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     counts = counter.get_flop_counts()["Global"]
     forward = sum(counts.values()) - counts[torch.ops.aten.bmm]  # kernels are made by it
     assert count.flops.discriminator_forward == forward
-    plain = FakeStep(variant(ARCHITECTURE, features=None), of_trainer, CPU)
+    plain = StepCostEstimator(variant(ARCHITECTURE, features=None), of_trainer, CPU)
     more = fake.peak_bytes(PHASE) - plain.peak_bytes(PHASE)
     assert more > sum(tensor.nbytes for tensor in network.backbone.buffers())
 

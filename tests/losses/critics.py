@@ -5,7 +5,7 @@ import torch
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.gradient_penalty import NormReference, PenaltyContext
+from pggan.losses.gradient_penalty import PenaltyContext, PenaltyResolution
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
@@ -13,7 +13,9 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.training.inputs import draw_inputs
 
 CPU = torch.device("cpu")
-WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.native, reg_interval=1)
+WGAN_GP = WganGp(
+    penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.current, reg_interval=1
+)
 LOGISTIC = Logistic(gamma=3.0, reg_interval=1)
 RELATIVISTIC = Relativistic(gamma=3.0, reg_interval=1)
 ALL = [WGAN_GP, LOGISTIC, RELATIVISTIC]

@@ -62,8 +62,8 @@ def test_a_loss_says_of_its_scores_what_the_gradient_of_g_tells(name):
         return found
 
     usual = gradient(lambda scores: scores + 0)
-    assert loss.scores_have_zero != torch.allclose(gradient(lambda scores: scores + 1), usual)
-    assert loss.scores_have_scale != torch.allclose(gradient(lambda scores: 2 * scores), usual)
+    assert loss.zero_is_boundary != torch.allclose(gradient(lambda scores: scores + 1), usual)
+    assert loss.scores_are_logits != torch.allclose(gradient(lambda scores: 2 * scores), usual)
 
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: type(loss).__name__)
@@ -97,14 +97,14 @@ def test_mixed_points_lie_between_each_real_and_its_fake_at_one_place_per_image(
 @pytest.mark.parametrize("interval", [1, 2])
 def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(critic, loss, interval):
     # Minibatch stddev must not see reals and fakes as one batch.
-    def critic(images, **options):
+    def at_8x8(images, **options):
         return critic(images, 8, **options)
 
     reals, fakes = normal(4, 2, 8, 8), 3 * normal(4, 2, 8, 8, seed=1)
     for update in (0, 1):
         terms = for_d(
             dataclasses.replace(loss, reg_interval=interval),
-            critic,
+            at_8x8,
             reals_of(reals.clone()),
             fakes.clone(),
             phase(batch=4, resolution=8),
@@ -175,10 +175,10 @@ def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():
     reals[0, 0, 0, :3], fakes[0, 0, 0, :3] = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 3.0])
     batch = reals_of(reals, torch.eye(3)[:1], torch.eye(3)[2:])  # class 0 for the D step, class 2 for the G step
     terms = for_d(WGAN_GP, critic, batch, fakes, phase(batch=1), rng()).loss
-    close(terms["D/labels_reals"], [math.log(E**2 + E + 1) - 2], **ROUNDING)
-    close(terms["D/labels_fakes"], [math.log(1 + E + E**3)], **ROUNDING)
+    close(terms["D/class_loss_reals"], [math.log(E**2 + E + 1) - 2], **ROUNDING)
+    close(terms["D/class_loss_fakes"], [math.log(1 + E + E**3)], **ROUNDING)
     terms = WGAN_GP.for_g(critic, batch, fakes).loss
-    close(terms["G/labels_fakes"], [math.log(1 + E + E**3) - 3], **ROUNDING)
+    close(terms["G/class_loss_fakes"], [math.log(1 + E + E**3) - 3], **ROUNDING)
 
 
 def test_there_are_no_label_terms_without_labels():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.losses.gradient_penalty import GradientPenalty, NormReference, PenaltyAt, PenaltyContext
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext, PenaltyResolution
 from pggan.networks.networks import Discriminator
 from tests.losses.critics import (
     ALL,
@@ -69,7 +69,7 @@ def test_the_official_norm_is_that_at_the_final_resolution(missing):
     norm = gradient.double().square().sum().sqrt().item()
     assert norm == pytest.approx(weights.norm().item() / 2**missing, rel=1e-5)
 
-    loss = dataclasses.replace(WGAN_GP, gp_reference=NormReference.official)
+    loss = dataclasses.replace(WGAN_GP, penalty_resolution=PenaltyResolution.final)
     terms = for_d(loss, linear_critic(weights), reals_of(points), points.clone(), phase(missing, batch=1), rng())
     close(terms.loss["D/gradient_penalty"], [10 * (norm - 1) ** 2], rtol=1e-5, atol=1e-6)
 
@@ -164,7 +164,7 @@ def defined(critic):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "reference", "missing"),
-    [(1.0, NormReference.native, 0), (3.0, NormReference.official, 1), (0.0, NormReference.native, 0)],
+    [(1.0, PenaltyResolution.current, 0), (3.0, PenaltyResolution.final, 1), (0.0, PenaltyResolution.current, 0)],
 )
 @pytest.mark.parametrize("scale", [None, 1024.0])
 @pytest.mark.parametrize("jvp", [False, True])
@@ -172,7 +172,7 @@ def test_the_penalty_and_its_gradient_are_those_of_finite_differences(
     critic, defined, target, reference, missing, jvp, scale
 ):
     expected, slopes = defined(target, missing)
-    penalty = GradientPenalty(name="p", at=PenaltyAt.interpolated, weight=10.0, target=target, reference=reference)
+    penalty = GradientPenalty(name="p", at=PenaltyAt.interpolated, weight=10.0, target=target, resolution=reference)
     critic.zero_grad(set_to_none=True)
     context = PenaltyContext((penalty,), missing, None, None if scale is None else torch.tensor(scale), jvp)
     if jvp:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 import pggan.losses
 from pggan.core.errors import UserError
 from pggan.losses import LOSSES, build_loss
-from pggan.losses.gradient_penalty import NormReference
+from pggan.losses.gradient_penalty import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "loss"
@@ -44,7 +44,7 @@ def test_the_yaml_of_a_loss_has_exactly_its_fields(name):
 
 def test_the_default_wgan_gp_is_that_of_the_official_code():
     assert build_loss(options_of("wgan_gp")) == WganGp(
-        penalty_weight=10.0, target=1.0, drift=0.001, gp_reference=NormReference.official, reg_interval=1
+        penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
     )
 
 

@@ -8,16 +8,16 @@ from tests.losses.critics import FAKE, REAL, ROUNDING, WGAN_GP, close, for_d, li
 
 def test_wasserstein_d_wants_reals_high_and_fakes_low_with_a_drift_on_reals_only():
     terms = WGAN_GP.d_terms(REAL, FAKE)
-    assert set(terms) == {"D/critic", "D/drift"}
-    close(terms["D/critic"], [2.0, -3.0], **ROUNDING)
+    assert set(terms) == {"D/wasserstein", "D/drift"}
+    close(terms["D/wasserstein"], [2.0, -3.0], **ROUNDING)
     close(terms["D/drift"], [0.001, 0.004], **ROUNDING)
     close(WGAN_GP.d_terms(REAL, 100 * FAKE)["D/drift"], [0.001, 0.004], **ROUNDING)
 
 
 def test_wasserstein_g_wants_fakes_high():
     terms = WGAN_GP.g_terms(None, FAKE)
-    assert set(terms) == {"G/critic"}
-    close(terms["G/critic"], [-3.0, 1.0], **ROUNDING)
+    assert set(terms) == {"G/wasserstein"}
+    close(terms["G/wasserstein"], [-3.0, 1.0], **ROUNDING)
 
 
 def test_the_whole_wgan_gp_loss_of_a_linear_critic_is_the_sum_worked_by_hand():

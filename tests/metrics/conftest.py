@@ -10,7 +10,7 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Task
 from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.images import Images, Reals
+from pggan.metrics.images import Images, RealImages
 from pggan.metrics.rank_partition import RankPartition
 
 
@@ -32,7 +32,7 @@ def task_of(alone) -> Callable[..., Task]:
 
     def build(fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None) -> Task:
         resolution = resolution or pyramid.resolution
-        reals, partition = Reals(pyramid, resolution), RankPartition.at(resolution, alone)
+        reals, partition = RealImages(pyramid, resolution), RankPartition.at(resolution, alone)
         return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None)
 
     return build

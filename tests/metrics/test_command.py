@@ -66,7 +66,7 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
     ],
 )
 def test_a_mistake_is_named_before_anything_is_drawn(finished_run, capsys, monkeypatch, tmp_path, overrides, hint):
-    monkeypatch.setattr(images.Fakes, "read", lambda *_: pytest.fail("images were drawn"))
+    monkeypatch.setattr(images.FakeImages, "read", lambda *_: pytest.fail("images were drawn"))
     line = ["evaluate", f"run={finished_run}", "devices=cpu", f"out={tmp_path / 'new' / 'folder'}", *overrides]
     assert main(line) == EXIT_USER_ERROR
     assert hint in capsys.readouterr().err

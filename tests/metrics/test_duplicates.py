@@ -6,7 +6,7 @@ import torch
 from pggan.metrics import distances
 from pggan.metrics.collect import feed
 from pggan.metrics.duplicates import Duplicates, share_of_close_pairs
-from pggan.metrics.images import Reals
+from pggan.metrics.images import RealImages
 
 
 def test_the_share_counts_pairs_of_different_images(monkeypatch):
@@ -27,7 +27,7 @@ class Repeating:
 
 def test_a_generator_that_repeats_itself_stands_out(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
-    task = task_of(Repeating(Reals(pyramid, 16)), pyramid)
+    task = task_of(Repeating(RealImages(pyramid, 16)), pyramid)
     metric = Duplicates(task, 30)
     feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
     values = metric.values()

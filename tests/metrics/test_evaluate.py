@@ -32,13 +32,13 @@ def test_a_metric_is_the_class_in_the_file_of_its_name_and_no_file_with_a_metric
 
 def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, alone, monkeypatch):
     drawn = Counter()
-    read = images.Fakes.read
+    read = images.FakeImages.read
 
     def counted(self, numbers):
         drawn.update(numbers)
         return read(self, numbers)
 
-    monkeypatch.setattr(images.Fakes, "read", counted)
+    monkeypatch.setattr(images.FakeImages, "read", counted)
     metrics = [name for name in METRICS if name != "neighbours"]
     found = evaluated(finished_run, toy_data, metrics, alone, 20)
     assert drawn == Counter(range(20))  # once, for all metrics together
@@ -70,7 +70,7 @@ def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, 
 def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finished_run, toy_data, alone, monkeypatch):
     metrics = ["ms_ssim", "kid", "fid"]
     first = evaluated(finished_run, toy_data, metrics, alone, 12)
-    monkeypatch.setattr(images.Reals, "read", lambda *_: pytest.fail("reals were read again"))
+    monkeypatch.setattr(images.RealImages, "read", lambda *_: pytest.fail("reals were read again"))
     assert evaluated(finished_run, toy_data, metrics, alone, 12).values == first.values
 
 
@@ -97,7 +97,7 @@ def test_another_number_of_channels_is_refused(finished_run, make_pyramid, tmp_p
 
 def test_a_full_disk_is_noticed_before_anything_is_drawn(finished_run, toy_data, alone, monkeypatch):
     monkeypatch.setattr("pggan.core.disk.free_bytes", lambda path: 10**6)
-    monkeypatch.setattr(images.Fakes, "read", lambda *_: pytest.fail("images were drawn"))
+    monkeypatch.setattr(images.FakeImages, "read", lambda *_: pytest.fail("images were drawn"))
     with pytest.raises(UserError, match="MB short"):
         evaluated(finished_run, toy_data, ["swd"], alone, 16)
 
@@ -108,9 +108,9 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
 
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
-    generator, reals = load(str(run_dir), "cpu"), images.Reals(ImagePyramid(labelled_data), 16)
+    generator, reals = load(str(run_dir), "cpu"), images.RealImages(ImagePyramid(labelled_data), 16)
     assert list(generator.label_names) == ImagePyramid(labelled_data).class_names
-    fakes = images.Fakes(generator, generator.settings(), reals, 5)
+    fakes = images.FakeImages(generator, generator.settings(), reals, 5)
     label = int(reals.labels()[3])
     alone_drawn = generator.render(generator.latents([8]), label=label)
     # To one grey level: classes are drawn in a batch, whose arithmetic may round differently.

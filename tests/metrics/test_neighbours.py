@@ -6,7 +6,7 @@ import torch
 
 from pggan.data.format.writer import write_pyramid
 from pggan.metrics.collect import feed
-from pggan.metrics.images import Reals
+from pggan.metrics.images import RealImages
 from pggan.metrics.neighbours import NearestNeighbours
 
 
@@ -29,7 +29,7 @@ def measured(task, count):
 
 def test_a_generator_that_copies_is_told_from_one_that_does_not(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
-    _, copying = measured(task_of(Reals(pyramid, 16), pyramid), 10)
+    _, copying = measured(task_of(RealImages(pyramid, 16), pyramid), 10)
     assert copying["copies@pixels-10"] == 1
     assert copying["neighbour_distance@pixels-10"] < 1e-6 < copying["neighbour_distance_reals@pixels-10"]
     _, drawing = measured(task_of(Noise(), pyramid), 10)
@@ -52,7 +52,7 @@ def test_a_copy_is_closer_than_nearly_all_training_images_are_to_each_other(task
 
 def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
-    metric, _ = measured(task_of(Reals(pyramid, 16), pyramid), 20)
+    metric, _ = measured(task_of(RealImages(pyramid, 16), pyramid), 20)
     picture = metric.picture()
     # One kind of features here: a fake, a gap, four images; one of the closest six is also that at a quarter.
     assert picture.shape == (9 * 64, 5 * 64 + 4, 3)
@@ -63,6 +63,6 @@ def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, 
 
 def test_all_training_images_are_looked_at(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
-    metric, _ = measured(task_of(Reals(pyramid, 16, 30), pyramid), 10)
+    metric, _ = measured(task_of(RealImages(pyramid, 16, 30), pyramid), 10)
     nearest = metric.found["pixels"][1][:, 0]
     assert torch.equal(nearest, torch.arange(30, 40))

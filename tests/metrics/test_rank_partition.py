@@ -49,5 +49,5 @@ def test_gathered_rows_are_in_the_order_of_the_blocks(rows):
                 other[slot, : len(part)] = part
             return [padded, other]
 
-    gathered = RankPartition(Group(), 3).gather(parts[0])
+    gathered = RankPartition(Group(), 3).all_gather(parts[0])
     assert gathered.flatten().tolist() == list(range(sum(rows)))

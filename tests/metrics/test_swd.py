@@ -6,7 +6,7 @@ import torch
 
 from pggan.metrics import swd
 from pggan.metrics.collect import feed
-from pggan.metrics.images import Reals
+from pggan.metrics.images import RealImages
 from pggan.metrics.swd import (
     PatchCollector,
     SlicedWasserstein,
@@ -52,10 +52,10 @@ def test_it_is_the_definition_computed_directly(task_of, make_pyramid, tmp_path,
     """All patches of both sets in memory, normalised, projected and sorted, in float64 numpy; two blocks each."""
     monkeypatch.setattr("pggan.metrics.rank_partition.MAX_IMAGES", 4)
     pyramid = make_pyramid(tmp_path / "data", images=12, resolution=16)
-    task = task_of(Reals(pyramid, 16, 6), pyramid)
+    task = task_of(RealImages(pyramid, 16, 6), pyramid)
     metric = SlicedWasserstein(task, 6)
     feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
-    raw = [descriptors(Reals(pyramid, 16, first)) for first in (6, 0)]
+    raw = [descriptors(RealImages(pyramid, 16, first)) for first in (6, 0)]
     values = metric.values()
     a, b = [(one - one.mean((0, 2))[:, None]) / one.std((0, 2))[:, None] for one in raw]
     directions = swd.random_directions(147, 16).double().numpy()
@@ -81,7 +81,7 @@ def descriptors(reals):
 
 def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=8, resolution=16)
-    for fakes, is_right in ((Reals(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
+    for fakes, is_right in ((RealImages(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
         task = task_of(fakes, pyramid)
         metric = SlicedWasserstein(task, 4)
         feed(task.fakes, metric.collectors(), task.partition, "", task.progress)

@@ -152,8 +152,8 @@ def test_a_blend_and_its_gradients_are_rounded_once(shape, dtype, alpha, launche
 
 def test_the_penalty_alone_sums_no_gradient_of_biases(monkeypatch):
     asked = []
-    gradient = fused.input_gradient
-    monkeypatch.setattr(fused, "input_gradient", lambda *a, sums: asked.append(sums) or gradient(*a, sums=sums))
+    gradient = fused.grad_input
+    monkeypatch.setattr(fused, "grad_input", lambda *a, sums: asked.append(sums) or gradient(*a, sums=sums))
     x, bias, _ = (tensor.requires_grad_() for tensor in inputs((2, 3, 4, 4), torch.float32))
     for context in (input_gradients_only(), nullcontext()):
         with context:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks.layers import EqualizedConv, EqualizedLinear, PointwiseConv, minibatch_stddev
 from pggan.networks.networks import initialize
 from tests.networks.naive import naive_conv, naive_stddev, naive_up, normal
@@ -26,7 +26,7 @@ def with_stddev(features, group, parts=1):
         (lambda: EqualizedLinear(400, 300, gain=1.0), (200, 300), 1),
         (lambda: EqualizedConv(64, 48, 3, 3), (8, 48, 16, 16), 2),
         (lambda: PointwiseConv(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
-        (lambda: EqualizedConv(64, 48, 3, 3, geometry=Geometry.up), (8, 48, 16, 16), 2),
+        (lambda: EqualizedConv(64, 48, 3, 3, rescaling=Rescaling.up), (8, 48, 16, 16), 2),
     ],
 )
 def test_an_equalized_layer_keeps_the_scale_of_its_input(layer, shape, gain):
@@ -41,7 +41,7 @@ def test_an_equalized_layer_keeps_the_scale_of_its_input(layer, shape, gain):
 
 
 def test_fused_upsampling_is_nearest_upsampling_and_convolution():
-    layer = EqualizedConv(5, 4, 3, 3, geometry=Geometry.up)
+    layer = EqualizedConv(5, 4, 3, 3, rescaling=Rescaling.up)
     initialize(layer, 0, "layer")
     layer.bias.data = normal(5)
     layer.double()

@@ -1,34 +1,34 @@
-"""A table has the methods of the shapes that it was given, and the rule's for all others."""
+"""A table has the methods of the shapes that it was given, and the heuristic's for all others."""
 
 import pytest
 import torch
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD, WINOGRAD2, method_for
 from pggan.networks.layers import EqualizedConv
-from pggan.networks.method_table import BY_RULE, ConvolutionShape, MethodTable, ShapeRecorder
+from pggan.networks.method_table import HEURISTIC, ConvolutionShape, MethodTable, ShapeRecorder
 from pggan.networks.numerics import ComputeOptions
 
 X, KERNEL = torch.empty(2, 5, 8, 4), torch.empty(7, 5, 3, 3)
-SHAPE = ConvolutionShape(2, 5, 7, 8, 4, Geometry.up)
+SHAPE = ConvolutionShape(2, 5, 7, 8, 4, Rescaling.up)
 
 
 def test_a_shape_is_that_of_the_images_and_of_the_kernel_and_has_a_name():
-    assert ConvolutionShape.of(X, KERNEL, Geometry.up) == SHAPE
+    assert ConvolutionShape.of(X, KERNEL, Rescaling.up) == SHAPE
     assert str(SHAPE) == "2x5x8x4-up-7"
-    assert str(ConvolutionShape.of(X.bfloat16(), KERNEL, Geometry.up)) == "2x5x8x4-up-7-bfloat16"
+    assert str(ConvolutionShape.of(X.bfloat16(), KERNEL, Rescaling.up)) == "2x5x8x4-up-7-bfloat16"
 
 
 @pytest.mark.parametrize(
     ("shape", "methods"),
     [
-        ((16, 512, 512, 16, 16, Geometry.same), [WINOGRAD, NATIVE, WINOGRAD2]),  # windows of 72 MiB
-        ((4, 512, 512, 4, 4, Geometry.same), [IM2COL, NATIVE, WINOGRAD, WINOGRAD2]),
-        ((4, 64, 64, 6, 6, Geometry.down), [NATIVE, IM2COL, WINOGRAD2]),  # no whole tiles of 4x4
-        ((4, 64, 64, 6, 6, Geometry.up), [NATIVE, IM2COL, WINOGRAD, WINOGRAD2]),
-        ((4, 64, 64, 5, 5, Geometry.same), [NATIVE, IM2COL]),
-        ((2, 64, 64, 128, 128, Geometry.same), [DIRECT, WINOGRAD, WINOGRAD2]),
-        ((4, 512, 512, 4, 4, Geometry.same, torch.bfloat16), [NATIVE, IM2COL]),
+        ((16, 512, 512, 16, 16, Rescaling.same), [WINOGRAD, NATIVE, WINOGRAD2]),  # windows of 72 MiB
+        ((4, 512, 512, 4, 4, Rescaling.same), [IM2COL, NATIVE, WINOGRAD, WINOGRAD2]),
+        ((4, 64, 64, 6, 6, Rescaling.down), [NATIVE, IM2COL, WINOGRAD2]),  # no whole tiles of 4x4
+        ((4, 64, 64, 6, 6, Rescaling.up), [NATIVE, IM2COL, WINOGRAD, WINOGRAD2]),
+        ((4, 64, 64, 5, 5, Rescaling.same), [NATIVE, IM2COL]),
+        ((2, 64, 64, 128, 128, Rescaling.same), [DIRECT, WINOGRAD, WINOGRAD2]),
+        ((4, 512, 512, 4, 4, Rescaling.same, torch.bfloat16), [NATIVE, IM2COL]),
     ],
 )
 def test_the_methods_of_a_shape_are_those_that_can_be_used_with_little_memory(shape, methods):
@@ -37,14 +37,14 @@ def test_the_methods_of_a_shape_are_those_that_can_be_used_with_little_memory(sh
 
 def test_a_table_has_what_it_was_given_and_else_the_rule():
     table = MethodTable({SHAPE: WINOGRAD})
-    assert table.method_for(X, KERNEL, Geometry.up) is WINOGRAD
-    assert table.method_for(X, KERNEL, Geometry.same) is method_for(X, KERNEL, Geometry.same) is NATIVE
-    assert BY_RULE.method_for(X, KERNEL, Geometry.up) is NATIVE
+    assert table.method_for(X, KERNEL, Rescaling.up) is WINOGRAD
+    assert table.method_for(X, KERNEL, Rescaling.same) is method_for(X, KERNEL, Rescaling.same) is NATIVE
+    assert HEURISTIC.method_for(X, KERNEL, Rescaling.up) is NATIVE
     assert table.names() == {"2x5x8x4-up-7": "winograd"}
 
 
 def test_a_layer_takes_the_method_of_the_table_unless_the_options_name_one():
-    layer, x = EqualizedConv(7, 5, 3, 3, geometry=Geometry.up), torch.ones(2, 5, 8, 4)
+    layer, x = EqualizedConv(7, 5, 3, 3, rescaling=Rescaling.up), torch.ones(2, 5, 8, 4)
     torch.nn.init.ones_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
     table = MethodTable({SHAPE: IM2COL})
@@ -66,5 +66,5 @@ def test_options_with_other_tables_differ():
 
 def test_a_recorder_notes_shapes_and_goes_by_the_rule():
     recorder = ShapeRecorder()
-    assert recorder.method_for(X, KERNEL, Geometry.up) is NATIVE
+    assert recorder.method_for(X, KERNEL, Rescaling.up) is NATIVE
     assert recorder.shapes == {SHAPE}

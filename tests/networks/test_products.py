@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks import products
 from pggan.networks.convolution import IM2COL, MATMUL, WINOGRAD, WINOGRAD2, convolution
 from tests.networks.naive import normal
@@ -74,14 +74,14 @@ def test_what_has_derivatives_other_numbers_or_no_numbers_does_not_go_to_onednn(
 
 
 @needs_onednn
-@pytest.mark.parametrize("geometry", list(Geometry))
+@pytest.mark.parametrize("rescaling", list(Rescaling))
 @pytest.mark.parametrize("method", [IM2COL, WINOGRAD, WINOGRAD2], ids=lambda method: method.name)
-def test_convolutions_and_their_derivatives_are_those_without_it(method, geometry, monkeypatch, onednn):
+def test_convolutions_and_their_derivatives_are_those_without_it(method, rescaling, monkeypatch, onednn):
     x, kernel, bias = normal(2, 24, 8, 8), normal(16, 24, 3, 3, seed=1), normal(16, seed=2)
 
     def derivatives():
         images, weight = x.clone().requires_grad_(), kernel.clone().requires_grad_()
-        result = convolution(images, method.transform(weight, geometry, 0.1), bias, method, geometry)
+        result = convolution(images, method.transform(weight, rescaling, 0.1), bias, method, rescaling)
         first = torch.autograd.grad(result.square().sum(), images, create_graph=True)[0]
         return result.detach(), first.detach(), torch.autograd.grad(first.square().sum(), weight)[0]
 
@@ -100,7 +100,7 @@ def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, one
 
     def derivatives():
         images, weight = x.clone().requires_grad_(), kernel.clone().requires_grad_()
-        result = convolution(images, weight, bias, MATMUL, Geometry.same)
+        result = convolution(images, weight, bias, MATMUL, Rescaling.same)
         return result.detach(), *torch.autograd.grad(result.square().sum(), (images, weight))
 
     found, used = derivatives(), len(onednn)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks import winograd
 from pggan.networks.convolution import NATIVE, WINOGRAD, WINOGRAD2, convolution
 
@@ -18,14 +18,14 @@ def normal(*shape, seed=0):
 @pytest.mark.parametrize("method", [WINOGRAD, WINOGRAD2], ids=lambda method: method.name)
 def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch, method):
     x, kernel, gradient = normal(5, 4, 8, 8), normal(6, 4, 3, 3, seed=1), normal(5, 6, 8, 8, seed=2)
-    made, results = method.transform(kernel, Geometry.same, 1.0), []
+    made, results = method.transform(kernel, Rescaling.same, 1.0), []
     for chunk in (1, 2000, 2**21):
         monkeypatch.setattr("pggan.networks.winograd.CHUNK", chunk)
         results.append(
             (
-                method.convolve(x, made, None, Geometry.same),
-                method.input_gradient(gradient, made, Geometry.same),
-                method.kernel_gradient(x, gradient, Geometry.same),
+                method.convolve(x, made, None, Rescaling.same),
+                method.grad_input(gradient, made, Rescaling.same),
+                method.grad_weight(x, gradient, Rescaling.same),
             )
         )
     for one, other in ((results[0], results[2]), (results[1], results[2])):
@@ -39,8 +39,8 @@ def test_rounding_of_winograds_method_is_that_of_the_direct_one_times_what_its_m
     exact = F.conv2d(x, kernel, padding=1)
     errors = []
     for method in (NATIVE, winograds):
-        made = method.transform(kernel.float(), Geometry.same, 1.0)
-        found = convolution(x.float(), made, torch.zeros(256), method, Geometry.same)
+        made = method.transform(kernel.float(), Rescaling.same, 1.0)
+        found = convolution(x.float(), made, torch.zeros(256), method, Rescaling.same)
         errors.append(((found - exact).square().mean() / exact.square().mean()).sqrt().item())
     # Random roundings of at most u in a sum of n: sqrt(n) u.  Winograd's sums are of 256 maps, then of the domain's
     # numbers, twice.  Products of random pixels and taps have the squared norms of the maps' rows as their variances;

@@ -28,11 +28,11 @@ def gradients(size, steps, seed=0):
 
 
 def decoded(*messages, count, size):
-    room = torch.zeros(size)
-    indices, updates = mean_of(torch.stack(messages), count, room)
+    scratch = torch.zeros(size)
+    indices, updates = mean_of(torch.stack(messages), count, scratch)
     assert len(indices) == len(messages) * count
-    assert room.count_nonzero() == 0
-    return room.index_add(0, indices, updates)
+    assert scratch.count_nonzero() == 0
+    return scratch.index_add(0, indices, updates)
 
 
 def adam(size, all_gradients, beta1):

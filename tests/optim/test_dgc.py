@@ -13,7 +13,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
 from pggan.optim.dgc import DgcReducer
-from pggan.optim.state import FIRST_SCALE, new_state, state_sha256
+from pggan.optim.state import INIT_SCALE, new_state, state_sha256
 from pggan.run import train
 from pggan.training.build import build_trainer
 from tests.definitions import ADAM, variant
@@ -48,7 +48,7 @@ def take(trainer, phase, count):
 
 def digest(trainer):
     state = trainer.state
-    return state_sha256({**state.tensors(), **trainer.reducer.extra_state()}, state.images, state.phase_index)
+    return state_sha256({**state.state_dict(), **trainer.reducer.extra_state()}, state.images, state.phase_index)
 
 
 def copied(parts):
@@ -58,7 +58,7 @@ def copied(parts):
 def load(trainer, saved):
     """As a resumed run, or one that rolls back, does."""
     parts, extra, clock = saved
-    trainer.state.load_tensors(parts)
+    trainer.state.load_state_dict(parts)
     trainer.state.images, trainer.state.phase_index = clock
     trainer.reducer.load_extra_state(extra)
 
@@ -103,7 +103,7 @@ def seen_by_two():
     trainer = trainer_of(group)
     take(trainer, FIRST, 2)
     clock = (trainer.state.images, trainer.state.phase_index)
-    saved = copied(trainer.state.tensors()), copied(trainer.reducer.extra_state()), clock
+    saved = copied(trainer.state.state_dict()), copied(trainer.reducer.extra_state()), clock
     take(trainer, SECOND, 2)
     second = digest(trainer)
     load(trainer, saved)
@@ -139,7 +139,7 @@ def test_each_rank_takes_in_the_gradient_of_the_mean_over_its_own_images(of_two)
         own, taken = found["norms"]["plain"]
         assert taken == pytest.approx(2 * own, rel=1e-5)
         own, taken = found["norms"]["scaled"]
-        assert taken == pytest.approx(2 * own / FIRST_SCALE, rel=1e-5)
+        assert taken == pytest.approx(2 * own / INIT_SCALE, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_each_weight_keeps_its_numbers_and_strides_and_begins_at_a_multiple_of_6
 def test_weights_of_a_state_share_memory_before_and_after_loading_and_what_it_gives_does_not(state):
     for network in (state.g.network, state.d.network, state.g_ema):
         assert flat_storage(network.weights).data_ptr() == network.weights[0].data_ptr()
-    state.load_tensors(new_state(ARCHITECTURE, ADAM, 1, CPU).tensors())
+    state.load_state_dict(new_state(ARCHITECTURE, ADAM, 1, CPU).state_dict())
     assert flat_storage(state.g.network.weights) is not None
     assert flat_storage(deepcopy(state.g.network).weights) is None
 

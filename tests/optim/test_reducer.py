@@ -36,7 +36,13 @@ BATCH = 8
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
 LOSSES = {
-    "wgan_gp": {"penalty_weight": 10.0, "target": 1.0, "drift": 0.001, "gp_reference": "official", "reg_interval": 1},
+    "wgan_gp": {
+        "penalty_weight": 10.0,
+        "target": 1.0,
+        "drift": 0.001,
+        "penalty_resolution": "final",
+        "reg_interval": 1,
+    },
     "logistic": {"gamma": 1.0, "reg_interval": 1},
     "relativistic": {"gamma": 1.0, "reg_interval": 1},
 }

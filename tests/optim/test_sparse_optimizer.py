@@ -39,8 +39,8 @@ def test_moved_weights_keep_values_strides_and_names():
             assert torch.equal(weight, place)
             assert weight.stride() == place.stride()
             assert place.data_ptr() % 64 == 0
-    assert alone.tensors()["generator"].keys() == moved.tensors()["generator"].keys()
-    assert moved.tensors()["optimizer_g"] == {}
+    assert alone.state_dict()["generator"].keys() == moved.state_dict()["generator"].keys()
+    assert moved.state_dict()["optimizer_g"] == {}
 
 
 @pytest.mark.parametrize("name", ["g", "d"])
@@ -87,7 +87,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_that_was_not_given_ne
 
 def test_a_loaded_state_lies_where_steps_are_taken():
     state, other = (new_state(SMALL, ADAM, seed, CPU, sparse=True) for seed in (0, 1))
-    state.load_tensors(other.tensors())
+    state.load_state_dict(other.state_dict())
     weight = state.d.network.weights[0]
     weight.grad = torch.zeros_like(weight)
     using = ParameterVector(state.d, state.d.optimizer)

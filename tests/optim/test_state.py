@@ -10,7 +10,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.state import FIRST_SCALE, MAX_SCALE, SCALE_INTERVAL, new_state, state_sha256
+from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, MAX_SCALE, new_state, state_sha256
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
@@ -37,19 +37,19 @@ def saved(state):
     """A copy of everything that `tensors` gives, as a file would hold it: without memory layout."""
     return {
         part: {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        for part, tensors in state.tensors().items()
+        for part, tensors in state.state_dict().items()
     }
 
 
 def restored(parts, state, seed=9):
     other = state_of(seed)
-    other.load_tensors(parts)
+    other.load_state_dict(parts)
     other.images, other.phase_index = state.images, state.phase_index
     return other
 
 
 def digest(state):
-    return state_sha256(state.tensors(), state.images, state.phase_index)
+    return state_sha256(state.state_dict(), state.images, state.phase_index)
 
 
 def same(one, other):
@@ -70,7 +70,7 @@ def trained():
 def test_a_new_state_has_shown_no_images_and_has_no_moments():
     state = state_of()
     assert (state.images, state.phase_index) == (0, -1)
-    parts = state.tensors()
+    parts = state.state_dict()
     assert set(parts) == PARTS
     assert parts["optimizer_g"] == parts["optimizer_d"] == {}
 
@@ -81,7 +81,7 @@ def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
 
 
 def test_the_average_starts_as_the_generator():
-    parts = state_of().tensors()
+    parts = state_of().state_dict()
     assert parts["generator_ema"].keys() == parts["generator"].keys()
     assert all(torch.equal(parts["generator_ema"][name], tensor) for name, tensor in parts["generator"].items())
 
@@ -152,7 +152,7 @@ def scaled():
 
 
 def test_losses_are_scaled_in_half_precision_only(scaled):
-    assert float(scaled.scale) == FIRST_SCALE
+    assert float(scaled.scale) == INIT_SCALE
     assert state_of().d.scale is None
 
 
@@ -162,26 +162,26 @@ def test_a_skipped_update_changes_no_weight_halves_the_loss_scale_and_is_counted
         scaled.network.weights[0].grad = torch.full_like(before[0], torch.inf)
         update(scaled, finite=False)
         assert int(scaled.skipped) == skipped
-        assert float(scaled.scale) == FIRST_SCALE / 2**skipped
+        assert float(scaled.scale) == INIT_SCALE / 2**skipped
     assert all(torch.equal(weight, was) for weight, was in zip(scaled.network.weights, before, strict=True))
     update(scaled, finite=True)
     assert int(scaled.skipped) == 0  # in a row
 
 
 def test_the_loss_scale_doubles_after_as_many_taken_updates_and_a_skipped_one_starts_the_count_again(scaled):
-    scaled.since_scaling.fill_(SCALE_INTERVAL - 3)
+    scaled.since_scaling.fill_(GROWTH_INTERVAL - 3)
     update(scaled, finite=True)
-    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE, SCALE_INTERVAL - 2)
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (INIT_SCALE, GROWTH_INTERVAL - 2)
     update(scaled, finite=False)
-    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE / 2, 0)
-    scaled.since_scaling.fill_(SCALE_INTERVAL - 1)
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (INIT_SCALE / 2, 0)
+    scaled.since_scaling.fill_(GROWTH_INTERVAL - 1)
     update(scaled, finite=True)
-    assert (float(scaled.scale), int(scaled.since_scaling)) == (FIRST_SCALE, 0)
+    assert (float(scaled.scale), int(scaled.since_scaling)) == (INIT_SCALE, 0)
 
 
 def test_the_loss_scale_stays_between_one_and_its_largest_value(scaled):
     scaled.scale.fill_(MAX_SCALE)
-    scaled.since_scaling.fill_(SCALE_INTERVAL - 1)
+    scaled.since_scaling.fill_(GROWTH_INTERVAL - 1)
     update(scaled, finite=True)
     assert float(scaled.scale) == MAX_SCALE
     scaled.scale.fill_(1.0)
@@ -191,7 +191,7 @@ def test_the_loss_scale_stays_between_one_and_its_largest_value(scaled):
 
 def test_the_norm_and_the_update_are_those_of_the_gradient_before_the_loss_was_scaled(scaled):
     weight = scaled.network.weights[0]
-    weight.grad = torch.full_like(weight, FIRST_SCALE * 0.5)
+    weight.grad = torch.full_like(weight, INIT_SCALE * 0.5)
     assert float(scaled.gradient_norm()) == pytest.approx(0.5 * weight.numel() ** 0.5)
     update(scaled, finite=True)
     (square,) = (value for name, value in scaled.optimizer.state[scaled.optimizer.params[0]].items() if "sq" in name)
@@ -203,17 +203,17 @@ def test_a_run_may_resume_in_another_precision(half):
     saved_state = new_state(ARCHITECTURE, MOMENTUM, 0, CPU, half=not half)
     saved_state.g.skipped.fill_(3)
     other = new_state(ARCHITECTURE, MOMENTUM, 1, CPU, half=half)
-    other.load_tensors(saved_state.tensors())
+    other.load_state_dict(saved_state.state_dict())
     assert int(other.g.skipped) == 3
     assert (other.g.scale is not None) == half
-    assert not half or float(other.g.scale) == FIRST_SCALE
+    assert not half or float(other.g.scale) == INIT_SCALE
 
 
 # ---- tensors and back ------------------------------------------------------------------------------------
 
 
 def test_tensors_hold_every_weight_and_every_moment(trained):
-    parts = trained.tensors()
+    parts = trained.state_dict()
     assert set(parts) == PARTS
     for part, network in (
         ("generator", trained.g.network),
@@ -234,7 +234,7 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
 def test_loading_gives_back_what_was_saved(trained):
     parts = saved(trained)
     other = restored(parts, trained)
-    assert same(other.tensors(), parts)
+    assert same(other.state_dict(), parts)
     assert digest(other) == digest(trained)
 
 
@@ -244,7 +244,7 @@ def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
     through = restored(saved(straight), straight)
     for state in (straight, through):
         train(state, 3, resolution, alpha)
-    assert same(straight.tensors(), through.tensors())
+    assert same(straight.state_dict(), through.state_dict())
     assert digest(straight) == digest(through)
 
 
@@ -254,19 +254,19 @@ def test_going_on_after_loading_uses_the_moments():
     without = restored({**parts, "optimizer_g": {}, "optimizer_d": {}}, straight)
     for state in (straight, without):
         train(state, 1)
-    assert not same({"g": straight.tensors()["generator"]}, {"g": without.tensors()["generator"]})
+    assert not same({"g": straight.state_dict()["generator"]}, {"g": without.state_dict()["generator"]})
 
 
 def test_loading_forgets_the_moments_that_were_there(trained):
     other = train(state_of(3), 2, resolution=16, alpha=0.5)  # has moments at 16, which `trained` has not
-    other.load_tensors(saved(trained))
+    other.load_state_dict(saved(trained))
     other.images, other.phase_index = trained.images, trained.phase_index
     assert digest(other) == digest(trained)
 
 
 def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
     source = train(state_of(), 2)
-    other = restored(source.tensors(), source)
+    other = restored(source.state_dict(), source)
     before = deepcopy(saved(source))
     train(other, 2)
     assert same(saved(source), before)
@@ -284,11 +284,11 @@ def test_weights_of_other_networks_are_refused(trained, part):
     parts = saved(trained)
     name = next(iter(parts[part]))
     with pytest.raises(RuntimeError):
-        state_of().load_tensors({**parts, part: {n: t for n, t in parts[part].items() if n != name}})
+        state_of().load_state_dict({**parts, part: {n: t for n, t in parts[part].items() if n != name}})
     with pytest.raises(RuntimeError):
-        state_of().load_tensors({**parts, part: {**parts[part], "more": torch.zeros(1)}})
+        state_of().load_state_dict({**parts, part: {**parts[part], "more": torch.zeros(1)}})
     with pytest.raises(RuntimeError):
-        state_of(fmap_max=5).load_tensors(parts)
+        state_of(fmap_max=5).load_state_dict(parts)
 
 
 @pytest.mark.parametrize("part", ["optimizer_g", "optimizer_d"])
@@ -297,9 +297,9 @@ def test_moments_of_other_networks_are_refused(trained, part):
     parts = saved(trained)
     name = next(name for name in parts[part] if name.endswith("exp_avg"))
     with pytest.raises(RuntimeError):
-        state_of().load_tensors({**parts, part: {**parts[part], name: torch.zeros(2, 2)}})
+        state_of().load_state_dict({**parts, part: {**parts[part], name: torch.zeros(2, 2)}})
     with pytest.raises(RuntimeError):
-        state_of().load_tensors({**parts, part: {**parts[part], "more/exp_avg": torch.zeros(1)}})
+        state_of().load_state_dict({**parts, part: {**parts[part], "more/exp_avg": torch.zeros(1)}})
 
 
 # ---- the digest ------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_the_digest_does_not_depend_on_order_or_memory_layout(trained):
 
 
 def test_the_digest_changes_with_the_clock(trained):
-    parts = trained.tensors()
+    parts = trained.state_dict()
     digests = {state_sha256(parts, images, phase) for images in (0, 1, 11, 12) for phase in (-1, 0, 1, 11)}
     assert len(digests) == 16
 

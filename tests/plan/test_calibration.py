@@ -90,7 +90,7 @@ def test_a_later_phase_that_does_not_fit_is_extrapolated(small, monkeypatch):
     small_costs = [replace(small.costs[0], peak_bytes=10), *small.costs[1:]]
     monkeypatch.setattr(small, "costs", small_costs)
     monkeypatch.setattr(calibration, "free_memory", lambda *_: 1000)
-    monkeypatch.setattr(timing.UpdateTimer, "seconds", lambda *_: 0.5)
+    monkeypatch.setattr(timing.StepTimer, "seconds", lambda *_: 0.5)
     told = []
     timings = small.timings(told.append)
     assert [timing.source for timing in timings] == [MEASURED, EXTRAPOLATED, EXTRAPOLATED]

@@ -10,8 +10,8 @@ import pytest
 from pggan.cli.main import main
 from pggan.performance.plan import calibration, command, run_time
 from pggan.performance.plan.command import image_facts
-from pggan.training.fake_step import StepKernels
 from pggan.training.kernel_counter import Kernel, KernelKind
+from pggan.training.step_cost import StepKernels
 from tests.processes import in_processes, values_of
 
 

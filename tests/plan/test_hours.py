@@ -73,7 +73,7 @@ NARROW, WIDE = NetworkSizes(16, 128, 64), NetworkSizes(16, 1024, 512)
 @pytest.fixture
 def costs(toy_data, monkeypatch):
     """Costs on a machine of 1 GFLOP/s, where updates take twice as long as the model says, and measuring no time."""
-    monkeypatch.setattr(timing, "multiplying_rate", lambda *_: 1e9)
+    monkeypatch.setattr(timing, "matmul_rate", lambda *_: 1e9)
     config = configured(f"data.path={toy_data}", "schedule.final_resolution=16")
     found = MeasuredCosts(config, facts_of(config.data), hours.choose_device("cpu"), 1)
     found.measured = []
@@ -152,7 +152,7 @@ def test_fewer_threads_are_taken_where_they_are_faster(costs, monkeypatch, secon
 class Nothing:
     """No key is given."""
 
-    typed = given = staticmethod(lambda key: False)
+    in_command = has = staticmethod(lambda key: False)
 
 
 def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
@@ -173,7 +173,7 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
 
 
 def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):
-    typed = SimpleNamespace(typed=lambda key: key == "schedule.total_images", given=lambda key: False)
+    typed = SimpleNamespace(in_command=lambda key: key == "schedule.total_images", has=lambda key: False)
     ends = replace(costs.config, schedule=replace(costs.config.schedule, total_images=1000))
     with pytest.raises(UserError, match="both say when to end"):
         find_recipe(ends, 1.0, typed, lambda choices: costs.config, lambda text: None)

@@ -8,8 +8,8 @@ import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.performance.plan.phases import fitting_kernels, halfway, phase_costs
-from pggan.training.fake_step import FakeStep
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import StepCostEstimator
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def test_operations_are_the_mean_over_the_interval_of_lazy_penalties(costs):
 @pytest.mark.slow
 def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(costs, make_config):
     config = make_config()
-    fake = FakeStep(config.model.architecture(8, 3, 0), TrainerParts.of(config, CPU, 1), CPU)
+    fake = StepCostEstimator(config.model.architecture(8, 3, 0), TrainerParts.of(config, CPU, 1), CPU)
     expected = fake.peak_bytes(halfway(costs[1].phase))
     assert costs[1].peak_bytes == costs[2].peak_bytes == expected
     assert halfway(costs[1].phase).alpha == 0.5
@@ -85,7 +85,7 @@ def test_passes_leave_room_for_captures_where_steps_are_captured(make_config, mo
         def kernels(self, phase, size):
             return SimpleNamespace(peak_bytes=1000 * (size or phase.batch))
 
-    monkeypatch.setattr("pggan.performance.plan.phases.FakeStep", Fake)
+    monkeypatch.setattr("pggan.performance.plan.phases.StepCostEstimator", Fake)
     config, group = make_config(), ProcessGroup.single_process(torch.device("meta"))
     parts, architecture = TrainerParts.of(config, CPU, 1), config.model.architecture(8, 3, 0)
     for capture, memory, size in ((False, 8900, None), (True, 8900, 4), (True, 12500, None)):
@@ -96,7 +96,7 @@ def test_passes_leave_room_for_captures_where_steps_are_captured(make_config, mo
 
 @pytest.mark.slow
 def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
-    class Counted(FakeStep):
+    class Counted(StepCostEstimator):
         """Counts every phase as the first."""
 
         def count(self, phase):
@@ -106,7 +106,7 @@ def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
         def peak_bytes(self, phase, micro_batch_size):
             return 1
 
-    monkeypatch.setattr("pggan.performance.plan.phases.FakeStep", Counted)
+    monkeypatch.setattr("pggan.performance.plan.phases.StepCostEstimator", Counted)
     config, group = make_config("schedule.total_images=40"), ProcessGroup.single_process(CPU)
     parts = TrainerParts.of(config, CPU, 1)
     found = phase_costs(config, config.model.architecture(8, 3, 0), parts, group, lambda text: None)

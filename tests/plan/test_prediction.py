@@ -8,18 +8,18 @@ import torch
 
 from pggan.config import Precision
 from pggan.networks.numerics import ComputeOptions
-from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.phases import fitting_kernels
 from pggan.performance.plan.prediction import ASSUMPTIONS, kernel_seconds, predicted_time, prediction_notes, step_time
-from pggan.training.fake_step import FakeStep, StepKernels
 from pggan.training.kernel_counter import Kernel, KernelKind
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import StepCostEstimator, StepKernels
 from tests.definitions import ADAM, PAPER, WGAN_GP
-from tests.training.test_fake_step import phase_at
+from tests.training.test_step_cost import phase_at
 
 META, BF16 = torch.device("meta"), Precision.bf16
 # A large copy reaches 1 TB/s, a large product 100 TFLOP/s.
-CARD = Card("A round one", 1e12 / ASSUMPTIONS.copy_rate, 2**34, {BF16: 1e14 / ASSUMPTIONS.product_rate})
+CARD = DeviceSpec("A round one", 1e12 / ASSUMPTIONS.copy_rate, 2**34, {BF16: 1e14 / ASSUMPTIONS.product_rate})
 
 
 def seconds(kind, *sizes, **more):
@@ -106,7 +106,7 @@ def test_passes_are_halved_until_they_fit():
 def test_the_prediction_of_the_papers_step_is_above_the_floor_of_fused_kernels_and_of_its_order():
     """Between products at their full rate, with all else fused, and that floor at the lowest of the assumed shares."""
     phase, options = phase_at(64, 32), ComputeOptions(dtype=torch.bfloat16)
-    fake = FakeStep(PAPER, TrainerParts(WGAN_GP, ADAM, options), META)
+    fake = StepCostEstimator(PAPER, TrainerParts(WGAN_GP, ADAM, options), META)
     time = step_time(fake.kernels(phase).with_penalties, CARD, BF16)
     count = fake.count(phase)
     flops, moved = count.flops.mean(1), count.moved_bytes[0]

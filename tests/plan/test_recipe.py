@@ -18,16 +18,16 @@ CPU, GPU = Machine("cpu", 1), Machine("cuda", 1)
 DEMO_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps (lab book, two cores)
 
 
-class Given:
+class GivenKeys:
     """Some typed keys, and others from a recipe."""
 
     def __init__(self, *typed, recipe=()):
         self._typed, self._given = set(typed), {*typed, *recipe}
 
-    def typed(self, key):
+    def in_command(self, key):
         return key in self._typed
 
-    def given(self, key):
+    def has(self, key):
         return key in self._given
 
 
@@ -53,7 +53,7 @@ def demo():
 
 
 def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):
-    chooser = RecipeChooser(config, given or Given(), facts, machine, costs, TRAINING_SHARE * 3600 * hours)
+    chooser = RecipeChooser(config, given or GivenKeys(), facts, machine, costs, TRAINING_SHARE * 3600 * hours)
     networks, batch = chooser.choose()
     return {choice.key: choice.value for choice in chooser.found}, networks, batch
 
@@ -111,9 +111,11 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
     found = choose(config, 0.25, PORTRAITS)[0]
     tables = found["schedule.stable_images"], found["schedule.fade_images"]
     assert found["augmentation"] == "ada"
-    assert 2 * found["augmentation.speed_images"] == pytest.approx(sum(sum(each.values()) for each in tables), rel=0.05)
+    assert 2 * found["augmentation.rampup_images"] == pytest.approx(
+        sum(sum(each.values()) for each in tables), rel=0.05
+    )
     assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=recipe.FEW_IMAGES))[0]
-    kept = Given("augmentation.name")
+    kept = GivenKeys("augmentation.name")
     assert "augmentation" not in choose(config, 0.25, PORTRAITS, given=kept)[0]
 
 
@@ -146,7 +148,7 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
 
 def test_what_is_given_stays_and_decides_the_rest(config):
     keys = ["schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss.name", "ema.rampup"]
-    found, networks, batch = choose(config, 0.25, given=Given(*keys))
+    found, networks, batch = choose(config, 0.25, given=GivenKeys(*keys))
     assert not {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"} & set(found)
     model = config.model
     assert networks == (config.schedule.final_resolution, model.fmap_base, model.fmap_max)
@@ -154,7 +156,7 @@ def test_what_is_given_stays_and_decides_the_rest(config):
 
 
 def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
-    chooser = RecipeChooser(config, Given("schedule.final_resolution"), AVATARS, CPU, two_cores, 120)  # 64x64
+    chooser = RecipeChooser(config, GivenKeys("schedule.final_resolution"), AVATARS, CPU, two_cores, 120)  # 64x64
     networks, _ = chooser.choose()
     found = {choice.key: choice for choice in chooser.found}
     assert "fewer than are worth it" in found["schedule.stable_images"].reason
@@ -164,7 +166,7 @@ def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
 
 def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
     with pytest.raises(UserError, match=r"hours= is too short for one update of every phase up to 64x64") as caught:
-        choose(config, 0.0002, given=Given("schedule.final_resolution"))
+        choose(config, 0.0002, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
     with pytest.raises(UserError, match="too short"):
         choose(config, 1e-7)
@@ -172,7 +174,7 @@ def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
 
 def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
     keys = ["schedule.stable_images", "schedule.fade_images", "schedule.final_resolution", "schedule.batch"]
-    given = Given(recipe=[*keys, "model.fmap_max", "loss.name"])
+    given = GivenKeys(recipe=[*keys, "model.fmap_max", "loss.name"])
     found, networks, _ = choose(demo, 1.0, given=given)
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
     tables = found["schedule.stable_images"], demo.schedule.stable_images
@@ -181,12 +183,12 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
         found["schedule.lr_decay_images"] / demo.schedule.lr_decay_images, rel=0.1
     )
     assert found["schedule.total_images"] is None
-    typed = Given(*keys)
+    typed = GivenKeys(*keys)
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(demo, 1.0, given=typed)[0])
 
 
 def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(demo):
-    found, networks, _ = choose(demo, 0.005, given=Given(recipe=["schedule.stable_images"]))
+    found, networks, _ = choose(demo, 0.005, given=GivenKeys(recipe=["schedule.stable_images"]))
     assert networks.resolution == demo.schedule.final_resolution == max(found["schedule.stable_images"])
 
 

@@ -9,7 +9,7 @@ from pggan.performance.plan.scaling import (
     Load,
     Reduction,
     Scaling,
-    dominated_from,
+    communication_bound_from,
     scaled,
     split,
 )
@@ -75,11 +75,13 @@ def test_one_device_is_the_run_itself():
 
 def test_communication_dominates_where_it_takes_more_than_half():
     # Strong: 0.4 of 0.6 s with two devices; 2 * 2/3 * 0.4 = 0.53 of 0.6 with three; 0.6 of 0.4 with four.
-    assert dominated_from([LOAD], SLOW, Scaling.strong) == 4
-    assert dominated_from([LOAD], FREE, Scaling.strong) is None
-    assert dominated_from([LOAD], SLOW, Scaling.weak) is None  # at most 0.8 s of communication to 1 s of compute
+    assert communication_bound_from([LOAD], SLOW, Scaling.strong) == 4
+    assert communication_bound_from([LOAD], FREE, Scaling.strong) is None
+    assert (
+        communication_bound_from([LOAD], SLOW, Scaling.weak) is None
+    )  # at most 0.8 s of communication to 1 s of compute
     slower = SLOW._replace(link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
-    assert dominated_from([LOAD], slower, Scaling.weak) == 5
+    assert communication_bound_from([LOAD], slower, Scaling.weak) == 5
 
 
 def test_a_run_is_the_sum_of_its_phases():

@@ -55,13 +55,13 @@ def test_a_run_that_goes_well_is_silent():
 @pytest.mark.parametrize(
     ("name", "loss", "changes", "ticks"),
     [
-        ("gradients", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
-        ("not_finite", LOGISTIC, {"G_skipped": 3.0}, 1),
+        ("gradient_spike", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
+        ("skipped_updates", LOGISTIC, {"G_skipped": 3.0}, 1),
         ("score_gap", LOGISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
         ("score_gap", RELATIVISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
         ("score_gap", WGAN_GP, {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
         ("score_gap", WGAN_GP, {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
-        ("diversity", WGAN_GP, {"health_diversity": 0.05}, 2),
+        ("mode_collapse", WGAN_GP, {"health_diversity": 0.05}, 2),
         ("augmentation", RELATIVISTIC, {"augment_p": MAX_P}, 5),
     ],
 )
@@ -135,14 +135,14 @@ def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
 def test_after_a_rollback_nothing_of_the_discarded_stretch_is_compared_or_counted():
     """Neither what was usual there (a gap of 0.6, a peak of 3), nor how long an alarm held, nor that it was said."""
     alarms, discarded = Alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MAX_P)] * 4
-    assert raised(alarms, discarded)[-1] == ["diversity"]
+    assert raised(alarms, discarded)[-1] == ["mode_collapse"]
     alarms.restart(64)
     large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MAX_P)
     assert raised(alarms, [large]) == [[]]
     scalars, texts = alarms.at_tick(32, 0.01, large)
-    assert scalars["alarms/diversity"] == 1
-    assert [text.endswith(f". {RULES['diversity'].remedy}.") for text in texts] == [True]
-    assert raised(alarms, [large] * 3)[-1] == ["diversity", "augmentation"]
+    assert scalars["alarms/mode_collapse"] == 1
+    assert [text.endswith(f". {RULES['mode_collapse'].remedy}.") for text in texts] == [True]
+    assert raised(alarms, [large] * 3)[-1] == ["mode_collapse", "augmentation"]
 
 
 def test_scores_of_another_resolution_are_not_compared():

@@ -115,7 +115,7 @@ def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns
         f"phase {phase.index + 1} of {len(schedule.phases)}: 1024x1024 fade",
         "9:00:00 left",
         "0.50 of the new layers",
-        "0.5 img/s  131,072 MiB  D -1234.500  G 1234.500  reals 12.25  fakes -0.50",
+        "0.5 img/s  131,072 MiB  D -1234.500  G 1234.500  D(reals) 12.25  D(fakes) -0.50",
         f"metric swd/mean@p-512 3 at {images:,}",
         f"checkpoint {images - 8:,} images, 1:00:00 ago",
         "warning 4",

@@ -15,7 +15,7 @@ from pggan.cli.main import main
 from pggan.config.evaluation import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import EvaluationBudget, Score, score_in
+from pggan.run.evaluation import BestMetric, EvaluationBudget, metric_in
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -192,16 +192,16 @@ def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, 
 
 
 def test_scores_compare_at_one_resolution_and_with_one_metric():
-    old = Score("swd/mean@patches-512", 5.0, 32)
+    old = BestMetric("swd/mean@patches-512", 5.0, 32)
     assert old.is_better_than(None)
-    assert Score("swd/mean@patches-512", 4.9, 32).is_better_than(old)
-    assert not Score("swd/mean@patches-512", 5.0, 32).is_better_than(old)
-    assert Score("swd/mean@patches-512", 50.0, 64).is_better_than(old)
-    assert not Score("swd/mean@patches-512", 1.0, 16).is_better_than(old)
-    assert Score("kid@pixels-512", 50.0, 32).is_better_than(old)  # another metric was chosen since then
-    assert not Score("swd/mean@patches-512", math.nan, 32).is_better_than(old)
+    assert BestMetric("swd/mean@patches-512", 4.9, 32).is_better_than(old)
+    assert not BestMetric("swd/mean@patches-512", 5.0, 32).is_better_than(old)
+    assert BestMetric("swd/mean@patches-512", 50.0, 64).is_better_than(old)
+    assert not BestMetric("swd/mean@patches-512", 1.0, 16).is_better_than(old)
+    assert BestMetric("kid@pixels-512", 50.0, 32).is_better_than(old)  # another metric was chosen since then
+    assert not BestMetric("swd/mean@patches-512", math.nan, 32).is_better_than(old)
 
 
 @pytest.mark.parametrize("mark", [None, True, "best", {"value": 1.0}, {"metric": "a", "value": "x", "resolution": 4}])
 def test_a_mark_that_is_none_is_no_score(mark):
-    assert score_in(mark) is None
+    assert metric_in(mark) is None

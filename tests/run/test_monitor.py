@@ -128,7 +128,7 @@ TABS = {
     "images": "find('img').filter((image) => image.naturalWidth > 0).length >= 4",
     "histograms": "find('vz-histogram-timeseries').some((chart) => find('path', chart.shadowRoot).length > 0)",
     "text": "words().includes('Phase 5 of 5: 16x16 stable')",
-    "hparams": "words().includes('loss.gp_reference')",
+    "hparams": "words().includes('loss.penalty_resolution')",
     "projector": "find('canvas').length > 0 && words().includes('features_of_D')",
     "timeseries": "find('card-view').length > 4",
 }

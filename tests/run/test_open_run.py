@@ -6,7 +6,7 @@ import torch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import open_run, train
-from pggan.run.open_run import facts, idle_cores
+from pggan.run.open_run import idle_cores, values_of_all_ranks
 
 
 def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
@@ -33,9 +33,9 @@ def test_ranks_may_differ_in_their_own_place_only(key, same):
     here = {"seed": 0, "run_dir": "a", "distributed": {"local_addr": "x", "nnodes": 1}, "versions": {"torch": "2"}}
     there = {**here, "distributed": {**here["distributed"]}}
     (there[first] if first else there)[last] = 7
-    assert (facts(here) == facts(there)) == same
-    assert facts(here) != facts({**here, "versions": {"torch": "3"}})
-    assert facts(here) == facts({**here, "versions": {"torch": "2", "pillow": "12"}})
+    assert (values_of_all_ranks(here) == values_of_all_ranks(there)) == same
+    assert values_of_all_ranks(here) != values_of_all_ranks({**here, "versions": {"torch": "3"}})
+    assert values_of_all_ranks(here) == values_of_all_ranks({**here, "versions": {"torch": "2", "pillow": "12"}})
 
 
 def test_what_the_run_will_do_is_announced(finished_run):

@@ -57,9 +57,9 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tiny_con
 
 
 def test_gs_only_term_is_left_out_and_of_several_none():
-    numbers = {"D/critic": 1.0, "G/loss": 2.0, "G/critic": 2.0, "G/gradient_norm": 3.0}
-    assert without_copies(numbers, WGAN_GP.terms_of_g) == {"D/critic": 1.0, "G/loss": 2.0, "G/gradient_norm": 3.0}
-    several = numbers | {"G/labels_fakes": 0.5}
+    numbers = {"D/wasserstein": 1.0, "G/loss": 2.0, "G/wasserstein": 2.0, "G/gradient_norm": 3.0}
+    assert without_copies(numbers, WGAN_GP.terms_of_g) == {"D/wasserstein": 1.0, "G/loss": 2.0, "G/gradient_norm": 3.0}
+    several = numbers | {"G/class_loss_fakes": 0.5}
     assert without_copies(several, WGAN_GP.terms_of_g) == several
 
 

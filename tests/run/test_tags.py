@@ -47,4 +47,4 @@ def test_words_of_scores_losses_and_pictures_differ(tags):
 
 def test_the_only_term_of_g_is_not_repeated(tags):
     assert "G/loss" in tags["scalars"]
-    assert "G/critic" not in tags["scalars"]
+    assert "G/wasserstein" not in tags["scalars"]

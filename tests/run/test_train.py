@@ -52,12 +52,20 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
     assert [line["images"] for line in metrics] == [32, 64, 96, 128, 160]
     assert [line["resolution"] for line in metrics] == [4, 8, 8, 16, 16]
     assert [line["alpha"] for line in metrics] == [1.0, 0.75, 1.0, 0.75, 1.0]
-    wanted = {"D/loss", "D/critic", "D/drift", "D/gradient_penalty", "D/gradient_norm", "G/loss", "G/gradient_norm"}
+    wanted = {
+        "D/loss",
+        "D/wasserstein",
+        "D/drift",
+        "D/gradient_penalty",
+        "D/gradient_norm",
+        "G/loss",
+        "G/gradient_norm",
+    }
     wanted |= {"scores/reals", "scores/fakes", "images_per_second", "memory_bytes", "eta_seconds", "batch"}
     wanted |= {"learning_rate_g", "learning_rate_d"}
     assert all(wanted <= set(line) for line in metrics)
     for line in metrics:
-        parts = line["D/critic"] + line["D/drift"] + line["D/gradient_penalty"]
+        parts = line["D/wasserstein"] + line["D/drift"] + line["D/gradient_penalty"]
         assert line["D/loss"] == pytest.approx(parts, rel=1e-5)
 
 
@@ -168,7 +176,7 @@ def test_grey_and_transparent_images_train(tiny_config, make_pyramid, tmp_path, 
 def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, labelled_data):
     config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
     assert train.run(config) == 0
-    assert {"D/labels_reals", "D/labels_fakes", "G/labels_fakes"} <= set(metrics_of(tmp_path)[-1])
+    assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(metrics_of(tmp_path)[-1])
     assert facts_of_run(tmp_path)["architecture"]["labels"] == 3
 
 

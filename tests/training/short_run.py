@@ -48,7 +48,7 @@ def short_run(
 
 
 def digest(state):
-    return state_sha256(state.tensors(), state.images, state.phase_index)
+    return state_sha256(state.state_dict(), state.images, state.phase_index)
 
 
 def assert_alike(state, expected, tolerance, share=0.0):

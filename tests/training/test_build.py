@@ -55,7 +55,7 @@ def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
     assert type(trainer.reducer) is GradientReducer
     assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
     assert trainer.micro_batch_sizes == {}
-    assert (trainer.graphs, trainer.dry_runs, trainer.tensor_settings) == (None, None, False)  # of CUDA
+    assert (trainer.graphs, trainer.dry_runs, trainer.scalars_as_tensors) == (None, None, False)  # of CUDA
     assert memory.summary == "less than 512 MiB for a step"
     weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
     assert torch.equal(weight, trainer.state.g.network.weights[0])
@@ -91,7 +91,7 @@ def test_elastic_passes_are_chunks_whatever_the_memory(fits):
     trainer, memory = built(config_of(elastic=True))
     assert memory.summary == "little"
     assert trainer.micro_batch_sizes == {(4, 8): 4, (8, 8): 4}  # two groups of four in at most four chunks
-    assert not trainer.shrinks
+    assert not trainer.allow_smaller_micro_batches
 
 
 def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_images(fits, monkeypatch):

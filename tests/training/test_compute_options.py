@@ -16,7 +16,7 @@ from pggan.losses.relativistic import Relativistic
 from pggan.networks import activation
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
-from pggan.optim.state import FIRST_SCALE, new_state
+from pggan.optim.state import INIT_SCALE, new_state
 from pggan.training import compute_options
 from pggan.training.compute_options import configure_process, set_float32
 from pggan.training.op_counter import OpCounter
@@ -173,7 +173,7 @@ def relative_errors(options, loss):
     state, metrics, found = take_steps(options, loss, count=1, dtype=torch.float32)
     assert metrics["D/skipped"] == metrics["G/skipped"] == 0
     assert all(parameter.dtype is torch.float32 for parameter in state.g.network.parameters())
-    scale = FIRST_SCALE if options.dtype is torch.float16 else 1.0
+    scale = INIT_SCALE if options.dtype is torch.float16 else 1.0
     return [((half / scale - full).norm() / full.norm()).item() for half, full in zip(found, expected, strict=True)]
 
 
@@ -226,7 +226,7 @@ def test_an_overflow_halves_the_scale_skips_the_update_and_is_counted():
     one, _, _ = take_steps(options, count=1, dtype=torch.float32)
     assert metrics["D/skipped"] == 1
     assert state.d.skipped == 1
-    assert state.d.scale == FIRST_SCALE / 2
+    assert state.d.scale == INIT_SCALE / 2
     assert_same(dataclasses.replace(state, g=one.g), one, 0)  # D did not move
     assert math.isfinite(sum(p.sum().item() for p in state.g.network.parameters()))
 
@@ -235,7 +235,7 @@ def test_an_update_that_is_not_finite_is_skipped_in_float32_too():
     state, metrics, _ = take_steps(ComputeOptions(), count=3, dtype=torch.float32, spoil=1)
     assert metrics["D/skipped"] == 0  # the last one was valid again
     assert state.d.skipped == 0
-    for name, tensors in state.tensors().items():
+    for name, tensors in state.state_dict().items():
         assert all(torch.isfinite(tensor).all() for tensor in tensors.values()), name
     moments = [moment["step"] for moment in state.d.optimizer.state.values()]
     assert {step.item() for step in moments} == {2.0}  # of three updates

@@ -24,7 +24,7 @@ from pggan.networks.convolution import DIRECT
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.training import build, cuda_graphs, parts
-from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, SharedMemory
+from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, GraphPool
 from pggan.training.inputs import draw_inputs
 from pggan.training.passes import Passes
 from pggan.training.step import Trainer
@@ -68,7 +68,7 @@ def eager():
 @pytest.fixture(scope="module")
 def eager_with_tensors():
     """Of the whole run."""
-    return digest(short_run(tensor_settings=True)[0])
+    return digest(short_run(scalars_as_tensors=True)[0])
 
 
 def phase_of(index, images, resolution=4, **changes):
@@ -99,14 +99,14 @@ def test_replayed_steps_are_the_steps(captures, loss):
 
 @pytest.mark.slow
 def test_where_settings_are_tensors_replayed_and_eager_steps_have_the_same_bits(captures, eager_with_tensors):
-    state, _ = short_run(tensor_settings=True, capture=True)
+    state, _ = short_run(scalars_as_tensors=True, capture=True)
     assert len(captures) == 3
     assert digest(state) == eager_with_tensors
 
 
 def test_a_run_resumed_in_the_middle_of_a_phase_warms_up_with_the_bits_of_replayed_steps(captures):
     trainer = partial(
-        Trainer, loss=WGAN_GP, options=ComputeOptions(), reset_at_phase=False, tensor_settings=True, capture=True
+        Trainer, loss=WGAN_GP, options=ComputeOptions(), reset_at_phase=False, scalars_as_tensors=True, capture=True
     )
     whole, resumed = (trainer(new_state(ARCHITECTURE, ADAM, 0, CPU)) for _ in range(2))
     phase = phase_of(0, 0, resolution=8, fading=True, alpha=0.3)
@@ -266,7 +266,7 @@ def test_graphs_that_do_not_fit_into_the_memory_are_given_up_for_one_phase(monke
         return stand_in(function, memory)
 
     monkeypatch.setattr(cuda_graphs, "capture", capture)
-    state, lines = short_run(tensor_settings=True, capture=True)
+    state, lines = short_run(scalars_as_tensors=True, capture=True)
     assert lines == ["CUDA graphs do not fit into the memory at 8x8: this phase continues without them."]
     assert len(tried) == 3  # one in each phase
     assert digest(state) == eager_with_tensors
@@ -336,7 +336,7 @@ def test_a_failed_capture_leaves_stream_and_allocator_as_they_were(monkeypatch, 
 
 
 def addresses(state):
-    tensors = state.tensors()
+    tensors = state.state_dict()
     return {f"{part}/{name}": tensor.data_ptr() for part in tensors for name, tensor in tensors[part].items()}
 
 
@@ -378,7 +378,7 @@ def test_captured_steps_are_released_when_a_phase_begins_and_the_same_step_warms
     take(trainer, second)
     assert len(captures) == 2
     # Adam's steps are counted since the phase began, or since the beginning.
-    count = {int(step) for name, step in trainer.state.tensors()["optimizer_d"].items() if name.endswith("/step")}
+    count = {int(step) for name, step in trainer.state.state_dict()["optimizer_d"].items() if name.endswith("/step")}
     assert count == {WARMUP_STEPS + 1 if reset else 2 * WARMUP_STEPS + 3}
 
 
@@ -483,7 +483,7 @@ def test_a_captured_step_reads_its_own_copies_of_inputs_and_settings(captures):
     seen = []
     fading = phase_of(0, 0, fading=True, alpha=0.25)
     given = inputs_of(fading, labels=torch.zeros(8, 2))
-    captured = CapturedStep(lambda inputs: seen.append(inputs) or {}, given, SharedMemory())
+    captured = CapturedStep(lambda inputs: seen.append(inputs) or {}, given, GraphPool())
     changed = dataclasses.replace(fading, alpha=0.5, learning_rate_d=0.3, learning_rate_g=0.4)
     other = inputs_of(changed, ema_decay=0.75, fill=1.0, labels=torch.ones(8, 2))
     captured.replay(other)

@@ -39,10 +39,10 @@ class Memory:
         return None if size <= self.images else FULL
 
 
-def size_found(memory, configured=None, *, group=4, any_rank=bool, shrinks=True):
+def size_found(memory, configured=None, *, group=4, any_rank=bool, allow_smaller_micro_batches=True):
     """The micro-batch size that a dry run ends with, and what it has logged."""
     lines = []
-    dry_run = DryRun(memory.try_steps, any_rank, lines.append, group, shrinks)
+    dry_run = DryRun(memory.try_steps, any_rank, lines.append, group, allow_smaller_micro_batches)
     return dry_run.working_options(memory.draw, ComputeOptions(micro_batch_size=configured)).micro_batch_size, lines
 
 
@@ -67,11 +67,15 @@ def test_micro_batches_are_halved_in_whole_groups_of_minibatch_stddev_until_they
 
 
 @pytest.mark.fault(28)
-@pytest.mark.parametrize(("count", "group", "shrinks", "most"), [(6, 6, True, 6), (2, 4, True, 2), (16, 4, False, 16)])
-def test_less_than_one_group_is_not_tried_nor_anything_where_micro_batches_are_fixed(count, group, shrinks, most):
+@pytest.mark.parametrize(
+    ("count", "group", "allow_smaller_micro_batches", "most"), [(6, 6, True, 6), (2, 4, True, 2), (16, 4, False, 16)]
+)
+def test_less_than_one_group_is_not_tried_nor_anything_where_micro_batches_are_fixed(
+    count, group, allow_smaller_micro_batches, most
+):
     memory = Memory(0, count)
     with pytest.raises(UserError, match=f"with at most {most} images per pass"):
-        size_found(memory, group=group, shrinks=shrinks)
+        size_found(memory, group=group, allow_smaller_micro_batches=allow_smaller_micro_batches)
     assert memory.tried == [most]
 
 

@@ -10,7 +10,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
-from pggan.training.inputs import draw_inputs, micro_batches, settings_as_tensors
+from pggan.training.inputs import draw_inputs, micro_batches, scalars_to_tensors
 from tests.definitions import WGAN_GP
 
 CPU = torch.device("cpu")
@@ -67,17 +67,17 @@ def test_alpha_is_a_tensor_where_compiled_layers_fade_in():
 
 
 def test_settings_become_float32_tensors():
-    inputs = settings_as_tensors(inputs_of())
+    inputs = scalars_to_tensors(inputs_of())
     settings = inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g, inputs.ema_decay
     assert {setting.dtype for setting in settings} == {torch.float32}
     assert [setting.item() for setting in settings] == pytest.approx([0.25, 0.002, 0.001, 0.9])
-    again = settings_as_tensors(inputs)
+    again = scalars_to_tensors(inputs)
     assert all(one is other for one, other in zip(again, inputs, strict=True))
 
 
 def test_alpha_stays_a_constant_where_no_layers_fade_in():
     """It is 1, and a tensor of 1 would compute layers that are not in use."""
-    assert settings_as_tensors(inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0))).alpha == 1.0
+    assert scalars_to_tensors(inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0))).alpha == 1.0
 
 
 @pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (4, [4, 4]), (5, [4, 4]), (1, [2] * 4)])

@@ -9,9 +9,9 @@ from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.fake_step import FakeStep
 from pggan.training.memory_fit import fit_memory
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import StepCostEstimator
 from tests.definitions import ADAM, WGAN_GP
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
 
@@ -35,7 +35,7 @@ def per_image(monkeypatch):
         return size * GIB
 
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
-    monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(StepCostEstimator, "peak_bytes", peak_bytes)
     return looked_at
 
 
@@ -45,7 +45,7 @@ def test_a_schedule_that_fits_keeps_its_batches(per_image):
 
 
 def test_small_networks_cost_no_time_to_find_out(monkeypatch):
-    monkeypatch.setattr(FakeStep, "peak_bytes", None)
+    monkeypatch.setattr(StepCostEstimator, "peak_bytes", None)
     assert fitted(2**34) == ("less than 512 MiB for a step", {}, 0)
 
 
@@ -57,7 +57,7 @@ def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
         return phase.resolution * GIB
 
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
-    monkeypatch.setattr(FakeStep, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(StepCostEstimator, "peak_bytes", peak_bytes)
     summary, sizes, _ = fitted(2**36, every_phase=True)
     assert summary == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
     assert not sizes
@@ -73,7 +73,7 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     """As the real step was counted, at 4x4, where that is soonest done."""
     phase = Phase(0, 4, False, 1.0, 0, 1, 1024, 0.001, 0.001, 2)
     loss = Logistic(gamma=1.0, reg_interval=1)
-    need = FakeStep(ARCHITECTURE, TrainerParts(loss, ADAM), CPU).peak_bytes(phase)
+    need = StepCostEstimator(ARCHITECTURE, TrainerParts(loss, ADAM), CPU).peak_bytes(phase)
     summary, sizes, _ = fitted(int(0.8 * need), loss=loss, phases=[phase])
     assert sizes == {(4, 1024): 512}
     assert "4x4 in micro-batches of 512" in summary
@@ -109,15 +109,15 @@ def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(per_imag
 def test_a_resolution_gets_the_smallest_micro_batches_of_its_phases(monkeypatch):
     """Fading takes more memory here, and comes before the stable phase, with the same batch."""
     monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
-    monkeypatch.setattr(FakeStep, "peak_bytes", lambda self, phase, size: size * (1 + phase.fading) * GIB)
+    monkeypatch.setattr(StepCostEstimator, "peak_bytes", lambda self, phase, size: size * (1 + phase.fading) * GIB)
     assert fitted(9 * GIB).micro_batch_sizes == {(4, 16): 8, (8, 16): 4, (16, 16): 4}
 
 
 def test_what_the_gradient_reducer_keeps_is_not_free(per_image):
-    weights = FakeStep(ARCHITECTURE, TrainerParts(WGAN_GP, ADAM), CPU).weight_bytes
+    weights = StepCostEstimator(ARCHITECTURE, TrainerParts(WGAN_GP, ADAM), CPU).weight_bytes
     free = int(16 * GIB / 0.9) + 3 * weights
-    assert not fitted(free + 1, flat_tensors=3).micro_batch_sizes
-    assert fitted(free - 10, flat_tensors=4).micro_batch_sizes
+    assert not fitted(free + 1, gradient_copies=3).micro_batch_sizes
+    assert fitted(free - 10, gradient_copies=4).micro_batch_sizes
 
 
 def test_each_rank_needs_memory_for_its_part_of_a_batch(per_image):

@@ -140,7 +140,7 @@ def test_g_learns_from_the_d_that_has_just_been_updated():
         scores.append(state.d.network(fakes.detach(), 16, 1.0)[0].detach())
 
     metrics = step(state, loss=watching(before_g=before_g))
-    torch.testing.assert_close(metrics["G/critic"], -scores[0], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(metrics["G/wasserstein"], -scores[0], atol=1e-6, rtol=1e-6)
 
 
 def test_weights_of_d_are_trainable_again_after_the_step():
@@ -203,7 +203,7 @@ def test_fakes_of_d_have_the_labels_of_its_reals_and_fakes_of_g_their_own():
     metrics = step(state, reals=reals_at(labels=labels, fake_labels=drawn))
     assert torch.equal(given[0], labels)
     assert torch.equal(given[1], drawn)
-    assert {"D/labels_reals", "D/labels_fakes", "G/labels_fakes"} <= set(metrics)
+    assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(metrics)
 
 
 # ---- a step worked by hand -------------------------------------------------------------------------------
@@ -291,9 +291,9 @@ def test_the_gradient_norms_shown_are_those_of_all_weights_together():
 
 def test_the_losses_shown_are_the_sums_of_the_means_of_their_terms():
     metrics = step(state_of())
-    total = sum(metrics[name].double().mean().item() for name in ("D/critic", "D/drift", "D/gradient_penalty"))
+    total = sum(metrics[name].double().mean().item() for name in ("D/wasserstein", "D/drift", "D/gradient_penalty"))
     assert metrics["D/loss"].item() == pytest.approx(total, rel=1e-5)
-    assert metrics["G/loss"].item() == pytest.approx(metrics["G/critic"].double().mean().item(), rel=1e-5)
+    assert metrics["G/loss"].item() == pytest.approx(metrics["G/wasserstein"].double().mean().item(), rel=1e-5)
     assert not any(value.requires_grad for value in metrics.values())
 
 
@@ -396,7 +396,7 @@ def test_resetting_the_optimizers_clears_their_moments_and_begins_anew():
         clear = gradient.abs() > 1e-5
         moved = state.g.network.get_parameter(name).detach() - before[name]
         torch.testing.assert_close(moved[clear].abs(), torch.full_like(moved[clear], 0.01), atol=2e-5, rtol=2e-3)
-        assert state.tensors()["optimizer_g"][f"{name}/step"].item() == 1
+        assert state.state_dict()["optimizer_g"][f"{name}/step"].item() == 1
 
 
 # ---- direction -------------------------------------------------------------------------------------------
@@ -415,9 +415,9 @@ def test_training_d_alone_tells_reals_from_fakes(loss):
 @pytest.mark.slow
 def test_training_g_alone_raises_its_scores():
     state, phase = state_of(), phase_at(8, rate_g=0.005, rate_d=0.0)
-    first = step(state, phase)["G/critic"].mean().item()
+    first = step(state, phase)["G/wasserstein"].mean().item()
     for _ in range(40):
-        last = step(state, phase)["G/critic"].mean().item()
+        last = step(state, phase)["G/wasserstein"].mean().item()
     assert last < first - 0.1
 
 
@@ -489,7 +489,7 @@ def test_an_update_is_skipped_for_a_loss_that_is_not_finite_though_its_gradient_
 
 
 def adam_steps(state):
-    parts = state.tensors()
+    parts = state.state_dict()
     moments = {**parts["optimizer_g"], **parts["optimizer_d"]}
     (count,) = {int(value) for name, value in moments.items() if name.endswith("/step")}
     return count
@@ -508,7 +508,7 @@ def test_a_resumed_phase_keeps_its_moments():
     """The phase of the last update is part of the state."""
     state, other = state_of(), state_of(seed=1)
     step(state, phase_at(8, index=2))
-    other.load_tensors(state.tensors())
+    other.load_state_dict(state.state_dict())
     other.images, other.phase_index = state.images, state.phase_index
     step(other, phase_at(8, index=2), reset_at_phase=True)
     assert adam_steps(other) == 2

@@ -19,7 +19,7 @@ ENOUGH = "schedule.total_images=100000"  # for a percent of the run to be second
 @pytest.fixture
 def build(tiny_config, monkeypatch):
     """Configuration, architecture and cost model of a run, on a machine of 2 GFLOP/s."""
-    monkeypatch.setattr(timing, "multiplying_rate", lambda *_: 2e9)
+    monkeypatch.setattr(timing, "matmul_rate", lambda *_: 2e9)
 
     def of(*overrides):
         config = tiny_config(*overrides)

@@ -37,7 +37,7 @@ from pggan.data.prepare.records import (
     write_records,
 )
 from pggan.data.sources.face_crop import Landmarks
-from pggan.data.sources.image_file import BadImage, Target, load_image
+from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
 from pggan.data.sources.source import Entry
 
 COMMIT_SECONDS = 5.0
@@ -154,7 +154,7 @@ def _fill_places(
     return done
 
 
-def _work(layout: Layout, target: Target, job: ImageTask) -> tuple[int, str | None]:
+def _work(layout: Layout, target: ImageSpec, job: ImageTask) -> tuple[int, str | None]:
     """Make one image and put it into its place; the place, and why there is no image, if there is none."""
     if job.earlier is not None:
         place, slot = job.earlier

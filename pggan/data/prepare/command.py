@@ -11,7 +11,7 @@ from pggan.config import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
@@ -21,7 +21,7 @@ from pggan.data.prepare.records import ExistingDataset, existing_dataset, interr
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks
 from pggan.data.sources.folders import FolderSource, JoinedSource, open_source
-from pggan.data.sources.image_file import BadImage, Target, load_image
+from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
 from pggan.data.sources.source import Entry, Source
 from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
 
@@ -43,7 +43,7 @@ def _run(config: PrepareConfig) -> int:
     if config.check:
         with WorkerPool(workers) as pool:
             check(source, options, pool, config.report)
-        print(next_step("prepare", source=config.source, dest=Path("data", name_of(config.source))))
+        print(next_command("prepare", source=config.source, dest=Path("data", name_of(config.source))))
         return 0
     if config.dest is None:
         raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
@@ -51,7 +51,7 @@ def _run(config: PrepareConfig) -> int:
     levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
     print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
-    print(next_step("train", "hours=2", **places))
+    print(next_command("train", "hours=2", **places))
     return 0
 
 
@@ -135,7 +135,7 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     entries = source.entries()
     records = examine(source, entries, workers)
     faces = faces_of(entries, options.landmarks)
-    target = Target(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
+    target = ImageSpec(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
     reasons = {name: record.unreadable for name, record in records.items()}
     readable = [entry for entry in entries if reasons[entry.name] is None]
     decode = partial(_decode, target, faces)
@@ -148,7 +148,7 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     print(f"{result.total - len(result.bad)} of {result.total} images can be used.")
 
 
-def _decode(target: Target, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, str | None]:
+def _decode(target: ImageSpec, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, str | None]:
     """The name of a file, and why it can't be used, if it can't."""
     try:
         load_image(entry.file, target, faces.get(entry.name))

@@ -15,7 +15,7 @@ from pggan.data.prepare.checks import ValidationReport, examine, report_on
 from pggan.data.prepare.records import ExistingDataset, Record, found_before
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks, read_landmarks
-from pggan.data.sources.image_file import MODES, Target, too_small, usable_side
+from pggan.data.sources.image_file import MODES, ImageSpec, too_small, usable_side
 from pggan.data.sources.labels import classes_of
 from pggan.data.sources.source import Entry, Source, no_images
 
@@ -28,7 +28,7 @@ class Options:
 
     max_resolution: the top level; None = the largest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square; keep: the share of the square's side that stays (see `Target`).
+    crop: how an image becomes square; keep: the share of the square's side that stays (see `ImageSpec`).
     landmarks: file with the landmarks of every face, for crop=face.
     labels: True = the first folder below the source is the class of an image; or the path of a JSON or CSV file.
     on_bad: report = leave unusable files out and list them on stderr; stop = make nothing if any are.
@@ -68,7 +68,7 @@ class Plan:
     entries: dict[str, Entry]
     records: dict[str, Record]
     unfit: dict[str, str]
-    recipe: Target
+    recipe: ImageSpec
     landmarks: dict[str, Landmarks]
     classes: list[str] | None
     on_bad: str
@@ -114,7 +114,7 @@ def make_plan(
     }
     report_on(entries, records, unfit).refuse(options.on_bad)
     classes, numbers = classes_of(options.labels, str(source.description["name"]), good)
-    recipe = Target(
+    recipe = ImageSpec(
         resolution=resolution,
         channels=options.channels or _common_channels([headers[entry.name].channels for entry in good]),
         crop=options.crop,

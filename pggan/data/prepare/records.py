@@ -17,7 +17,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.data.format.layout import Layout
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.sources.image_file import ImageHeader, Target
+from pggan.data.sources.image_file import ImageHeader, ImageSpec
 
 RECORDS_FILES = "files*.jsonl.gz"  # * is the generation
 JOURNAL_FILE = "done.jsonl"
@@ -35,7 +35,7 @@ class About:
     plan: the digest of its plan; generation: a part of all its file names; index: a digest of its index, if it has one.
     """
 
-    recipe: Target
+    recipe: ImageSpec
     plan: str
     generation: str
     index: str | None = None
@@ -137,4 +137,4 @@ def _read_records(path: Path) -> tuple[About, dict[str, Record]]:
             record = Record(*json.loads(line))
             header = None if record.header is None else ImageHeader(*record.header)
             records[record.name] = record._replace(header=header)
-        return About(**{**about, "recipe": Target(**about["recipe"])}), records
+        return About(**{**about, "recipe": ImageSpec(**about["recipe"])}), records

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.errors import UserError
-from pggan.core.signals import starting_helpers
+from pggan.core.signals import block_signals_in_children
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
                 future.cancel()
 
     def _submit(self, function: Callable[[Item], Result], batch: list[Item]) -> Future[list[Result]]:
-        with starting_helpers():  # the pool starts a worker when there is work for it
+        with block_signals_in_children():  # the pool starts a worker when there is work for it
             if self._pool is None:
                 # Spawned, because forking a process that has threads (torch, rich) can lock up.
                 context = multiprocessing.get_context("spawn")

@@ -72,7 +72,7 @@ class ImageHeader(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Target(NamedTuple):
+class ImageSpec(NamedTuple):
     """The form that every image gets: uint8 [resolution, resolution, channels].
 
     crop: how it becomes square: center (the middle), resize (squashed), pad (white borders), face (as FFHQ).
@@ -128,7 +128,7 @@ def read_header(file: ImageFile) -> ImageHeader:
     return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
 
 
-def load_image(file: ImageFile, target: Target, face: Landmarks | None = None) -> Images:
+def load_image(file: ImageFile, target: ImageSpec, face: Landmarks | None = None) -> Images:
     """The image in a file as [R, R, C], by the rule of this module; crop=face needs a `face`.  Raises BadImage."""
     with _opened(file) as image:
         pixels = array_pixels(image) if isinstance(image, ArrayHeader) else _decoded(image, target.channels)

@@ -91,7 +91,7 @@ class Loader:
             loaded.images.record_stream(current)  # or its memory could be given away while the step still reads it
         return loaded.images
 
-    def read_ahead(self, request: Request) -> None:
+    def prefetch(self, request: Request) -> None:
         """Begin to load what will be asked for next."""
         self._ahead = request, self._ahead_reader.submit(self._load, request)
 

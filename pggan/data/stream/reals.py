@@ -39,7 +39,7 @@ def whole_batch(batch: int) -> slice:
     return slice(0, batch)
 
 
-class RealStream:
+class RealBatches:
     """Batches of a pyramid, each a function of (seed, images shown)."""
 
     def __init__(
@@ -89,7 +89,7 @@ class RealStream:
         stored = self._loader.get(request)  # [N, R, R, C]
         if self._phase_at is not None and not self._loader.fits(phase.resolution):
             later = rng.images + phase.batch
-            self._loader.read_ahead(self._request(self._phase_at(later), later))
+            self._loader.prefetch(self._request(self._phase_at(later), later))
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = self._floats.make(stored, flip)
         if phase.alpha < 1:

@@ -9,10 +9,10 @@ from pggan.checkpoints.generator_file import describe_generator, save_generator
 from pggan.checkpoints.header import HEADER_KEY
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
-from pggan.core.next_step import NEXT, next_step
+from pggan.core.next_command import NEXT, next_command
 from pggan.interop.export.comparison import BATCHES
 from pggan.interop.export.hugging_face import push_to_hub, require_empty, write_folder
-from pggan.interop.export.model_card import CardFacts, read_evaluation
+from pggan.interop.export.model_card import ModelCardData, read_evaluation
 from pggan.interop.export.onnx_file import require_onnx, write_onnx
 from pggan.interop.export.torch_program import write_torch_program
 from pggan.interop.export.web import write_web
@@ -28,7 +28,7 @@ def run(config: ExportConfig) -> int:
     """Export as `config` says; returns the exit code."""
     if config.format in (ExportFormat.onnx, ExportFormat.web):
         require_onnx()
-    facts = CardFacts(
+    facts = ModelCardData(
         config.license,
         config.data_statement,
         None if config.evaluation is None else read_evaluation(Path(config.evaluation)),
@@ -42,14 +42,14 @@ def run(config: ExportConfig) -> int:
         print(f"{config.out}: weights, configuration, samples and model card")
         if config.push is not None:
             print(push_to_hub(Path(config.out), config.push, private=config.private))
-        print(next_step("sample", "seeds=0-63", run=config.out))
+        print(next_command("sample", "seeds=0-63", run=config.out))
         return 0
     if config.format is ExportFormat.web:
         return export_page(generator, config)
     if config.format is ExportFormat.safetensors:
         save_generator(generator.loaded, out := check_output(config.out, (".safetensors",)))
         print(f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}")
-        print(next_step("sample", "seeds=0-63", run=out))
+        print(next_command("sample", "seeds=0-63", run=out))
         return 0
     ending, write = FILES[config.format]
     out = check_output(config.out, (ending,))

@@ -9,7 +9,7 @@ from pggan.checkpoints.header import GENERATOR_FILE
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.version import __version__
-from pggan.interop.export.model_card import SAMPLES, CardFacts, model_card
+from pggan.interop.export.model_card import SAMPLES, ModelCardData, model_card
 from pggan.sampling.output.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -23,7 +23,7 @@ def require_empty(folder: Path, key: str) -> None:
         raise UserError(f"{key}={folder} exists.", "Name a new or empty directory, or remove it first.")
 
 
-def write_folder(generator: TrainedGenerator, folder: Path, name: str, facts: CardFacts) -> None:
+def write_folder(generator: TrainedGenerator, folder: Path, name: str, facts: ModelCardData) -> None:
     """Write weights, configuration, samples and model card of a generator called `name`; all files or none."""
     require_empty(folder, "out")
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])

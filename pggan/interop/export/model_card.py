@@ -15,7 +15,7 @@ SAMPLES = "samples.png"
 
 
 @dataclass(frozen=True)
-class CardFacts:
+class ModelCardData:
     """Facts about a generator that only people, or other commands, know."""
 
     license: str | None = None  # by its name on Hugging Face
@@ -38,7 +38,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return found
 
 
-def model_card(generator: TrainedGenerator, name: str, facts: CardFacts) -> str:
+def model_card(generator: TrainedGenerator, name: str, facts: ModelCardData) -> str:
     """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face."""
     a, network = generator.network.architecture, generator.network
     licence = [f"license: {facts.license}"] if facts.license else []

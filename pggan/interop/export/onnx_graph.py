@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.core.architecture import MIN_RESOLUTION, Geometry, Stem
+from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.version import __version__
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
 from pggan.networks.convolution import fuse_resampling
@@ -63,15 +63,15 @@ class Graph:
         return self.normalize(name, self.apply("LeakyRelu", f"{name}.activation", x, alpha=LEAKY_SLOPE))
 
     def convolution(
-        self, name: str, x: str, layer: EqualizedConv, geometry: Geometry = Geometry.same, side: int = 0
+        self, name: str, x: str, layer: EqualizedConv, rescaling: Rescaling = Rescaling.same, side: int = 0
     ) -> str:
         """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function.
 
         Args: side: of the result, for layers that smooth it.
         """
-        kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), geometry, layer.scale))
+        kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), rescaling, layer.scale))
         bias = self.weight(f"{name}.bias", layer.bias)
-        if geometry is Geometry.up:
+        if rescaling is Rescaling.up:
             y = self.apply("ConvTranspose", name, x, kernel, bias, strides=[2, 2], pads=[1, 1, 1, 1])
         else:
             y = self.apply("Conv", name, x, kernel, bias, pads=[1, 1, 1, 1])
@@ -149,7 +149,7 @@ def add_stem(graph: Graph, network: Generator) -> str:
 def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
     """Features of the level below to those of `level`."""
     block = network.blocks[str(level)]
-    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Geometry.up, level)  # type: ignore[arg-type]
+    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Rescaling.up, level)  # type: ignore[arg-type]
     return graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
 
 

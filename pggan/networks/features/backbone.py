@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.networks.features import efficientnet_lite0
-from pggan.networks.features.torchvision_model import DEVIATION, MEAN, load_torchvision_model, new_torchvision_model
+from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvision_model, new_torchvision_model
 
 LITE0 = "efficientnet-lite0"
 WEIGHTS_KEY = "model.features_weights"
 STRIDES = (4, 8, 16, 32)
-CHOOSE = f"Choose model.features={LITE0}, or a chain of convolutions such as torchvision:resnet18."
+CHOOSE = f"Choose model.features={LITE0}, or a flatten_sequential of convolutions such as torchvision:resnet18."
 SIDE = 64  # to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
 LITE0_HEAD = 3  # last layers of efficientnet-lite0 that are left out: 1280 maps for the classifier
 LITE0_SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of its maps, of noise
@@ -33,17 +33,17 @@ class Backbone(nn.Module):
     """The part of a pretrained network that calculates feature maps; differentiable in the images alone."""
 
     mean: Tensor
-    deviation: Tensor
+    std: Tensor
 
     def __init__(
         self,
         layers: Iterable[nn.Module],
         name: str,
         mean: list[float],
-        deviation: list[float],
+        std: list[float],
         scales: Sequence[float] = (1.0,) * len(STRIDES),
     ) -> None:
-        """Args: layers: applied one after another; mean, deviation: of the pixels [0, 255] it was trained with; scales:
+        """Args: layers: applied one after another; mean, std: of the pixels [0, 255] it was trained with; scales:
         what its maps are divided by.
 
         Raises UserError unless there is a map at each stride.
@@ -51,13 +51,13 @@ class Backbone(nn.Module):
         super().__init__()
         self.scales = scales
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
-        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
         self.train(False)
         self.parts, self.channels = nn.ModuleList(), []
-        for part, channels in cut(layers, name):
+        for part, channels in split_at_strides(layers, name):
             self.parts.append(part)
             self.channels.append(channels)
-        hold_constant(self)
+        freeze(self)
         self.to(memory_format=torch.channels_last)
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -65,11 +65,11 @@ class Backbone(nn.Module):
         x = images.expand(-1, 3, -1, -1)
         if x.shape[-1] < SIDE:
             x = F.interpolate(x, (SIDE, SIDE), mode="bilinear", align_corners=False)
-        mean, deviation = self.mean.to(x.dtype), self.deviation.to(x.dtype)
-        return ((x + 1) * 127.5 - mean) / deviation
+        mean, std = self.mean.to(x.dtype), self.std.to(x.dtype)
+        return ((x + 1) * 127.5 - mean) / std
 
 
-def cut(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential, int]]:
+def split_at_strides(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential, int]]:
     """The layers as four parts, each of which ends with the last map of its stride, and the channels of that map."""
     found: list[nn.Module] = []
     sides: list[tuple[int, int]] = []  # stride and channels after each layer
@@ -92,16 +92,16 @@ def cut(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential,
         yield nn.Sequential(*found[start:end]), sides[end - 1][1]
 
 
-def chain(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+def flatten_sequential(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """Modules that are applied one after another, with those inside sequences."""
     for module in modules:
         if type(module) is nn.Sequential:
-            yield from chain(module)
+            yield from flatten_sequential(module)
         else:
             yield module
 
 
-def fold_norms(network: nn.Module) -> nn.Module:
+def fuse_conv_bn(network: nn.Module) -> nn.Module:
     """`network`, with batch normalizations that follow convolutions as a part of these: fewer passes over memory."""
     network.train(False)
     for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
@@ -111,20 +111,20 @@ def fold_norms(network: nn.Module) -> nn.Module:
                 assert norm.running_var is not None, "likewise"
                 factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
                 bias = norm.bias - norm.running_mean * factor
-                set_constant(conv, "weight", conv.weight * factor.view(-1, 1, 1, 1))
-                set_constant(conv, "bias", bias if conv.bias is None else bias + conv.bias * factor)
+                freeze_tensor(conv, "weight", conv.weight * factor.view(-1, 1, 1, 1))
+                freeze_tensor(conv, "bias", bias if conv.bias is None else bias + conv.bias * factor)
                 setattr(sequence, following, nn.Identity())
     return network
 
 
-def hold_constant(network: nn.Module) -> None:
+def freeze(network: nn.Module) -> None:
     """Make all weights of `network` constants."""
     for module in network.modules():
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            set_constant(module, name, tensor)
+            freeze_tensor(module, name, tensor)
 
 
-def set_constant(module: nn.Module, name: str, value: Tensor) -> None:
+def freeze_tensor(module: nn.Module, name: str, value: Tensor) -> None:
     """Put `value` in place of a weight of `module`: no optimizer finds it, and no checkpoint holds it."""
     delattr(module, name)
     module.register_buffer(name, value.detach(), persistent=False)
@@ -153,7 +153,7 @@ def load_backbone(name: str, weights: str | None) -> Backbone:
     return _torchvision(network, name)
 
 
-def identity(name: str, weights: str | None) -> str:
+def backbone_fingerprint(name: str, weights: str | None) -> str:
     """The name of features and of their weights: what has to be the same for a checkpoint to fit."""
     if name == LITE0:
         path = _lite0_file(weights)
@@ -169,9 +169,9 @@ def _lite0_file(weights: str | None) -> Path:
 
 
 def _lite0(network: efficientnet_lite0.EfficientNetLite0) -> Backbone:
-    layers = list(chain(fold_norms(network).children()))[:-LITE0_HEAD]
+    layers = list(flatten_sequential(fuse_conv_bn(network).children()))[:-LITE0_HEAD]
     return Backbone(layers, LITE0, [127.0] * 3, [128.0] * 3, LITE0_SCALES)
 
 
 def _torchvision(network: nn.Module, name: str) -> Backbone:
-    return Backbone(chain(fold_norms(network).children()), name, MEAN, DEVIATION)
+    return Backbone(flatten_sequential(fuse_conv_bn(network).children()), name, MEAN, STD)

@@ -8,7 +8,7 @@ al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 import torch
 from torch import Tensor, nn
 
-from pggan.core.architecture import Architecture, Geometry
+from pggan.core.architecture import Architecture, Rescaling
 from pggan.networks.activation import activate, to_float32
 from pggan.networks.features.backbone import SIDE, STRIDES, Backbone, new_backbone
 from pggan.networks.features.projection import WIDTH, FeatureProjection
@@ -27,7 +27,7 @@ class ScaleHead(nn.Module):
     def __init__(self, halvings: int) -> None:
         super().__init__()
         self.halvings = nn.ModuleList(
-            EqualizedConv(WIDTH, WIDTH, 3, 3, geometry=Geometry.down) for _ in range(halvings)
+            EqualizedConv(WIDTH, WIDTH, 3, 3, rescaling=Rescaling.down) for _ in range(halvings)
         )
         self.conv = EqualizedConv(WIDTH, WIDTH, 3, 3)
 

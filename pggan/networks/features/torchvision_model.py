@@ -7,7 +7,7 @@ from torch import nn
 from pggan.core.errors import UserError, nearest
 from pggan.networks.features.weights import read_weights
 
-MEAN, DEVIATION = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]  # of ImageNet's pixels, in 0 to 255
+MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]  # of ImageNet's pixels, in 0 to 255
 
 
 def new_torchvision_model(name: str) -> nn.Module:

@@ -15,7 +15,7 @@ from pggan.config.describe import versions
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
@@ -47,9 +47,9 @@ def run(config: BenchConfig) -> int:
         for result in found:
             keep(about | result)
     if not config.json and pyramid is None:
-        print(next_step("plan", "experiment=demo", "calibrate=true"))
+        print(next_command("plan", "experiment=demo", "calibrate=true"))
     elif not config.json:
-        print(next_step("train", "hours=2", **{"data.path": config.data.path}))
+        print(next_command("train", "hours=2", **{"data.path": config.data.path}))
     return 0
 
 
@@ -63,8 +63,8 @@ def measure_steps(config: BenchConfig, steps: Steps, phases: list[Phase], errors
         beside = f", {row['ratio']:.2f} times the reference step" if config.against else ""
         errors.print(f"{phase.resolution}x{phase.resolution}: {row['images_per_second']:.2f} img/s{beside}")
         yield {
-            "matmul_teraflop_per_second": {name: rate.multiplying / 1e12 for name, rate in rates.items()},
-            "copy_gigabyte_per_second": {name: rate.copying / 1e9 for name, rate in rates.items()},
+            "matmul_teraflop_per_second": {name: rate.flops_per_second / 1e12 for name, rate in rates.items()},
+            "copy_gigabyte_per_second": {name: rate.bytes_per_second / 1e9 for name, rate in rates.items()},
             "projected_hours": projected_hours(config.schedule.build(), rows),
             "stages": [*rows],
             "missing_stages": missing_stages(phases, rows),

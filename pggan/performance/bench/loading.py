@@ -19,9 +19,9 @@ from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.sources.image_file import ImageFile, Target, load_image
+from pggan.data.sources.image_file import ImageFile, ImageSpec, load_image
 from pggan.data.stream.loader import Loader, Request
-from pggan.data.stream.reals import RealStream, indices_at
+from pggan.data.stream.reals import RealBatches, indices_at
 
 MIN_SECONDS = 0.5  # of measuring, where single batches are too short to time
 DECODED_IMAGES = 16
@@ -64,12 +64,12 @@ def byte_batches(pyramid: ImagePyramid, phase: Phase, device: torch.device, agai
         loader.get(request(step))
         synchronize(device)
         yield
-        loader.read_ahead(request(step + 1))
+        loader.prefetch(request(step + 1))
 
 
 def float_batches(pyramid: ImagePyramid, phase: Phase, *, device: torch.device, budget: int) -> Iterator[None]:
     """Batches as training gets them."""
-    stream = RealStream(pyramid, 0, device, True, False, budget=budget, phase_at=lambda images: phase)
+    stream = RealBatches(pyramid, 0, device, True, False, budget=budget, phase_at=lambda images: phase)
     return waited(device, (stream.batch(phase, StepRng(0, step * phase.batch, device)) for step in count()))
 
 
@@ -102,7 +102,7 @@ def drop_from_memory(pyramid: ImagePyramid, resolution: int) -> None:
 def measure_decoding(pyramid: ImagePyramid) -> list[dict[str, Any]]:
     """Images per second and core at which image files of the top level could be decoded, per format."""
     images = pyramid.read(pyramid.resolution, np.arange(min(DECODED_IMAGES, pyramid.images)))
-    target, rows = Target(pyramid.resolution, 3, "center"), []
+    target, rows = ImageSpec(pyramid.resolution, 3, "center"), []
     for name, options in FORMATS.items():
         contents = []
         for pixels in images:

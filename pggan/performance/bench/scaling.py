@@ -22,7 +22,7 @@ from pggan.config.describe import to_plain, versions
 from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.tables import new_table, three_digits
@@ -36,10 +36,10 @@ from pggan.optim.state import Trainable
 from pggan.performance.bench.command import require_places, shown_at_the_end
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import EMA_DECAY
+from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware
-from pggan.training.method_choice import use_measured_methods
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")
@@ -115,7 +115,7 @@ class Runner:
         architecture = config.model.architecture(max(config.batches())[0], 3, labels=0)
         trained = trainer_config(config)
         self.trainer, _ = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
-        use_measured_methods(trained, self.trainer, [self.phase], group)
+        autotune_convolutions(trained, self.trainer, [self.phase], group)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)
@@ -174,7 +174,7 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
         group.barrier()
     if group.is_main and not config.json:
         count = max(config.processes)
-        print(next_step("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
+        print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
     return 0
 
 

@@ -23,8 +23,8 @@ from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.performance.bench.variants import EMA_DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
 from pggan.training.compute_options import set_float32
 from pggan.training.device_rates import Rates, measured_rates
-from pggan.training.fake_step import FakeStep, StepCost
 from pggan.training.op_counter import OpCounter
+from pggan.training.step_cost import StepCost, StepCostEstimator
 
 # Updates between two waits for a device that works by itself: the wait, and the host's time to fill the empty queue
 # again, come once in so many.
@@ -93,7 +93,9 @@ class Steps:
     def costs(self, phase: Phase) -> dict[str, StepCost]:
         """The cost of a step of every variant, each way to calculate it counted once."""
         eager = {name: replace(one.parts, capture=False) for name, one in self.variants.items()}
-        found = {parts: FakeStep(self.architecture, parts, self.device).cost(phase) for parts in set(eager.values())}
+        found = {
+            parts: StepCostEstimator(self.architecture, parts, self.device).cost(phase) for parts in set(eager.values())
+        }
         costs = {name: found[parts] for name, parts in eager.items()}
         if REFERENCE in costs and self.device.type != "cuda":  # where the device can't tell it
             costs[REFERENCE] = replace(costs[REFERENCE], peak_bytes=self._fake_reference_peak(phase))
@@ -118,9 +120,9 @@ class Steps:
             "milliseconds_per_step": 1000 * taken,
             "images_per_second": phase.batch / taken,
             "teraflop_per_second": cost.flops / taken / 1e12,
-            "share_of_matmul_rate": cost.flops / taken / rates.multiplying,
-            "floor_milliseconds_per_step": 1000 * rates.floor(cost),
-            "roofline_percent": 100 * rates.floor(cost) / taken,
+            "share_of_matmul_rate": cost.flops / taken / rates.flops_per_second,
+            "floor_milliseconds_per_step": 1000 * rates.roofline_seconds(cost),
+            "roofline_percent": 100 * rates.roofline_seconds(cost) / taken,
             "peak_memory_bytes": variant.peak if self.device.type == "cuda" else cost.peak_bytes,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,

@@ -16,9 +16,9 @@ from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.performance.bench.reference_step import ReferenceStep
+from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.cuda_graphs import WARMUP_STEPS
-from pggan.training.method_choice import use_measured_methods
 from pggan.training.parts import TrainerParts
 
 REFERENCE = "reference"
@@ -77,7 +77,7 @@ class TrainerVariant(Variant):
         if self.trainer.graphs is not None:
             self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
         group = ProcessGroup.single_process(self.device)
-        if summary := use_measured_methods(self.config, self.trainer, [phase], group):
+        if summary := autotune_convolutions(self.config, self.trainer, [phase], group):
             self.log(f"convolutions at {phase.resolution}x{phase.resolution}: {summary}")
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:

@@ -22,7 +22,7 @@ from pggan.performance.bench.variants import TrainerVariant
 from pggan.performance.doctor.finding import Finding, Verdict
 from pggan.training.compute_options import DTYPES, set_float32
 from pggan.training.cuda_graphs import capture
-from pggan.training.device_rates import multiplying_rate
+from pggan.training.device_rates import matmul_rate
 
 GIB = 2**30
 SIDE = 64  # of the product whose result is compared
@@ -80,7 +80,7 @@ def product(precision: Precision, device: torch.device) -> Finding:
             return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
         return Finding(wrong, Verdict.limited, f"Use another precision than {precision}.")
     side = 512 if device.type == "cpu" else 8192
-    rate = multiplying_rate(device, precision, dtype, side)
+    rate = matmul_rate(device, precision, dtype, side)
     return Finding(f"{three_digits(rate / 1e9)} GFLOP/s" if rate < 1e12 else f"{three_digits(rate / 1e12)} TFLOP/s")
 
 

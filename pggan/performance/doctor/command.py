@@ -8,7 +8,7 @@ import torch
 from pggan.config import DoctorConfig, Precision
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_FAILED
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.performance.doctor import accelerator, machine
 from pggan.performance.doctor.finding import Check, Finding, Verdict
 
@@ -30,7 +30,7 @@ def run(config: DoctorConfig) -> int:
     else:
         print(f"Training can't run: {', '.join(broken)}." if broken else f"Training can run on {device}.")
         if not broken:
-            print(next_step("train", "experiment=demo", "run_dir=outputs/demo"))
+            print(next_command("train", "experiment=demo", "run_dir=outputs/demo"))
     return EXIT_FAILED if broken else 0
 
 

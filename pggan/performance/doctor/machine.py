@@ -20,7 +20,7 @@ from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import free_memory
 from pggan.core.disk import free_bytes
 from pggan.performance.doctor.finding import Finding, Verdict
-from pggan.training.method_cache import cache_file, cached_measurements
+from pggan.training.autotune_cache import cache_file, cached_measurements
 
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.

@@ -20,15 +20,15 @@ from pggan.core.tables import Log
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
 from pggan.data.stream.loader import budget_bytes
-from pggan.data.stream.reals import RealStream
+from pggan.data.stream.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.metric_accumulator import MetricAccumulator
+from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.memory_fit import USABLE
-from pggan.training.method_choice import use_measured_methods
-from pggan.training.timing import UpdateTimer
+from pggan.training.timing import StepTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
 ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
@@ -44,23 +44,23 @@ class Timing(NamedTuple):
     source: str  # MEASURED, EXTRAPOLATED from the last one that was, ASSUMED from a rate, or PREDICTED for a card
 
 
-def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> UpdateTimer:
+def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> StepTimer:
     """Times updates of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
     phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
     trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
-    use_measured_methods(config, trainer, phases, group)
+    autotune_convolutions(config, trainer, phases, group)
     budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
     indices = BatchPartition.of(config, (), group.world_size, group.rank).indices
     mirror, labels = config.data.mirror, config.data.labels
-    stream = RealStream(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
-    return UpdateTimer(trainer, group, stream.batch, MetricAccumulator().add)
+    stream = RealBatches(ImagePyramid(data), 0, group.device, mirror, labels, budget=budget, indices=indices)
+    return StepTimer(trainer, group, stream.batch, MetricAccumulator().add)
 
 
 @dataclass(frozen=True, eq=False)
 class RepeatedTimer:
     """Updates of one phase, timed in every round."""
 
-    updates: UpdateTimer
+    updates: StepTimer
     phase: Phase
     rounds: list[float] = field(default_factory=list)  # seconds of an update
 
@@ -122,7 +122,7 @@ class Calibration:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
             self.single_device = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
         parts = [replace(cost.phase, batch=size) for cost in costs for size in self._parts(cost.phase)]
-        use_measured_methods(alone, self.single_device.trainer, parts, self.single_device.group)
+        autotune_convolutions(alone, self.single_device.trainer, parts, self.single_device.group)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.

@@ -18,12 +18,12 @@ from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.environment import COMMAND_VARIABLE
 from pggan.core.errors import UserError, nearest
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
-from pggan.performance.plan.device_table import Card, card_named
+from pggan.performance.plan.device_table import DeviceSpec, device_spec
 from pggan.performance.plan.phases import phase_costs
 from pggan.performance.plan.prediction import predicted_time, prediction_notes
 from pggan.performance.plan.run_time import assumed_time, measured_time
@@ -39,7 +39,7 @@ def run(config: PlanConfig) -> int:
     if config.network not in LINKS:
         raise UserError(f"There is no network '{config.network}'.", nearest(config.network, LINKS))
     if config.device is not None:
-        return predict_on(config, config.device.lower(), card_named(config.device))
+        return predict_on(config, config.device.lower(), device_spec(config.device))
     if (info := rank_from_environment()) is not None:
         return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(predict, config))
     kind, count = count_devices(config.devices)
@@ -75,7 +75,7 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
     return show(config, plan, data_note)
 
 
-def predict_on(config: PlanConfig, key: str, card: Card) -> int:
+def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
     """Plan the run of `config` on one `card`, called `key`, that need not be here.  Returns the exit code."""
     if config.compute.compile:
         problem = "device= predicts updates as PyTorch's kernels, not as those that compute.compile=true makes."
@@ -101,7 +101,7 @@ def show(config: PlanConfig, plan: dict[str, Any], data_note: str) -> int:
         print(json.dumps(plan, indent=1))
     else:
         Console(highlight=False).print(*tables(plan))
-        print(next_step("train", *words_of_training(os.environ.get(COMMAND_VARIABLE, ""))))
+        print(next_command("train", *words_of_training(os.environ.get(COMMAND_VARIABLE, ""))))
     return 0
 
 

@@ -15,7 +15,7 @@ from pggan.core.errors import UserError, nearest
 FP32, TF32, BF16, FP16 = Precision.fp32, Precision.tf32, Precision.bf16, Precision.fp16
 
 
-class Card(NamedTuple):
+class DeviceSpec(NamedTuple):
     """A graphics card."""
 
     name: str  # as PyTorch gives it
@@ -33,20 +33,22 @@ class Card(NamedTuple):
         return asked
 
 
-CARDS = {
-    "h200": Card("NVIDIA H200", 4.8e12, 143_771 * 2**20, {BF16: 989e12, FP16: 989e12, TF32: 494e12, FP32: 67e12}),
-    "h100": Card("NVIDIA H100", 3.35e12, 81_559 * 2**20, {BF16: 989e12, FP16: 989e12, TF32: 494e12, FP32: 67e12}),
-    "a100": Card("NVIDIA A100", 2.039e12, 81_920 * 2**20, {BF16: 312e12, FP16: 312e12, TF32: 156e12, FP32: 19.5e12}),
-    "l4": Card("NVIDIA L4", 300e9, 23_034 * 2**20, {BF16: 121e12, FP16: 121e12, TF32: 60e12, FP32: 30.3e12}),
-    "4090": Card(
+DEVICE_SPECS = {
+    "h200": DeviceSpec("NVIDIA H200", 4.8e12, 143_771 * 2**20, {BF16: 989e12, FP16: 989e12, TF32: 494e12, FP32: 67e12}),
+    "h100": DeviceSpec("NVIDIA H100", 3.35e12, 81_559 * 2**20, {BF16: 989e12, FP16: 989e12, TF32: 494e12, FP32: 67e12}),
+    "a100": DeviceSpec(
+        "NVIDIA A100", 2.039e12, 81_920 * 2**20, {BF16: 312e12, FP16: 312e12, TF32: 156e12, FP32: 19.5e12}
+    ),
+    "l4": DeviceSpec("NVIDIA L4", 300e9, 23_034 * 2**20, {BF16: 121e12, FP16: 121e12, TF32: 60e12, FP32: 30.3e12}),
+    "4090": DeviceSpec(
         "NVIDIA GeForce RTX 4090", 1008e9, 24_564 * 2**20, {BF16: 165e12, FP16: 165e12, TF32: 82.6e12, FP32: 82.6e12}
     ),
-    "t4": Card("Tesla T4", 320e9, 15_360 * 2**20, {FP16: 65e12, FP32: 8.1e12}),
+    "t4": DeviceSpec("Tesla T4", 320e9, 15_360 * 2**20, {FP16: 65e12, FP32: 8.1e12}),
 }
 
 
-def card_named(name: str) -> Card:
+def device_spec(name: str) -> DeviceSpec:
     """The card called `name`, in letters of any case; raises UserError with the nearest name, or all names."""
-    if name.lower() in CARDS:
-        return CARDS[name.lower()]
-    raise UserError(f"device={name}: its figures are not known.", nearest(name.lower(), CARDS))
+    if name.lower() in DEVICE_SPECS:
+        return DEVICE_SPECS[name.lower()]
+    raise UserError(f"device={name}: its figures are not known.", nearest(name.lower(), DEVICE_SPECS))

@@ -17,10 +17,10 @@ from pggan.core.schedule import Phase, Table, table_at
 from pggan.core.tables import Log, duration
 from pggan.distributed.process_group import rank_from_environment
 from pggan.performance.plan.data_facts import DataFacts, facts_of
-from pggan.performance.plan.recipe import Choice, Given, Machine, NetworkSizes, RecipeChooser
+from pggan.performance.plan.recipe import Choice, GivenKeys, Machine, NetworkSizes, RecipeChooser
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process
-from pggan.training.timing import CostModel, UpdateTimer, single_device_timer
+from pggan.training.timing import CostModel, StepTimer, single_device_timer
 
 MAX_SECONDS = 60.0  # of measuring,
 MAX_SHARE = 0.02  # and the share of the hours
@@ -74,7 +74,7 @@ class MeasuredCosts:
                 self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
         self.known[networks] = found
 
-    def _seconds(self, timer: UpdateTimer, part: Phase) -> float:
+    def _seconds(self, timer: StepTimer, part: Phase) -> float:
         """The time of an update; of the first one, with fewer and fewer CPU threads as long as they are faster.
 
         Beside other work, threads that wait for each other can be many times slower than one alone.
@@ -107,7 +107,7 @@ class MeasuredCosts:
 def find_recipe(
     config: TrainConfig,
     hours: float,
-    given: Given,
+    given: GivenKeys,
     compose: Callable[[list[Choice]], TrainConfig],
     log: Log,
 ) -> tuple[list[Choice], str]:
@@ -116,7 +116,7 @@ def find_recipe(
     Args: config: without choices; compose: the configuration with choices; log: told what is measured.
     """
     refuse_ranks(config)
-    if given.typed("schedule.total_images") and config.schedule.total_images is not None:
+    if given.in_command("schedule.total_images") and config.schedule.total_images is not None:
         raise UserError("hours= and schedule.total_images= both say when to end.", "Leave out one of them.")
     facts = facts_of(config.data)
     kind, ranks = count_devices(config.devices)

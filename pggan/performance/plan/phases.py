@@ -8,10 +8,10 @@ from pggan.core.schedule import Phase
 from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.fake_step import Count, FakeStep, StepKernels
 from pggan.training.inputs import half_of_pass
 from pggan.training.memory_fit import usable_share
 from pggan.training.parts import TrainerParts
+from pggan.training.step_cost import Count, StepCostEstimator, StepKernels
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def phase_costs(
     """
     schedule, interval = config.schedule.build(), parts.loss.reg_interval
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
-    fake = FakeStep(architecture, parts, group.device)
+    fake = StepCostEstimator(architecture, parts, group.device)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):
@@ -71,7 +71,7 @@ def phase_costs(
 
 
 def fitting_kernels(
-    fake: FakeStep, phase: Phase, usable: float, configured_size: int | None
+    fake: StepCostEstimator, phase: Phase, usable: float, configured_size: int | None
 ) -> tuple[int | None, StepKernels]:
     """Images per pass with which a step needs at most `usable` bytes, None for the whole batch, and its kernels.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pggan.config import PlanConfig, Precision
 from pggan.losses import build_loss
 from pggan.performance.plan.calibration import PREDICTED, Timing
-from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.evaluations import evaluation_share
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.plan.run_time import NO_OVERHEAD, RunTime
@@ -67,7 +67,7 @@ class StepTime(NamedTuple):
         return max(self.captured, self.host)
 
 
-def kernel_seconds(kernel: Kernel, card: Card, precision: Precision) -> float:
+def kernel_seconds(kernel: Kernel, card: DeviceSpec, precision: Precision) -> float:
     """The time of a kernel on `card` after its start."""
     a, copying = ASSUMPTIONS, card.bytes_per_second * ASSUMPTIONS.copy_rate
     if kernel.kind is not KernelKind.product:
@@ -82,7 +82,7 @@ def kernel_seconds(kernel: Kernel, card: Card, precision: Precision) -> float:
     return max(kernel.bytes / (copying * a.convolution_of_copy_rate), padding * kernel.flops / multiplying)
 
 
-def step_time(kernels: Mapping[Kernel, int], card: Card, precision: Precision) -> StepTime:
+def step_time(kernels: Mapping[Kernel, int], card: DeviceSpec, precision: Precision) -> StepTime:
     """The time of the update that launches `kernels`."""
     sums: dict[bool, tuple[float, float]] = {}  # bytes and seconds, of products and of all else
     for product in (True, False):
@@ -94,7 +94,7 @@ def step_time(kernels: Mapping[Kernel, int], card: Card, precision: Precision) -
     return StepTime(launches, sums[True][0], sums[False][0], sums[True][1], sums[False][1], starts, host)
 
 
-def mean_time(cost: PhaseCost, card: Card, precision: Precision, reg_interval: int) -> StepTime:
+def mean_time(cost: PhaseCost, card: DeviceSpec, precision: Precision, reg_interval: int) -> StepTime:
     """The time of an update of a phase, mean over the interval of lazy penalties."""
     assert cost.kernels is not None, "counted where a card is named"
     due = step_time(cost.kernels.with_penalties, card, precision)
@@ -103,7 +103,7 @@ def mean_time(cost: PhaseCost, card: Card, precision: Precision, reg_interval: i
 
 
 def predicted_time(
-    config: PlanConfig, costs: list[PhaseCost], card: Card, precision: Precision, *, captured: bool
+    config: PlanConfig, costs: list[PhaseCost], card: DeviceSpec, precision: Precision, *, captured: bool
 ) -> tuple[RunTime, dict[str, Any]]:
     """The time of every update on `card`, and the figures behind it as plain values.
 
@@ -135,7 +135,7 @@ def predicted_time(
     }
 
 
-def phase_row(cost: PhaseCost, time: StepTime, card: Card) -> dict[str, Any]:
+def phase_row(cost: PhaseCost, time: StepTime, card: DeviceSpec) -> dict[str, Any]:
     """The figures of one phase."""
     row = {
         "phase": cost.phase.name,

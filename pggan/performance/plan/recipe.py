@@ -48,7 +48,7 @@ PUBLISHED_RATE = 0.001
 MIN_GAMMA = 1.0  # the demo's and the ORL run's
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
-MAX_SPEED_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
+MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
 GROUPS = ("loss", "augmentation")  # keys whose values are files of the configuration
 
 
@@ -75,13 +75,13 @@ class NetworkSizes(NamedTuple):
     fmap_max: int
 
 
-class Given(Protocol):
+class GivenKeys(Protocol):
     """Which keys stay as they are."""
 
-    def typed(self, key: str) -> bool:
+    def in_command(self, key: str) -> bool:
         """Whether the command line has `key`."""
 
-    def given(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Whether the command line, or a recipe that it names, has `key`."""
 
 
@@ -97,7 +97,7 @@ class RecipeChooser:
     """
 
     config: TrainConfig
-    given: Given
+    given: GivenKeys
     facts: DataFacts
     machine: Machine
     costs: Costs
@@ -122,7 +122,7 @@ class RecipeChooser:
         return networks, batch
 
     def _take(self, key: str, value: Any, reason: str) -> None:
-        if not self.given.given(f"{key}.name" if key in GROUPS else key):
+        if not self.given.has(f"{key}.name" if key in GROUPS else key):
             self.found.append(Choice(key, value, reason))
 
     # ---- networks and batch ----
@@ -130,7 +130,7 @@ class RecipeChooser:
     def _networks(self) -> NetworkSizes:
         first, final = self.config.schedule.first_resolution, self.config.schedule.final_resolution
         largest = max(min(self.facts.resolution, MAX_RESOLUTION), first)
-        fixed = self.given.given("schedule.final_resolution") or self._scales_lengths
+        fixed = self.given.has("schedule.final_resolution") or self._scales_lengths
         sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
         needs = {side: self._least_seconds(self._candidates(side)[0]) for side in sides}
         side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
@@ -150,7 +150,7 @@ class RecipeChooser:
     def _candidates(self, side: int) -> list[NetworkSizes]:
         """Sizes of networks for a final resolution, the narrowest first."""
         model, least = self.config.model, table_at(MIN_WIDTH, side)
-        if self.given.given("model.fmap_max") or self.given.given("model.fmap_base"):
+        if self.given.has("model.fmap_max") or self.given.has("model.fmap_base"):
             return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
         widths = [width for width in WIDTHS if width >= least]
         return [NetworkSizes(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
@@ -165,7 +165,7 @@ class RecipeChooser:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def _batch_table(self, resolution: int) -> dict[int, int]:
-        if self.given.given("schedule.batch"):
+        if self.given.has("schedule.batch"):
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
         table = {MIN_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
         least = self.config.model.stddev_group * self.machine.ranks
@@ -194,7 +194,7 @@ class RecipeChooser:
     @property
     def _scales_lengths(self) -> bool:
         """Whether a recipe, and not the command line, has the lengths of the phases."""
-        return self.given.given("schedule.stable_images") and not self.given.typed("schedule.stable_images")
+        return self.given.has("schedule.stable_images") and not self.given.in_command("schedule.stable_images")
 
     def _lengths(self, networks: NetworkSizes, batch: Table, each: Mapping[int, float]) -> int:
         """Choose the images of every phase; returns their sum."""
@@ -255,7 +255,7 @@ class RecipeChooser:
         )
         name = "wgan_gp" if published else "logistic"
         self._take("loss", name, why)
-        name = str(self.config.loss["name"]) if self.given.given("loss.name") else name
+        name = str(self.config.loss["name"]) if self.given.has("loss.name") else name
         if name == "wgan_gp":
             return name
         size = int(table_at(batch, side))
@@ -285,9 +285,9 @@ class RecipeChooser:
         elif self.facts.images < FEW_IMAGES and loss != "wgan_gp":
             reason = f"fewer than {FEW_IMAGES:,} images: a discriminator would learn them by heart"
             self._take("augmentation", "ada", reason)
-            if not self.given.given("augmentation.name"):
-                speed = two_digits(min(images / 2, MAX_SPEED_IMAGES), least=1)
-                self._take("augmentation.speed_images", speed, "p can rise to its limit within the run")
+            if not self.given.has("augmentation.name"):
+                speed = two_digits(min(images / 2, MAX_RAMPUP_IMAGES), least=1)
+                self._take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
 
     def _reports(self, images: int) -> None:
         """Choose how a run of `images` averages, and how often it reports and saves."""

@@ -38,7 +38,7 @@ from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.tensorboard import TensorBoardWriter
 from pggan.training.device_rates import measured_rates
-from pggan.training.timing import UpdateTimer
+from pggan.training.timing import StepTimer
 
 MIN_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
@@ -94,7 +94,7 @@ def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.devi
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
     else:
-        rate = measured_rates(device, config.precision, options.dtype or torch.float32).multiplying
+        rate = measured_rates(device, config.precision, options.dtype or torch.float32).flops_per_second
         note = (
             f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They do not: "
             "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
@@ -133,7 +133,7 @@ def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup)
 
 
 def measured_overhead(
-    config: PlanConfig, run: UpdateTimer, folder: Path, costs: list[PhaseCost], timings: list[Timing]
+    config: PlanConfig, run: StepTimer, folder: Path, costs: list[PhaseCost], timings: list[Timing]
 ) -> dict[str, float]:
     """Seconds of grids, ticks, checkpoints and evaluations in the run; nothing on other ranks than 0.  For all ranks.
 

@@ -109,7 +109,7 @@ def scaled(
     }
 
 
-def dominated_from(loads: Sequence[Load], network: Interconnect, scaling: Scaling) -> int | None:
+def communication_bound_from(loads: Sequence[Load], network: Interconnect, scaling: Scaling) -> int | None:
     """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
     most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
     for devices in range(2, most + 1):

@@ -13,10 +13,18 @@ from pggan.core.devices import free_memory
 from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Generator, count_parameters
 from pggan.performance.plan.calibration import Timing
-from pggan.performance.plan.device_table import Card
+from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.plan.run_time import RunTime
-from pggan.performance.plan.scaling import LINKS, Interconnect, Load, Reduction, Scaling, dominated_from, scaled
+from pggan.performance.plan.scaling import (
+    LINKS,
+    Interconnect,
+    Load,
+    Reduction,
+    Scaling,
+    communication_bound_from,
+    scaled,
+)
 from pggan.training.device_rates import hardware
 
 # The power of a GPU is its limit (thermal design power), which training comes close to.  By watts, parts of the names
@@ -53,7 +61,7 @@ def this_machine(device: torch.device) -> Hardware:
     return Hardware(hardware(device), device.type, free, note)
 
 
-def elsewhere(key: str, card: Card) -> Hardware:
+def elsewhere(key: str, card: DeviceSpec) -> Hardware:
     """A `card` of the table, called `key`, which is not here."""
     note = f"the card has {card.memory_bytes / 2**30:.1f} GiB"
     return Hardware({"device": key, "name": card.name}, "cuda", card.memory_bytes, note)
@@ -155,7 +163,10 @@ def scaling_runs(config: PlanConfig, loads: list[Load], rest: float, watts: floa
 def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dict[str, int | None]]:
     """The number of devices from which on updates communicate longer than they compute, by scaling and reduction."""
     kinds = networks(config, link)
-    return {scaling: {kind.reduction: dominated_from(loads, kind, scaling) for kind in kinds} for scaling in Scaling}
+    return {
+        scaling: {kind.reduction: communication_bound_from(loads, kind, scaling) for kind in kinds}
+        for scaling in Scaling
+    }
 
 
 def networks(config: PlanConfig, link: str) -> list[Interconnect]:

@@ -5,7 +5,7 @@ import webbrowser
 
 from pggan.config import ExploreConfig
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
+from pggan.core.next_command import next_command
 from pggan.sampling.explore.access import is_local
 from pggan.sampling.explore.drawing import Drawing
 from pggan.sampling.explore.page import describe_page, film_kinds, page_directions, page_name, to_file
@@ -31,7 +31,7 @@ def run(config: ExploreConfig) -> int:
         except KeyboardInterrupt:
             drawing.cancel_film()
             print()
-    print(next_step("export", "format=web", "out=page", run=config.run))
+    print(next_command("export", "format=web", "out=page", run=config.run))
     return 0
 
 

@@ -100,7 +100,7 @@ def around(points: Tensor) -> LatentPath:
 def at_constant_speed(
     path: LatentPath, distances: Callable[[Tensor], Tensor], samples: int, parts: int = 1
 ) -> LatentPath:
-    """The same path, of which equal times show equal lengths, in each of `parts` equal parts of it.
+    """`path` parametrised by arc length in each of `parts` equal parts of it, so that its speed is constant there.
 
     Args: distances: those [N] from each latent to the next of N + 1 [N + 1, Z]; samples: a multiple of `parts`, the
     points that the length of the path is measured at.

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from pggan.cli.main import main
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.data.stream.reals import RealStream
+from pggan.data.stream.reals import RealBatches
 from pggan.sampling.explore.server import Server
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
@@ -76,12 +76,12 @@ def command(*arguments: str) -> dict[str, Any]:
 def steady_steps(places: Counter[tuple[str, str]]) -> Iterator[None]:
     """Inside, `places` counts what costs the host time in steps of runs, reading the images included."""
     taken: Counter[int] = Counter()
-    batch, step = RealStream.batch, Trainer.step
+    batch, step = RealBatches.batch, Trainer.step
 
     def watched(phase: Phase) -> Any:
         return session.watched(places) if taken[phase.index] >= STEADY_AFTER else nullcontext()
 
-    def watched_batch(self: RealStream, phase: Phase, rng: StepRng) -> Any:
+    def watched_batch(self: RealBatches, phase: Phase, rng: StepRng) -> Any:
         with watched(phase):
             return batch(self, phase, rng)
 
@@ -91,11 +91,11 @@ def steady_steps(places: Counter[tuple[str, str]]) -> Iterator[None]:
         taken[phase.index] += 1
         return metrics
 
-    RealStream.batch, Trainer.step = watched_batch, watched_step  # type: ignore[method-assign]
+    RealBatches.batch, Trainer.step = watched_batch, watched_step  # type: ignore[method-assign]
     try:
         yield
     finally:
-        RealStream.batch, Trainer.step = batch, step  # type: ignore[method-assign]
+        RealBatches.batch, Trainer.step = batch, step  # type: ignore[method-assign]
 
 
 @contextmanager

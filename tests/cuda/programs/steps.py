@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from pggan.config import ComputeConfig, PenaltyPath, Switch
+from pggan.config import ComputeConfig, PenaltyStrategy, Switch
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
 from tests.cuda.null_gpu import session
@@ -43,7 +43,7 @@ def configurations() -> list[Configuration]:
 def build(configuration: Configuration, cuda_graphs: Switch) -> tuple[Trainer, list[str]]:
     """A trainer with this configuration, and the list of what it logs."""
     others = dict(configuration)
-    penalty, size = PenaltyPath(others.pop("penalty")), others.pop("micro_batch_size")
+    penalty, size = PenaltyStrategy(others.pop("penalty")), others.pop("micro_batch_size")
     compute = ComputeConfig(penalty=penalty, micro_batch_size=size, cuda_graphs=cuda_graphs)
     return new_trainer(PHASES, **others, compute=compute)
 

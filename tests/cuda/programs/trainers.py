@@ -19,11 +19,17 @@ from pggan.training.step import Trainer
 CUDA = torch.device("cuda")
 gc.freeze()  # captures collect garbage, which takes long among the objects of all modules
 LOSSES: dict[str, dict[str, Any]] = {
-    "wgan_gp": {"penalty_weight": 10.0, "target": 1.0, "drift": 0.001, "gp_reference": "official", "reg_interval": 1},
+    "wgan_gp": {
+        "penalty_weight": 10.0,
+        "target": 1.0,
+        "drift": 0.001,
+        "penalty_resolution": "final",
+        "reg_interval": 1,
+    },
     "logistic": {"gamma": 1.0, "reg_interval": 1},
     "relativistic": {"gamma": 1.0, "reg_interval": 1},
 }
-ADA = {"p": None, "target": 0.6, "interval": 1, "speed_images": 1000, "blit": True, "geometry": True, "colors": True}
+ADA = {"p": None, "target": 0.6, "interval": 1, "rampup_images": 1000, "blit": True, "geometry": True, "colors": True}
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "ada": ADA,  # adapted in every step

@@ -21,8 +21,8 @@ TILES = 64
 MIN_ROUNDS, MAX_ROUNDS = 3, 20  # in which all methods take their turn; the fastest counts
 ROUNDS_SECONDS = 0.05  # after which no more than the least are made
 HOPELESS = 1.5  # times as slow as the fastest: not measured again
-# A method replaces that of the rule where it takes at most this share of its time: the fastest of few rounds repeats to
-# within some percent on a shared machine, and a smaller gain is not worth another rounding.
+# A method replaces that of the heuristic where it takes at most this share of its time: the fastest of few rounds
+# repeats to within some percent on a shared machine, and a smaller gain is not worth another rounding.
 WORTHWHILE = 0.9
 # Passes of as many images for which a step prepares a kernel once: those of G, and those of D with its penalties, make
 # every method's three functions run about twice per preparation.
@@ -35,7 +35,7 @@ Seconds = tuple[float, float]
 
 def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
     """The sample to measure for `shape`: as many images of it as show how long each takes."""
-    stride = tile_stride(shape.geometry)
+    stride = tile_stride(shape.rescaling)
     per_image = (shape.height // stride) * (shape.width // stride)
     return shape._replace(images=min(shape.images, max(1, TILES // max(1, per_image))))
 
@@ -64,10 +64,10 @@ def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
 def _timed(method: Method, shape: ConvolutionShape, x: Tensor, weight: Tensor) -> Seconds:
     """Seconds of preparing the `weight` [O, I, 3, 3], and of `x` [N, I, H, W], each with its gradients."""
     start = time.thread_time()
-    prepared = method.transform(weight, shape.geometry, SCALE)
+    prepared = method.transform(weight, shape.rescaling, SCALE)
     after_kernel = time.thread_time()
     kernel = prepared.detach().requires_grad_()
-    y = convolution(x, kernel, None, method, shape.geometry)
+    y = convolution(x, kernel, None, method, shape.rescaling)
     _, gradient = torch.autograd.grad(y, (x, kernel), torch.ones_like(y))
     after_images = time.thread_time()
     torch.autograd.grad(prepared, weight, gradient)
@@ -76,9 +76,9 @@ def _timed(method: Method, shape: ConvolutionShape, x: Tensor, weight: Tensor) -
 
 
 def fastest(shape: ConvolutionShape, seconds: Mapping[str, Seconds]) -> Method:
-    """The method for `shape` by the seconds of its sample: that of the rule, unless another one is clearly faster."""
+    """The method for `shape` by the seconds of its sample: the heuristic's, unless another one is clearly faster."""
     methods = [method for method in shape.methods() if method.name in seconds]
     total = {method: seconds[method.name][0] + PASSES * shape.images * seconds[method.name][1] for method in methods}
-    rule = shape.methods()[0]
-    best = min(methods, key=total.__getitem__, default=rule)
-    return best if rule in total and total[best] < WORTHWHILE * total[rule] else rule
+    heuristic = shape.methods()[0]
+    best = min(methods, key=total.__getitem__, default=heuristic)
+    return best if heuristic in total and total[best] < WORTHWHILE * total[heuristic] else heuristic

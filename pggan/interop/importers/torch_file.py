@@ -7,14 +7,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from pggan.interop.foreign.inert_pickle import Storage, StorageType, read_pickle
+from pggan.interop.importers.restricted_pickle import Storage, StorageType, read_pickle
 
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older form
 FORM = 1001  # the second one
 
 
 def read_torch_file(path: Path) -> Any:
-    """The content of a file, with tensors as `inert_pickle.Tensor`; raises ValueError, or OSError."""
+    """The content of a file, with tensors as `restricted_pickle.Tensor`; raises ValueError, or OSError."""
     if zipfile.is_zipfile(path):
         return _read_archive(path)
     with path.open("rb") as file:

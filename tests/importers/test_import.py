@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 import pggan
 from pggan.cli.main import main
-from pggan.interop.foreign.command import read_foreign
-from tests.foreign import definitions as theirs
+from pggan.interop.importers.command import read_foreign
+from tests.importers import definitions as theirs
 
 # Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1
 # numbers, in both calculations, add up over 7 layers between which norms keep the scale.

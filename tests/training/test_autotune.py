@@ -15,10 +15,10 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.bench.scaling import Runner
 from pggan.performance.plan.calibration import Calibration, write_noise
 from pggan.run import train
-from pggan.training import method_choice
+from pggan.training import autotune as module
+from pggan.training.autotune import autotune
+from pggan.training.autotune_timing import sample_of
 from pggan.training.build import build_trainer
-from pggan.training.method_choice import choose_methods
-from pggan.training.method_seconds import sample_of
 from pggan.training.timing import single_device_timer
 from tests.composed import composed
 from tests.plan.conftest import TINY
@@ -31,7 +31,7 @@ ALONE = ProcessGroup.single_process(CPU)
 def folder(tmp_path, monkeypatch):
     """Where measurements are kept; the tests' networks are wide enough."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(method_choice, "NARROWEST", 8)
+    monkeypatch.setattr(module, "NARROWEST", 8)
     return tmp_path / "cache"
 
 
@@ -46,7 +46,7 @@ def fastest(monkeypatch):
             found.append(sample)
             return {method.name: (0.0, 0.1 if method.name == name else 1.0) for method in sample.methods()}
 
-        monkeypatch.setattr(method_choice, "measure", measure)
+        monkeypatch.setattr(module, "measure", measure)
         return found
 
     return install
@@ -78,7 +78,7 @@ def case(tiny_config):
 )
 def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
     config, trainer, phases, partition = case(*overrides)
-    chosen = choose_methods(config, trainer, phases, partition, ALONE).table.names()
+    chosen = autotune(config, trainer, phases, partition, ALONE).table.names()
     timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU, ShapeRecorder())
     timer.trainer.micro_batch_sizes = trainer.micro_batch_sizes
     for phase in phases:
@@ -92,7 +92,7 @@ def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
 def test_whatever_times_updates_takes_the_methods_of_a_run(case, measured, tmp_path):
     """A calibration, a timer of `hours=`, and a step of `bench scaling`."""
     config, trainer, phases, _ = case()
-    of_run = choose_methods(*case(), ALONE).table.names()
+    of_run = autotune(*case(), ALONE).table.names()
     assert set(of_run.values()) == {"im2col"}
     timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU)
     assert timer.trainer.options.table.names() == of_run
@@ -108,12 +108,12 @@ def test_whatever_times_updates_takes_the_methods_of_a_run(case, measured, tmp_p
 
 
 def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
-    first = choose_methods(*case(), ALONE)
+    first = autotune(*case(), ALONE)
     assert set(first.table.names().values()) == {"im2col"}
     count = len(measured)
     assert f"{count} measured in" in first.summary
     assert f"kept in {folder}" in first.summary
-    again = choose_methods(*case(), ALONE)
+    again = autotune(*case(), ALONE)
     assert len(measured) == count == len(set(measured))
     assert again.table.names() == first.table.names()
     assert "measured in" not in again.summary
@@ -121,41 +121,41 @@ def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
 
 @pytest.mark.slow
 def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
-    first = choose_methods(*case(), ALONE).table.names()
+    first = autotune(*case(), ALONE).table.names()
     known, *others = first
     recorded = {known: "winograd", others[0]: "unknown", others[1]: [7], "16x512x4x4-up-512": "im2col"}
-    assert choose_methods(*case(), ALONE, recorded=recorded).table.names() == {**first, known: "winograd"}
+    assert autotune(*case(), ALONE, recorded=recorded).table.names() == {**first, known: "winograd"}
     for nonsense in ([], "im2col", 3):
-        assert choose_methods(*case(), ALONE, recorded=nonsense).table.names() == first
+        assert autotune(*case(), ALONE, recorded=nonsense).table.names() == first
 
 
 def test_shapes_of_half_precision_are_measured_as_such(case, measured):
-    choice = choose_methods(*case("precision=bf16"), ALONE)
+    choice = autotune(*case("precision=bf16"), ALONE)
     assert {shape.dtype for shape in measured} == {torch.bfloat16}
     assert set(choice.table.names().values()) == {"im2col"}
 
 
 def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_same_run(case, measured, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(method_choice, "MAX_SECONDS", 0.0)
-        hurried = choose_methods(*case(), ALONE)
+        patch.setattr(module, "MAX_SECONDS", 0.0)
+        hurried = autotune(*case(), ALONE)
     assert not measured
     assert set(hurried.table.names().values()) == {"native"}
-    assert "more by the rule, as 0 s are over" in hurried.summary
-    again = choose_methods(*case(), ALONE)
+    assert "more by the heuristic, as 0 s are over" in hurried.summary
+    again = autotune(*case(), ALONE)
     assert (again.table.names(), measured) == (hurried.table.names(), [])
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"compute.convolution": "rule"},
+        {"compute.convolution": "heuristic"},
         {"compute.convolution": "direct"},
         {"model.fmap_max": 4},
     ],
 )
 def test_nothing_is_measured_where_it_would_not_be_used(case, measured, changed):
-    choice = choose_methods(*case(*(f"{key}={value}" for key, value in changed.items())), ALONE)
+    choice = autotune(*case(*(f"{key}={value}" for key, value in changed.items())), ALONE)
     assert (choice.table.names(), choice.summary, measured) == ({}, "", [])
 
 
@@ -170,9 +170,9 @@ def test_rank_0_chooses_for_all(case, measured):
             is_main=is_main, device=CPU, broadcast_object=lambda names: sent.append(names) or sent[0]
         )
 
-    chosen = choose_methods(config, trainer, phases, replace(partition, rank=0), group(True)).table.names()
+    chosen = autotune(config, trainer, phases, replace(partition, rank=0), group(True)).table.names()
     count = len(measured)
-    other = choose_methods(config, trainer, phases, partition, group(False)).table.names()
+    other = autotune(config, trainer, phases, partition, group(False)).table.names()
     assert other == chosen == sent[0]
     assert (len(measured), sent[1]) == (count, {})
     assert {name.split("x")[0] for name in chosen} == {"8", "4", "16"}  # a half of each batch; reals with fakes
@@ -190,7 +190,7 @@ def test_a_resumed_run_takes_the_methods_of_its_checkpoint_to_the_bit(tiny_confi
 
     fastest("im2col")
     whole = trained("whole", 96)
-    assert "not as by the rule" in (tmp_path / "whole" / "train.log").read_text()
+    assert "unlike the heuristic" in (tmp_path / "whole" / "train.log").read_text()
     trained("stopped", 48)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     fastest("winograd")

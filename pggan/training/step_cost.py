@@ -78,7 +78,7 @@ class StepKernels:
     peak_bytes: int  # as in `StepCost`
 
 
-class FakeStep:
+class StepCostEstimator:
     """A trainer without memory, to count steps on; of one rank, which has nothing to reduce."""
 
     def __init__(self, architecture: Architecture, parts: TrainerParts, device: torch.device) -> None:
@@ -143,7 +143,7 @@ class FakeStep:
 
     def _present(self) -> list[Tensor]:
         """All tensors of the state, to be kept while they are counted: what nothing refers to counts as freed."""
-        named = [tensor for part in self.state.tensors().values() for tensor in part.values()]
+        named = [tensor for part in self.state.state_dict().values() for tensor in part.values()]
         return [*named, *self.state.d.network.buffers()]
 
     def count(self, phase: Phase) -> Count:
@@ -186,7 +186,7 @@ class FakeStep:
         loss = replace(self.parts.loss, reg_interval=2)  # so that there are steps with penalties and without
         as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
         parts = replace(self.parts, loss=loss, options=options)
-        trainer = parts.trainer(self.state, reset_at_phase=False, tensor_settings=as_on_gpu, **others)
+        trainer = parts.trainer(self.state, reset_at_phase=False, scalars_as_tensors=as_on_gpu, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

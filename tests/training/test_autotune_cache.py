@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pggan.training import method_cache
-from pggan.training.method_cache import cache_file, cached_measurements, keep
+from pggan.training import autotune_cache
+from pggan.training.autotune_cache import cache_file, cached_measurements, keep
 
 ONE, OTHER = {"1x64x4x4-same-64": {"native": (0.5, 0.25)}}, {"2x64x4x4-same-64": {"im2col": (0.0, 0.1)}}
 
@@ -51,9 +51,9 @@ def test_a_damaged_file_counts_as_none_and_is_replaced(damage):
 def test_other_versions_and_instructions_have_files_of_their_own(monkeypatch):
     keep(ONE)
     for change in (
-        lambda: monkeypatch.setattr(method_cache.torch, "__version__", "0.1"),
+        lambda: monkeypatch.setattr(autotune_cache.torch, "__version__", "0.1"),
         lambda: monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2"),
-        lambda: monkeypatch.setattr(method_cache, "VERSION", -1),
+        lambda: monkeypatch.setattr(autotune_cache, "VERSION", -1),
     ):
         before = cache_file()
         change()

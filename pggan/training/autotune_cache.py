@@ -16,7 +16,7 @@ import torch
 
 from pggan.core.atomic_io import atomic_write, read_json
 from pggan.core.cpu import processor_facts
-from pggan.training.method_seconds import Seconds
+from pggan.training.autotune_timing import Seconds
 
 VERSION = 2  # of the methods and of how they are measured: raised when one becomes faster
 MAX_BYTES = 2**22  # of a file; a shape takes about 200 bytes

@@ -6,12 +6,12 @@ from typing import Any
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.config.export import ImportConfig
 from pggan.core.errors import UserError
-from pggan.core.next_step import next_step
-from pggan.interop.foreign.gan_zoo import from_gan_zoo, is_gan_zoo
-from pggan.interop.foreign.inert_pickle import read_pickle
-from pggan.interop.foreign.official import from_official, is_official
-from pggan.interop.foreign.pro_gan_pth import from_pro_gan_pth, is_pro_gan_pth
-from pggan.interop.foreign.torch_file import read_torch_file
+from pggan.core.next_command import next_command
+from pggan.interop.importers.gan_zoo import from_gan_zoo, is_gan_zoo
+from pggan.interop.importers.official import from_official, is_official
+from pggan.interop.importers.pro_gan_pth import from_pro_gan_pth, is_pro_gan_pth
+from pggan.interop.importers.restricted_pickle import read_pickle
+from pggan.interop.importers.torch_file import read_torch_file
 from pggan.networks.networks import count_parameters
 from pggan.sampling.output.images import check_output
 
@@ -32,7 +32,7 @@ def run(config: ImportConfig) -> int:
     save_generator(generator, out)
     size, parameters = generator.resolution, count_parameters(generator.network)
     print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {kind}")
-    print(next_step("sample", "seeds=0-63", run=out))
+    print(next_command("sample", "seeds=0-63", run=out))
     return 0
 
 

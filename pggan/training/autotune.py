@@ -17,15 +17,15 @@ from pggan.networks.method_table import ConvolutionShape, MethodTable, ShapeReco
 from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
+from pggan.training.autotune_cache import Measurements, cache_file, cached_measurements, keep
+from pggan.training.autotune_timing import fastest, measure, sample_of
 from pggan.training.compute_options import METHODS
 from pggan.training.inputs import micro_batch_indices
-from pggan.training.method_cache import Measurements, cache_file, cached_measurements, keep
-from pggan.training.method_seconds import fastest, measure, sample_of
 from pggan.training.step import Trainer
 
 # Feature maps: of 36 shapes with 64, PyTorch's own convolution was the fastest for all, with AVX2 and with AVX-512.
 NARROWEST = WIDE
-# Of a start.  Shapes for which they do not suffice go by the rule for good: the same command makes the same run again.
+# Of a start.  Shapes that are left go by the heuristic for good: the same command makes the same run again.
 MAX_SECONDS = 20.0
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ class MethodChoice(NamedTuple):
     summary: str  # in words; empty where nothing was to choose
 
 
-def use_measured_methods(
+def autotune_convolutions(
     config: TrainerConfig,
     trainer: Trainer,
     phases: Iterable[Phase],
@@ -49,15 +49,15 @@ def use_measured_methods(
     """Let `trainer` take the fastest methods here in steps of `phases`; returns `MethodChoice.summary`.
 
     Whoever builds a trainer to train, or to see how long that takes, calls this on all ranks of `group`.
-    Args: recorded: as of `choose_methods`.
+    Args: recorded: as of `autotune`.
     """
     partition = BatchPartition.of(config, (), group.world_size, group.rank)
-    choice = choose_methods(config, trainer, [*phases], partition, group, recorded=recorded)
+    choice = autotune(config, trainer, [*phases], partition, group, recorded=recorded)
     trainer.options = replace(trainer.options, table=choice.table)
     return choice.summary
 
 
-def choose_methods(
+def autotune(
     config: TrainerConfig,
     trainer: Trainer,
     phases: Sequence[Phase],
@@ -72,7 +72,7 @@ def choose_methods(
     """
     options, architecture = trainer.options, trainer.state.g_ema.architecture
     wide = [level for level in architecture.resolutions if architecture.width(level) >= NARROWEST]
-    if not wide or not chooses(config.compute, options, group.device):
+    if not wide or not autotunes(config.compute, options, group.device):
         return MethodChoice(MethodTable(), "")
     shapes = wide_shapes(trainer, passes_of(phases, partition, trainer, highest=max(wide)))
     names, summary = {}, ""
@@ -83,7 +83,7 @@ def choose_methods(
     return MethodChoice(MethodTable({shape: METHODS[names[str(shape)]] for shape in shapes}), summary)
 
 
-def chooses(config: ComputeConfig, options: ComputeOptions, device: torch.device) -> bool:
+def autotunes(config: ComputeConfig, options: ComputeOptions, device: torch.device) -> bool:
     """Whether steps on `device` take the methods that were measured."""
     asked = config.convolution is ConvolutionMethod.auto and not options.compiled
     return asked and device.type == "cpu"
@@ -143,10 +143,10 @@ def _choose(
 def _summary(chosen: Mapping[ConvolutionShape, Method], measured: int, late: int, spent: float, *, kept: bool) -> str:
     counts = Counter(method.name for method in chosen.values()).most_common()
     other = sum(method is not shape.methods()[0] for shape, method in chosen.items())
-    words = [f"{', '.join(f'{count} {name}' for name, count in counts)}; {other} of {len(chosen)} not as by the rule"]
+    words = [f"{', '.join(f'{count} {name}' for name, count in counts)}; {other} of {len(chosen)} unlike the heuristic"]
     if measured:
         where = f"kept in {cache_file()}" if kept else f"not kept: {cache_file().parent} can't be written to"
         words.append(f"{measured} measured in {spent:.1f} s, {where}")
     if late:
-        words.append(f"{late} more by the rule, as {MAX_SECONDS:.0f} s are over")
+        words.append(f"{late} more by the heuristic, as {MAX_SECONDS:.0f} s are over")
     return "; ".join(words)

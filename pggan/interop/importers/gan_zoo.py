@@ -6,8 +6,8 @@ from typing import Any
 
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.architecture import Stem
-from pggan.interop.foreign.assemble import HE_TO_RGB, HE_TO_STEM, Arrays, assemble, tensors_of, widths_to_architecture
-from pggan.interop.foreign.inert_pickle import Instance
+from pggan.interop.importers.assemble import HE_TO_RGB, HE_TO_STEM, Arrays, assemble, tensors_of, widths_to_architecture
+from pggan.interop.importers.restricted_pickle import Instance
 
 # Of its configuration; with other losses, its generators end in tanh.
 FIXED = {"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"}

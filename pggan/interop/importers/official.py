@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.checkpoints.header import architecture_from
-from pggan.interop.foreign.assemble import Arrays, assemble
-from pggan.interop.foreign.inert_pickle import Array, PickledNetwork
+from pggan.interop.importers.assemble import Arrays, assemble
+from pggan.interop.importers.restricted_pickle import Array, PickledNetwork
 
 # What the function that builds a generator can be told beyond its sizes, and the one value that we have, too.
 FIXED = {

@@ -1,37 +1,37 @@
-"""What is measured of each method, and when it is worth another one than the rule's."""
+"""What is measured of each method, and when it is worth another one than the heuristic's."""
 
 import pytest
 import torch
 
-from pggan.core.architecture import Geometry
+from pggan.core.architecture import Rescaling
 from pggan.networks.convolution import IM2COL, WINOGRAD
 from pggan.networks.method_table import ConvolutionShape
-from pggan.training import method_seconds
-from pggan.training.method_seconds import fastest, measure, sample_of
+from pggan.training import autotune_timing
+from pggan.training.autotune_timing import fastest, measure, sample_of
 
-SHAPE = ConvolutionShape(16, 512, 512, 8, 8, Geometry.same)  # 4 tiles per image; winograd by the rule
+SHAPE = ConvolutionShape(16, 512, 512, 8, 8, Rescaling.same)  # 4 tiles per image; winograd by the heuristic
 
 
 @pytest.mark.parametrize(
-    ("geometry", "side", "images"),
+    ("rescaling", "side", "images"),
     [
-        (Geometry.same, 8, 16),  # 4 tiles of 4x4 per image
-        (Geometry.same, 16, 4),
-        (Geometry.down, 32, 1),
-        (Geometry.up, 8, 4),  # tiles of 2x2
-        (Geometry.same, 2, 16),  # no tile at all
-        (Geometry.same, 256, 1),
+        (Rescaling.same, 8, 16),  # 4 tiles of 4x4 per image
+        (Rescaling.same, 16, 4),
+        (Rescaling.down, 32, 1),
+        (Rescaling.up, 8, 4),  # tiles of 2x2
+        (Rescaling.same, 2, 16),  # no tile at all
+        (Rescaling.same, 256, 1),
     ],
 )
-def test_as_many_images_are_measured_as_fill_the_products(geometry, side, images):
-    shape = SHAPE._replace(height=side, width=side, geometry=geometry)
+def test_as_many_images_are_measured_as_fill_the_products(rescaling, side, images):
+    shape = SHAPE._replace(height=side, width=side, rescaling=rescaling)
     assert sample_of(shape) == shape._replace(images=images)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("geometry", Geometry)
-def test_every_method_is_measured(geometry, dtype):
-    sample = ConvolutionShape(1, 2, 3, 4, 4, geometry, dtype)
+@pytest.mark.parametrize("rescaling", Rescaling)
+def test_every_method_is_measured(rescaling, dtype):
+    sample = ConvolutionShape(1, 2, 3, 4, 4, rescaling, dtype)
     seconds = measure(sample)
     winograds = {"winograd", "winograd2"} if dtype is torch.float32 else set()
     assert set(seconds) == {method.name for method in sample.methods()} == {"native", "im2col"} | winograds
@@ -48,9 +48,9 @@ def test_the_rule_stays_unless_another_method_is_clearly_faster():
 
 def test_measuring_leaves_the_number_of_threads_alone(monkeypatch):
     asked = []
-    monkeypatch.setattr(method_seconds.torch, "get_num_threads", lambda: 3)
-    monkeypatch.setattr(method_seconds.torch, "set_num_threads", asked.append)
-    measure(ConvolutionShape(1, 2, 3, 4, 4, Geometry.same))
+    monkeypatch.setattr(autotune_timing.torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(autotune_timing.torch, "set_num_threads", asked.append)
+    measure(ConvolutionShape(1, 2, 3, 4, 4, Rescaling.same))
     assert asked == [1, 3]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.architecture import Stem
-from pggan.interop.foreign.assemble import HE_TO_RGB, HE_TO_STEM, Arrays, assemble, tensors_of, widths_to_architecture
+from pggan.interop.importers.assemble import HE_TO_RGB, HE_TO_STEM, Arrays, assemble, tensors_of, widths_to_architecture
 
 
 def _saved(content: Mapping[str, Any]) -> Mapping[str, Any]:

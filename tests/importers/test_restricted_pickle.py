@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.interop.foreign.inert_pickle import ALLOWED, Array, StorageType, read_pickle
-from pggan.interop.foreign.torch_file import read_torch_file
+from pggan.interop.importers.restricted_pickle import ALLOWED, Array, StorageType, read_pickle
+from pggan.interop.importers.torch_file import read_torch_file
 
 
 class Calls:
@@ -65,7 +65,7 @@ def test_no_name_on_the_list_stands_for_something_of_another_program():
         ours = (
             value is OrderedDict
             or isinstance(value, StorageType)
-            or value.__module__ == "pggan.interop.foreign.inert_pickle"
+            or value.__module__ == "pggan.interop.importers.restricted_pickle"
         )
         assert ours, value
 

@@ -146,7 +146,7 @@ ALLOWED: dict[tuple[str, str], object] = {
 }
 
 
-class InertUnpickler(pickle.Unpickler):
+class RestrictedUnpickler(pickle.Unpickler):
     """Reads one pickle; names are looked up in ALLOWED alone."""
 
     def __init__(self, file: IO[bytes], storage_of: Callable[[str, StorageType, int], Storage] | None = None) -> None:
@@ -173,6 +173,6 @@ class InertUnpickler(pickle.Unpickler):
 def read_pickle(file: IO[bytes], storage_of: Callable[[str, StorageType, int], Storage] | None = None) -> Any:
     """The content of the next pickle in `file`, built of the classes above; raises ValueError unless it is harmless."""
     try:
-        return InertUnpickler(file, storage_of).load()
+        return RestrictedUnpickler(file, storage_of).load()
     except Exception as error:  # damaged ones raise anything
         raise ValueError(str(error) or type(error).__name__) from error

@@ -14,7 +14,7 @@ import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.architecture import Architecture, Resampling, Stem
-from pggan.interop.foreign.inert_pickle import Tensor
+from pggan.interop.importers.restricted_pickle import Tensor
 from pggan.networks.networks import Generator
 
 Arrays = dict[str, npt.NDArray[Any]]

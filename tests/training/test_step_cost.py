@@ -17,10 +17,10 @@ from pggan.losses.relativistic import Relativistic
 from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
-from pggan.training.fake_step import FakeStep
 from pggan.training.op_counter import OpCounter
 from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
+from pggan.training.step_cost import StepCostEstimator
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def phase(fading):
 
 
 def real_step(state, phase, loss, images, options=ComputeOptions(), labels=None):  # noqa: B008
-    """A step on real tensors, as `FakeStep` takes it on fake ones."""
+    """A step on real tensors, as `StepCostEstimator` takes it on fake ones."""
     count, side = phase.batch, phase.resolution
     reals = Reals(torch.rand(count, 3, side, side), labels, labels)
     trainer = Trainer(state, loss, options, reset_at_phase=False)
@@ -59,7 +59,7 @@ def real_step(state, phase, loss, images, options=ComputeOptions(), labels=None)
 
 
 def fake(architecture=PAPER, loss=WGAN_GP, options=ComputeOptions(), device=CPU):  # noqa: B008
-    return FakeStep(architecture, TrainerParts(loss, ADAM, options), device)
+    return StepCostEstimator(architecture, TrainerParts(loss, ADAM, options), device)
 
 
 LARGE = 64  # images of a batch: at 1024x1024 they would need 100 GB if they were real
@@ -160,7 +160,7 @@ def test_the_predicted_memory_is_that_of_a_real_step(options):
     predicted = fake(small, options=options).peak_bytes(phase_at(8, 8))
     state = new_state(small, ADAM, 0, CPU)
     real_step(state, phase_at(8, 8), WGAN_GP, 0, options)  # makes the moments
-    present = [tensor for part in state.tensors().values() for tensor in part.values()]
+    present = [tensor for part in state.state_dict().values() for tensor in part.values()]
     with OpCounter(present) as counter:
         real_step(state, phase_at(8, 8), WGAN_GP, 8, options)
     assert predicted == pytest.approx(counter.peak, rel=0.05)
@@ -196,7 +196,7 @@ def test_kernels_are_counted_with_penalties_and_without_and_memory_without_level
 
 
 @pytest.mark.slow
-def test_fake_steps_leave_real_ones_alone():
+def test_estimates_leave_real_ones_alone():
     fake(SMALL).peak_bytes(phase(fading=False))
     state = new_state(SMALL, ADAM, 0, CPU)
     one_hot = torch.eye(3)[torch.arange(BATCH) % 3]

@@ -6,7 +6,7 @@ import shlex
 NEXT = "Next:"
 
 
-def next_step(command: str, *words: str, **values: object) -> str:
+def next_command(command: str, *words: str, **values: object) -> str:
     """The line that names a `pggan` command to be given next, as a shell takes it.
 
     Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
