@@ -59,6 +59,19 @@ def test_products_are_right_however_the_matrices_lie(onednn, left, right):
 
 
 @needs_onednn
+@pytest.mark.parametrize("processor", [True, False])
+def test_products_replace_what_is_there_or_are_added_to_it(onednn, monkeypatch, processor):
+    monkeypatch.setattr(products, "prefers_onednn", lambda: processor)
+    left, right = normal(3, 40, 5).transpose(1, 2), normal(3, 40, 7, seed=1)
+    out = torch.full((3, 5, 7), torch.nan)
+    products.bmm_into(out, left, right, add=False)
+    require_product(out, left, right)
+    products.bmm_into(out, left, right, add=True)
+    require_product(out / 2, left, right)
+    assert len(onednn) == 6 * processor
+
+
+@needs_onednn
 def test_what_has_derivatives_other_numbers_or_no_numbers_does_not_go_to_onednn(onednn):
     a, b = normal(4, 6), normal(6, 5)
     products.mm(a.double(), b.double())

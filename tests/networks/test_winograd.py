@@ -33,6 +33,18 @@ def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch, method):
             torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize(("images", "expected"), [(16, [8, 8]), (7, [7]), (1, [1]), (24, [8, 8, 8]), (20, [10, 10])])
+@pytest.mark.parametrize("onednn", [False, True])
+def test_chunks_are_as_equal_as_can_be(monkeypatch, images, expected, onednn):
+    """Of about 8 images each, and twice as many where oneDNN multiplies."""
+    monkeypatch.setattr("pggan.networks.products.prefers_onednn", lambda: onednn)
+    count = images * (2 if onednn else 1)
+    batch, kernel = torch.empty(count, 1, 8, 8), torch.empty(4, 2, 2)  # 4 tiles, 4 numbers of the domain, 2 maps
+    monkeypatch.setattr(winograd, "CHUNK", 8 * 4 * 4 * 2)
+    found = [len(batch[rows]) for rows in winograd._chunks(batch, kernel, 4)]
+    assert found == [size * (2 if onednn else 1) for size in expected]
+
+
 @pytest.mark.parametrize(("winograds", "side"), [(WINOGRAD, 4), (WINOGRAD2, 2)], ids=["winograd", "winograd2"])
 def test_rounding_of_winograds_method_is_that_of_the_direct_one_times_what_its_maps_enlarge(winograds, side):
     x, kernel = normal(4, 256, 16, 16), normal(256, 256, 3, 3, seed=1)
