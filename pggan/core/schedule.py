@@ -93,8 +93,8 @@ class Schedule:
         """The last images over which the learning rates fall: `lr_decay_images`, or half of a training cut short."""
         return min(self.lr_decay_images, self.total // 2)
 
-    def updates(self) -> tuple[int, ...]:
-        """The number of updates in each phase; a phase begins with the first update after the one before."""
+    def steps(self) -> tuple[int, ...]:
+        """The number of steps in each phase; a phase begins with the first step after the one before."""
         counts, images = [], 0
         for phase in self.phases:
             counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))

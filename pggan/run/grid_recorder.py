@@ -22,7 +22,7 @@ MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them 
 
 def interval_of(schedule: Schedule) -> int:
     """Images between two stored grids."""
-    count = min(max(sum(schedule.updates()) // UPDATES, MIN_GRIDS), MAX_GRIDS)
+    count = min(max(sum(schedule.steps()) // UPDATES, MIN_GRIDS), MAX_GRIDS)
     return -(-schedule.total // count)
 
 

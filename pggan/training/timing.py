@@ -1,4 +1,4 @@
-"""How long updates take: measured on the device here, and expected of those that are too dear to measure."""
+"""How long steps take: measured on the device here, and expected of those that are too dear to measure."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ MAX_SECONDS = 5.0  # of the start of a run that go into measuring its phases,
 MAX_SHARE = 0.01  # and the share of the whole run
 STEPS = 3  # timed of each kind, of which the fastest counts: it says most about the others, whatever else runs here
 
-# What an update costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
+# What a step costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
 # PENALTY times more where penalties are due; a level's operations take START_SECONDS to start; and the rest goes at
-# RATE_SHARE of a matrix product's rate.  Of CPUs from the demo's updates (lab book, "Plans against runs, again"), of
+# RATE_SHARE of a matrix product's rate.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of
 # CUDA from what `pggan plan device=h200` predicts, of Apple silicon a guess.
 PASSES, PENALTY = 12, 6
 START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0003}
@@ -43,9 +43,9 @@ RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
 
 
 class StepTimer:
-    """Takes the time of a trainer's updates; its state changes, and does not matter.
+    """Takes the time of a trainer's steps; its state changes, and does not matter.
 
-    Args: draw: makes the images of an update; keep: called with the metrics of the update, as a run would keep them.
+    Args: draw: makes the images of a step; keep: called with the metrics of the step, as a run would keep them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StepTimer:
         least_seconds: float,
         average: Callable[[Sequence[float]], float] = mean,
     ) -> float:
-        """The time of an update of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
+        """The time of a step of `phase`, mean over the interval of lazy penalties.  Called by all ranks.
 
         Updates with and without penalties are timed for at least `least_steps` and `least_seconds` each.
         """
@@ -75,19 +75,19 @@ class StepTimer:
         state.reset_optimizers()
         self.trainer.release_graphs()
         found = []
-        for position in range(min(interval, 2)):  # in the interval; the update at 0 has penalties
+        for position in range(min(interval, 2)):  # in the interval; the step at 0 has penalties
             last = [self._one(phase, position, number) for number in range(self.warmup)][-1]
             count = self.group.broadcast_object(max(least_steps, ceil(least_seconds / last)))
             found.append(average([self._one(phase, position, self.warmup + number) for number in range(count)]))
         return mean_over_interval(found[0], found[-1], interval)
 
-    def need(self, update: float, steps: int) -> float:
-        """The seconds that `steps` of each kind take with their warm-up, where an `update` takes so long."""
-        return update * (self.warmup + steps) * min(self.trainer.loss.reg_interval, 2)
+    def need(self, step: float, steps: int) -> float:
+        """The seconds that `steps` of each kind take with their warm-up, where a `step` takes so long."""
+        return step * (self.warmup + steps) * min(self.trainer.loss.reg_interval, 2)
 
     def _one(self, phase: Phase, position: int, number: int) -> float:
-        update = number * self.trainer.loss.reg_interval + position
-        rng = StepRng(0, update * phase.batch, self.group.device)
+        step = number * self.trainer.loss.reg_interval + position
+        rng = StepRng(0, step * phase.batch, self.group.device)
         start = time.perf_counter()
         self.group.all_reduce_flags(0)
         self.keep(self.trainer.step(phase, self.draw(phase, rng), rng, EMA_DECAY))
@@ -113,7 +113,7 @@ class PhaseTimes(NamedTuple):
     """The time that an image is expected to take in every phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
-    measured: bool  # with updates on this device; else expected from the rate of a matrix product
+    measured: bool  # with steps on this device; else expected from the rate of a matrix product
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds from one image count to another."""
@@ -123,11 +123,11 @@ class PhaseTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """The cost of updates of any resolution on a device."""
+    """The cost of steps of any resolution on a device."""
 
     architecture: Architecture
     start_seconds: float  # of the operations of one level
-    seconds_per_multiply_add: float  # of G's forward pass, with all passes that an update makes
+    seconds_per_multiply_add: float  # of G's forward pass, with all passes that a step makes
 
     @classmethod
     def of(cls, config: TrainerConfig, architecture: Architecture, device: torch.device) -> "CostModel":
@@ -139,12 +139,12 @@ class CostModel:
         return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]))
 
     def seconds(self, resolution: int, batch: int) -> float:
-        """The time of an update."""
+        """The time of a step."""
         levels, operations = resolution.bit_length() - 2, batch * self.architecture.multiply_adds(resolution)
         return levels * self.start_seconds + operations * self.seconds_per_multiply_add
 
     def phase_times(self, schedule: Schedule, known: Mapping[int, float]) -> PhaseTimes:
-        """The times of all phases, from the seconds of an update at `known` resolutions, and of the highest of them."""
+        """The times of all phases, from the seconds of a step at `known` resolutions, and of the highest of them."""
         batches = {phase.resolution: phase.batch for phase in schedule.phases}
         costs = {side: self.seconds(side, batch) for side, batch in batches.items()}
         scale = known[max(known)] / costs[max(known)] if known else 1.0
@@ -162,10 +162,10 @@ def measure_phase_times(
     images: int,
     table: MethodTable | None = None,
 ) -> PhaseTimes:
-    """The times of the phases after `images`: of those that are cheap enough, updates of this rank's part are measured.
+    """The times of the phases after `images`: of those that are cheap enough, steps of this rank's part are measured.
 
     Measured are, from the lowest resolution up, networks of its own, on a CPU only: elsewhere memory, captures and
-    compilation would take longer than it takes to see the first of the run's own updates.
+    compilation would take longer than it takes to see the first of the run's own steps.
     """
     model, known = CostModel.of(config, architecture, device), dict[int, float]()
     if device.type != "cpu" or config.compute.compile:
@@ -176,9 +176,9 @@ def measure_phase_times(
     timer = single_device_timer(config, architecture, parts, device, table)
     for part in parts:
         phase_times = model.phase_times(schedule, known)
-        update = phase_times.seconds_per_image[part.index] * schedule.phases[part.index].batch
+        step = phase_times.seconds_per_image[part.index] * schedule.phases[part.index].batch
         whole = phase_times.seconds(schedule, images, schedule.total)
-        if time.perf_counter() - began + timer.need(update, STEPS) > min(MAX_SECONDS, MAX_SHARE * whole):
+        if time.perf_counter() - began + timer.need(step, STEPS) > min(MAX_SECONDS, MAX_SHARE * whole):
             break
         known[part.resolution] = timer.seconds(part, STEPS, 0.0, min)
     return model.phase_times(schedule, known)
@@ -191,7 +191,7 @@ def single_device_timer(
     device: torch.device,
     table: MethodTable | None = None,
 ) -> StepTimer:
-    """Times updates of new networks on noise, on one device, with nothing to reduce.
+    """Times steps of new networks on noise, on one device, with nothing to reduce.
 
     Args: table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
     """

@@ -403,7 +403,7 @@ def test_learning_rates_never_leave_the_range_from_0_to_their_table(schedule, im
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_updates_per_phase_add_up_to_those_of_the_whole_schedule(name):
-    assert sum(preset(name).updates()) == updates(preset(name), repeats=1)
+    assert sum(preset(name).steps()) == updates(preset(name), repeats=1)
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
@@ -414,4 +414,4 @@ def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
         phase = schedule.at(images)
         counts[phase.index] += 1
         images += phase.batch
-    assert list(schedule.updates()) == counts
+    assert list(schedule.steps()) == counts

@@ -62,7 +62,7 @@ def test_over_a_slow_link_a_run_ends_and_what_it_sends_is_what_the_plan_says(
     assert "Done: 24 images" in last_start(run_dir)
     assert main(["plan", *tiny_overrides, *wide, "devices=cpu:2", "tflops=1", "json=true"]) == 0
     (phase,) = json.loads(capsys.readouterr().out)["phases"]
-    gradients = phase["updates"] * phase["gradient_bytes"]
+    gradients = phase["steps"] * phase["gradient_bytes"]
     assert gradients == 3 * 2_006_288
     # Headers of packets, and small messages; rank 0 sends the weights as well, at the start: G, D, averaged G and the
     # moments of Adam, all in all as much as 3 updates.

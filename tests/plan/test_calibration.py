@@ -1,4 +1,4 @@
-"""The time of updates, from what was timed."""
+"""The time of steps, from what was timed."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -29,8 +29,8 @@ def plan_of(tiny, capsys):
 @pytest.mark.slow
 def test_the_command_counts_the_steps_of_the_phases_that_are_reached(plan_of, costs):
     (row,) = plan_of("tflops=1", "schedule.total_images=16")["phases"]
-    assert (row["phase"], row["images"], row["updates"], row["batch"]) == ("4x4 stable", 16, 2, 8)
-    assert row["flops_per_update"]["mean"] == costs[0].flops
+    assert (row["phase"], row["images"], row["steps"], row["batch"]) == ("4x4 stable", 16, 2, 8)
+    assert row["flops_per_step"]["mean"] == costs[0].flops
     assert row["peak_memory_bytes"] == costs[0].peak_bytes
 
 
@@ -38,11 +38,11 @@ def test_the_command_counts_the_steps_of_the_phases_that_are_reached(plan_of, co
 def test_times_energy_and_sums_follow_from_the_stated_rate(plan_of):
     plan = plan_of("tflops=0.001", "watts=50")
     for row in plan["phases"]:
-        assert row["milliseconds_per_update"] == pytest.approx(1000 * row["flops_per_update"]["mean"] / 1e9)
+        assert row["milliseconds_per_step"] == pytest.approx(1000 * row["flops_per_step"]["mean"] / 1e9)
         assert row["gradient_bytes"] == 4 * sum(row["parameters"].values())
         assert row["time_is"] == "assumed"
     total = plan["total"]
-    flops = sum(row["updates"] * row["flops_per_update"]["mean"] for row in plan["phases"])
+    flops = sum(row["steps"] * row["flops_per_step"]["mean"] for row in plan["phases"])
     assert total["exaflops"] == pytest.approx(flops / 1e18)
     assert total["hours"] == pytest.approx(flops / 1e9 / 3600)
     assert total["energy_kwh"] == pytest.approx(0.05 * total["hours"])
@@ -95,7 +95,7 @@ def test_a_card_that_is_not_here_is_predicted(plan_of):
     (predicted,) = prediction["phases"]
     assert plan["hardware"] == {"device": "h200", "name": "NVIDIA H200"}
     assert (plan["watts"]["device"], row["time_is"], prediction["precision"]) == (700, "predicted", "bf16")
-    assert row["milliseconds_per_update"] == predicted["captured_milliseconds"] < predicted["eager_milliseconds"]
+    assert row["milliseconds_per_step"] == predicted["captured_milliseconds"] < predicted["eager_milliseconds"]
     assert plan["total"]["hours"] == pytest.approx(prediction["hours"]["captured"])
     assert row["peak_memory_bytes"] == predicted["peak_memory_bytes"] > 0
     assert plan["parameters"].keys() == {"generator", "discriminator"}
@@ -104,7 +104,7 @@ def test_a_card_that_is_not_here_is_predicted(plan_of):
 
 @pytest.fixture
 def counted_kernels(monkeypatch, costs):
-    """Let updates launch two kernels each, which nobody has to count."""
+    """Let steps launch two kernels each, which nobody has to count."""
     kernels = {Kernel(KernelKind.product, 10**6, 10**9): 1, Kernel(KernelKind.elementwise, 10**6): 1}
     found = [replace(cost, kernels=StepKernels(kernels, kernels, 1)) for cost in costs]
     monkeypatch.setattr("pggan.performance.plan.command.phase_costs", lambda *_, memory: found)
@@ -113,7 +113,7 @@ def counted_kernels(monkeypatch, costs):
 @pytest.mark.usefixtures("counted_kernels")
 def test_a_card_without_cuda_graphs_waits_for_the_host(plan_of, tiny, capsys):
     plan = plan_of("device=4090", "compute.cuda_graphs=off")
-    assert [row["milliseconds_per_update"] for row in plan["phases"]] == pytest.approx([2 * 0.013] * 3)
+    assert [row["milliseconds_per_step"] for row in plan["phases"]] == pytest.approx([2 * 0.013] * 3)
     assert plan["total"]["hours"] == pytest.approx(plan["prediction"]["hours"]["eager"])
     assert main(["plan", *tiny, "device=t4"]) == 0
     shown = capsys.readouterr().out
@@ -122,7 +122,7 @@ def test_a_card_without_cuda_graphs_waits_for_the_host(plan_of, tiny, capsys):
 
 
 def hurry(set_attribute):
-    """Let calibrations take no more updates than they are told to, and start no run."""
+    """Let calibrations take no more steps than they are told to, and start no run."""
     set_attribute(calibration, "MIN_SECONDS", 0.0)
     set_attribute(calibration, "ROUNDS", 2)
     set_attribute(run_time, "start_seconds", lambda *_: 2.5)
@@ -134,7 +134,7 @@ def hasty(monkeypatch, counted):
 
 
 def updating_seconds(plan):
-    return sum(row["updates"] * row["milliseconds_per_update"] / 1000 for row in plan["phases"])
+    return sum(row["steps"] * row["milliseconds_per_step"] / 1000 for row in plan["phases"])
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_calibrated_times_are_those_of_real_updates(plan_of, labelled_data, tmp_
     assert plan["notes"][0] == f"3 channels, 3 classes, as in {labelled_data}."
     assert {row["time_is"] for row in plan["phases"]} == {"measured"}
     for row in plan["phases"]:
-        assert 0 <= row["fixed_milliseconds"] <= row["milliseconds_per_update"]
+        assert 0 <= row["fixed_milliseconds"] <= row["milliseconds_per_step"]
     total = plan["total"]
     overhead = total["overhead_seconds"]
     assert overhead["start"] == 2.5
@@ -161,9 +161,9 @@ def test_phases_beyond_the_limit_are_extrapolated_and_named(plan_of):
     plan = plan_of("calibrate=true", "steps=1", "limit_seconds=0.001")
     rows = plan["phases"]
     assert [row["time_is"] for row in rows] == ["measured", "extrapolated", "extrapolated"]
-    rate = rows[0]["flops_per_update"]["mean"] / rows[0]["milliseconds_per_update"]
+    rate = rows[0]["flops_per_step"]["mean"] / rows[0]["milliseconds_per_step"]
     for row in rows[1:]:
-        assert row["flops_per_update"]["mean"] / row["milliseconds_per_update"] == pytest.approx(rate)
+        assert row["flops_per_step"]["mean"] / row["milliseconds_per_step"] == pytest.approx(rate)
     assert any("Extrapolated" in note and "8x8 fade, 8x8 stable" in note for note in plan["notes"])
 
 
@@ -197,7 +197,7 @@ def test_a_run_of_two_ranks_is_measured_as_two_ranks_make_it(tiny, costs):
     assert 2 in [run["devices"] for run in plan["scaling"]["runs"]]
     assert any("by 2 ranks, which add up their gradients" in note for note in plan["notes"])
     assert {row["time_is"] for row in rows} == {"measured"}
-    assert all(row["milliseconds_per_update"] != row["milliseconds_on_one_device"] for row in rows)
+    assert all(row["milliseconds_per_step"] != row["milliseconds_on_one_device"] for row in rows)
     assert total["hours"] * 3600 == pytest.approx(updating_seconds(plan) + sum(total["overhead_seconds"].values()))
     assert total["device_hours"] == pytest.approx(2 * total["hours"])
     assert total["energy_kwh"] == pytest.approx(0.01 * total["device_hours"])

@@ -21,6 +21,6 @@ from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_sh
 def test_evaluations_are_counted_by_their_interval_or_up_to_their_share(make_config, costs, words, seconds, share):
     config = make_config(*words)
     timings = [Timing(0.5 * cost.phase.batch, 0.0, 0.0, MEASURED) for cost in costs]
-    assert sum(cost.updates for cost in costs) == 11
+    assert sum(cost.steps for cost in costs) == 11
     assert evaluation_seconds(config, costs, timings) == pytest.approx(seconds)
     assert share in evaluation_share(config)

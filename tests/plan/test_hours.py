@@ -72,7 +72,7 @@ NARROW, WIDE = NetworkSizes(16, 128, 64), NetworkSizes(16, 1024, 512)
 
 @pytest.fixture
 def costs(toy_data, monkeypatch):
-    """Costs on a machine of 1 GFLOP/s, where updates take twice as long as the model says, and measuring no time."""
+    """Costs on a machine of 1 GFLOP/s, where steps take twice as long as the model says, and measuring no time."""
     monkeypatch.setattr(timing, "matmul_rate", lambda *_: 1e9)
     config = configured(f"data.path={toy_data}", "schedule.final_resolution=16")
     found = MeasuredCosts(config, facts_of(config.data), hours.choose_device("cpu"), 1)
@@ -83,7 +83,7 @@ def costs(toy_data, monkeypatch):
             found.measured.append(phase.resolution)
             return 2 * found._model(NARROW).seconds(phase.resolution, phase.batch)
 
-        return SimpleNamespace(seconds=seconds, need=lambda update, steps: 6 * update)
+        return SimpleNamespace(seconds=seconds, need=lambda step, steps: 6 * step)
 
     monkeypatch.setattr(hours, "single_device_timer", single_device_timer)
     monkeypatch.setattr(hours, "time", SimpleNamespace(perf_counter=lambda: 0.0))

@@ -20,14 +20,14 @@ def test_every_phase_has_its_images_and_updates(costs):
         ("8x8 fade", 20, 8),
         ("8x8 stable", 32, 8),
     ]
-    assert [cost.updates for cost in costs] == [4, 3, 4]  # 32 are shown, then 56, then 88 of 84
+    assert [cost.steps for cost in costs] == [4, 3, 4]  # 32 are shown, then 56, then 88 of 84
 
 
 def test_operations_are_the_mean_over_the_interval_of_lazy_penalties(costs):
     for cost in costs:
         flops = cost.count.flops
         plain = flops.generator_forward + flops.discriminator_forward + flops.backward
-        assert cost.flops == pytest.approx(plain + flops.penalty / 8)  # logistic: in one update of 8
+        assert cost.flops == pytest.approx(plain + flops.penalty / 8)  # logistic: in one step of 8
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
     config, group = make_config("schedule.total_images=40"), ProcessGroup.single_process(CPU)
     parts = TrainerParts.of(config, CPU, 1)
     found = phase_costs(config, config.model.architecture(8, 3, 0), parts, group, lambda text: None)
-    assert [(cost.phase.name, cost.images, cost.updates) for cost in found] == [
+    assert [(cost.phase.name, cost.images, cost.steps) for cost in found] == [
         ("4x4 stable", 32, 4),
         ("8x8 fade", 8, 1),
     ]

@@ -52,7 +52,7 @@ def test_a_graph_adds_the_starts_and_without_one_the_host_may_be_what_takes_long
 
 @pytest.fixture
 def predicted(make_config, costs):
-    """The prediction of the small run, whose updates with penalties launch one long kernel and others a short one."""
+    """The prediction of the small run, whose steps with penalties launch one long kernel and others a short one."""
     kernels = [{Kernel(KernelKind.elementwise, size): 1} for size in (850_000_000, 85_000_000)]
     counted = [replace(cost, kernels=StepKernels(*kernels, 1), peak_bytes=2**30) for cost in costs]
 
@@ -64,7 +64,7 @@ def predicted(make_config, costs):
 
 def test_hours_are_those_of_all_updates_with_lazy_penalties_as_often_as_they_come(predicted):
     spent, prediction = predicted(captured=True)
-    mean = (1e-3 + 7 * 1e-4) / 8  # logistic: in one update of 8
+    mean = (1e-3 + 7 * 1e-4) / 8  # logistic: in one step of 8
     assert [timing.seconds for timing in spent.timings] == pytest.approx([mean + 1.6e-6] * 3)
     assert prediction["hours"] == pytest.approx(
         {"captured": 11 * (mean + 1.6e-6) / 3600, "eager": 11 * (mean + 1.6e-6) / 3600}
@@ -75,7 +75,7 @@ def test_hours_are_those_of_all_updates_with_lazy_penalties_as_often_as_they_com
 
 
 def test_phases_whose_captures_do_not_fit_take_the_time_of_eager_updates(predicted):
-    """A card of 16 GiB: nine tenths are for eager updates, and 1.4 times less for those that are captured."""
+    """A card of 16 GiB: nine tenths are for eager steps, and 1.4 times less for those that are captured."""
     launches = {Kernel(KernelKind.elementwise, 1): 1000}
     for peak, each in ((10 * 2**30, 1.6e-3), (11 * 2**30, 13e-3)):
         spent, _ = predicted(captured=True, peak_bytes=peak, kernels=StepKernels(launches, launches, peak))

@@ -165,7 +165,7 @@ def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
 
 
 def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
-    with pytest.raises(UserError, match=r"hours= is too short for one update of every phase up to 64x64") as caught:
+    with pytest.raises(UserError, match=r"hours= is too short for one step of every phase up to 64x64") as caught:
         choose(config, 0.0002, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
     with pytest.raises(UserError, match="too short"):

@@ -24,7 +24,7 @@ def test_the_start_is_that_of_the_run_with_one_small_update(local, devices, make
     )
     short = validated(TrainConfig, shortened(config, Path("images"), Path("run"), group_of(local)))
     schedule = short.schedule.build()
-    assert (schedule.updates(), schedule.phases[0].batch) == ((1, 0, 0), 4 * local)  # groups of 4
+    assert (schedule.steps(), schedule.phases[0].batch) == ((1, 0, 0), 4 * local)  # groups of 4
     assert (short.devices, short.distributed.nnodes, short.distributed.rdzv_endpoint) == (devices, 1, None)
     assert (short.run_dir, short.data.path, short.resume) == ("run", "images", "never")
     assert (short.elastic, short.loss, short.monitor) == (True, config.loss, config.monitor)
@@ -36,7 +36,7 @@ def test_a_run_that_does_not_start_is_reported_with_its_message(make_config, mak
     make_pyramid(tmp_path / "faces", images=3)
     with pytest.raises(UserError) as refused:
         start_seconds(make_config(), tmp_path / "faces", tmp_path / "run", group_of(1))
-    assert "A run of one update, for calibrate=true, failed: " in str(refused.value)
+    assert "A run of one step, for calibrate=true, failed: " in str(refused.value)
     assert "has 3 images; 4 are needed" in str(refused.value)
 
 

@@ -16,8 +16,8 @@ from pggan.performance.plan.scaling import (
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 MILLION = 10**6  # numbers
-# 100 updates of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
-LOAD = Load(updates=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
+# 100 steps of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
+LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
 FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
 SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
 
@@ -59,7 +59,7 @@ def test_idle_devices_take_no_part_in_the_reduction():
     """Four groups: the fifth device and all after it have no images, and the others do not wait for them."""
     slow_messages = SLOW._replace(link=Link(10e6, 0.01, "slow, and late"))
     compute, communication = split([LOAD], slow_messages, 4, Scaling.strong)
-    # 2 * 3 messages of 1 MB (0.1 s and 0.01 s each) per update; in two gradients, so twice the latency.
+    # 2 * 3 messages of 1 MB (0.1 s and 0.01 s each) per step; in two gradients, so twice the latency.
     assert communication == pytest.approx(100 * (6 * 0.1 + 2 * 6 * 0.01))
     for devices in (5, 16, 1000):
         assert split([LOAD], slow_messages, devices, Scaling.strong) == (compute, communication)
@@ -85,7 +85,7 @@ def test_communication_dominates_where_it_takes_more_than_half():
 
 
 def test_a_run_is_the_sum_of_its_phases():
-    quick = LOAD._replace(updates=10, seconds=0.1, fixed_seconds=0.0)
+    quick = LOAD._replace(steps=10, seconds=0.1, fixed_seconds=0.0)
     parts = [split([load], SLOW, 4, Scaling.strong) for load in (LOAD, quick)]
     run = scaled([LOAD, quick], SLOW, 4, Scaling.strong, 0)
     assert run["hours"] * 3600 == pytest.approx(sum(map(sum, parts)))

@@ -24,7 +24,7 @@ def test_the_tables_fit_into_80_columns(large, make_config, costs, capsys):
             cost,
             phase=dataclasses.replace(cost.phase, resolution=side * cost.phase.resolution),
             images=images * cost.images,
-            updates=images * cost.updates,
+            steps=images * cost.steps,
             flops=flops * cost.flops,
             peak_bytes=flops * cost.peak_bytes // 10,
         )

@@ -25,13 +25,13 @@ def test_a_grid_of_any_run_is_small_and_has_several_images(final):
     assert side == min(final, 128)
 
 
-@pytest.mark.parametrize("updates", [1, 99, 100, 101, 3657, 12_345, 1_234_567])
-def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows(updates):
+@pytest.mark.parametrize("steps", [1, 99, 100, 101, 3657, 12_345, 1_234_567])
+def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows(steps):
     """Of 16 images each; one per update if there are fewer. An interval of whole images is up to 1 longer."""
-    every = interval_of(SimpleNamespace(total=16 * updates, updates=lambda: (updates // 2, updates - updates // 2)))
-    grids = 16 * updates / every
-    assert grids <= min(max(updates / UPDATES, MIN_GRIDS), MAX_GRIDS)
-    assert min(grids, updates) >= min(updates, MIN_GRIDS) * 16 / 17
+    every = interval_of(SimpleNamespace(total=16 * steps, steps=lambda: (steps // 2, steps - steps // 2)))
+    grids = 16 * steps / every
+    assert grids <= min(max(steps / UPDATES, MIN_GRIDS), MAX_GRIDS)
+    assert min(grids, steps) >= min(steps, MIN_GRIDS) * 16 / 17
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_images_larger_than_a_tile_are_averaged(tiny_config, tmp_path, monkeypat
     monkeypatch.setattr(grid_recorder, "MAX_TILE", 4)
     torch.manual_seed(0)
     generator = Generator(tiny_config().model.architecture(8, 3, 0))
-    schedule = SimpleNamespace(total=10, final_resolution=8, updates=lambda: (10,))
+    schedule = SimpleNamespace(total=10, final_resolution=8, steps=lambda: (10,))
     recorder = GridRecorder(schedule, tmp_path, 0)
     recorder.record(generator, SimpleNamespace(resolution=8, alpha=1.0), 7)
     (path,) = stored_grids(tmp_path).values()

@@ -56,7 +56,7 @@ def test_resolutions_that_were_not_measured_are_scaled_from_the_highest_that_was
 
 @pytest.fixture
 def timed(monkeypatch):
-    """The phases that are measured, each update taking `seconds` of a clock of its own."""
+    """The phases that are measured, each step taking `seconds` of a clock of its own."""
     found, now = [], [0.0]
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -67,7 +67,7 @@ def timed(monkeypatch):
                 now[0] += 8 * seconds[phase.resolution]
                 return seconds[phase.resolution]
 
-            return SimpleNamespace(seconds=measure, need=lambda update, steps: 8 * update)
+            return SimpleNamespace(seconds=measure, need=lambda step, steps: 8 * step)
 
         monkeypatch.setattr(timing, "single_device_timer", single_device_timer)
         return found

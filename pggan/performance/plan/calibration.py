@@ -1,4 +1,4 @@
-"""How long the updates of a run take on the devices here: real ones, on images of noise, as training makes them."""
+"""How long the steps of a run take on the devices here: real ones, on images of noise, as training makes them."""
 
 import sys
 import time
@@ -32,11 +32,11 @@ from pggan.training.timing import StepTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
 ROUNDS = 3  # of all phases in turn, so that what else the machine does for a while does not fall on one of them
-MIN_SECONDS = 1.5  # for which updates of one kind are timed in all rounds, however many that takes
+MIN_SECONDS = 1.5  # for which steps of one kind are timed in all rounds, however many that takes
 
 
 class Timing(NamedTuple):
-    """The time of an update of one phase."""
+    """The time of a step of one phase."""
 
     seconds: float  # mean over the interval of lazy penalties
     single_device_seconds: float  # of one that a single device would make, with nothing to reduce
@@ -45,7 +45,7 @@ class Timing(NamedTuple):
 
 
 def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> StepTimer:
-    """Times updates of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
+    """Times steps of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
     phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
     trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
     autotune_convolutions(config, trainer, phases, group)
@@ -60,25 +60,25 @@ def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup
 class RepeatedTimer:
     """Updates of one phase, timed in every round."""
 
-    updates: StepTimer
+    steps: StepTimer
     phase: Phase
-    rounds: list[float] = field(default_factory=list)  # seconds of an update
+    rounds: list[float] = field(default_factory=list)  # seconds of a step
 
     @property
     def seconds(self) -> float:
-        """The time of an update."""
+        """The time of a step."""
         return median(self.rounds)
 
     @property
     def round_seconds(self) -> float:
-        """The time that another round takes, about: updates with penalties and without, each warmed up."""
-        return 2 * self.seconds * (self.updates.warmup + 1)
+        """The time that another round takes, about: steps with penalties and without, each warmed up."""
+        return 2 * self.seconds * (self.steps.warmup + 1)
 
 
 class PhaseTimers(NamedTuple):
     """The timers of one phase."""
 
-    run: RepeatedTimer  # the updates of the run
+    run: RepeatedTimer  # the steps of the run
     single_device: (
         RepeatedTimer  # the largest part of the batch, nothing to reduce; in a run of one rank the same as `run`
     )
@@ -91,7 +91,7 @@ class PhaseTimers(NamedTuple):
         return [*dict.fromkeys(timer for timer in self if timer is not None)]
 
     def fixed_seconds(self) -> float:
-        """The part of an update on one device that does not depend on the batch: a line through two batch sizes."""
+        """The part of a step on one device that does not depend on the batch: a line through two batch sizes."""
         if self.small is None:
             return 0.0  # the batch can't be divided any further
         group = self.small.phase.batch
@@ -180,7 +180,7 @@ class Calibration:
         log(f"Measuring steps at {phase.name}, batch {phase.batch} (round {round_number} of {ROUNDS})")
         for timer in timers.all():
             steps = -(-self.config.steps // ROUNDS)
-            timer.rounds.append(timer.updates.seconds(timer.phase, steps, MIN_SECONDS / ROUNDS))
+            timer.rounds.append(timer.steps.seconds(timer.phase, steps, MIN_SECONDS / ROUNDS))
 
 
 def write_noise(path: Path, architecture: Architecture, images: int) -> None:

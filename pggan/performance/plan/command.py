@@ -78,7 +78,7 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
 def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
     """Plan the run of `config` on one `card`, called `key`, that need not be here.  Returns the exit code."""
     if config.compute.compile:
-        problem = "device= predicts updates as PyTorch's kernels, not as those that compute.compile=true makes."
+        problem = "device= predicts steps as PyTorch's kernels, not as those that compute.compile=true makes."
         raise UserError(problem, "Leave out one of them.")
     precision = card.precision(config.precision)
     parts = TrainerParts.of(replace(config, precision=precision), torch.device("cuda"), 1)

@@ -21,7 +21,7 @@ def evaluation_seconds(config: TrainConfig, costs: Sequence[PhaseCost], timings:
             total += multiples_between(every, phase.start, end) * chosen.count * timing.seconds / phase.batch
     if chosen.interval_images is not None:
         return total
-    updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+    updating = sum(cost.steps * timing.seconds for cost, timing in zip(costs, timings, strict=True))
     return min(total, updating * chosen.max_share / (1 - chosen.max_share))
 
 

@@ -1,4 +1,4 @@
-"""`hours=`: finds the recipe that fits, with updates measured on the device here."""
+"""`hours=`: finds the recipe that fits, with steps measured on the device here."""
 
 import os
 import time
@@ -31,14 +31,14 @@ FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and c
 
 @dataclass
 class MeasuredCosts:
-    """The cost of images with any networks: as a model says, scaled to the updates that were measured."""
+    """The cost of images with any networks: as a model says, scaled to the steps that were measured."""
 
     config: TrainConfig
     facts: DataFacts
     device: torch.device
     ranks: int
     chooses_threads: bool = False  # or their number is given
-    known: dict[NetworkSizes, dict[int, float]] = field(default_factory=dict)  # seconds of an update by resolution
+    known: dict[NetworkSizes, dict[int, float]] = field(default_factory=dict)  # seconds of a step by resolution
     threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,9 +54,9 @@ class MeasuredCosts:
         return {side: known.get(side, scale * expected[side]) / table_at(batch, side) for side in levels}
 
     def measure(self, config: TrainConfig, networks: NetworkSizes, batch: Table, seconds: float) -> None:
-        """Measure updates of `networks` as `config` makes them, of the highest level first.
+        """Measure steps of `networks` as `config` makes them, of the highest level first.
 
-        Args: seconds: of all updates at most; choosing convolution methods for the networks comes before.
+        Args: seconds: of all steps at most; choosing convolution methods for the networks comes before.
         """
         schedule, model = config.schedule.build(), self._model(networks)
         stable = {phase.resolution: phase for phase in schedule.phases}
@@ -65,24 +65,24 @@ class MeasuredCosts:
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
         for part in [parts[-1], *parts[:-1]]:
-            update, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
+            step, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
             tries = 2 if self.chooses_threads and not self.threads else 1
-            if time.perf_counter() - began + first + tries * timer.need(update, STEPS) < seconds:
+            if time.perf_counter() - began + first + tries * timer.need(step, STEPS) < seconds:
                 found[side] = self._seconds(timer, part)
                 highest = max(found)
                 self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
         self.known[networks] = found
 
     def _seconds(self, timer: StepTimer, part: Phase) -> float:
-        """The time of an update; of the first one, with fewer and fewer CPU threads as long as they are faster.
+        """The time of a step; of the first one, with fewer and fewer CPU threads as long as they are faster.
 
         Beside other work, threads that wait for each other can be many times slower than one alone.
         """
         best, threads = timer.seconds(part, STEPS, 0.0, median), torch.get_num_threads()
         if not self.chooses_threads or self.threads:
             return best
-        reason = f"an update at {part.resolution}x{part.resolution} takes {1000 * best:.3g} ms"
+        reason = f"a step at {part.resolution}x{part.resolution} takes {1000 * best:.3g} ms"
         fewer = threads // 2
         while fewer:
             torch.set_num_threads(fewer)
@@ -131,7 +131,7 @@ def find_recipe(
         networks, batch = chooser.choose()
         if networks in costs.known:
             break
-        log(f"Measuring updates up to {networks.resolution}x{networks.resolution}")
+        log(f"Measuring steps up to {networks.resolution}x{networks.resolution}")
         budget = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS
         costs.measure(compose(chooser.found), networks, batch, budget)
     chooser.choose()

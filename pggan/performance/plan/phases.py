@@ -1,4 +1,4 @@
-"""The cost of every phase of a schedule, whatever it runs on: updates, operations, gradients, memory."""
+"""The cost of every phase of a schedule, whatever it runs on: steps, operations, gradients, memory."""
 
 from dataclasses import dataclass, replace
 
@@ -20,12 +20,12 @@ class PhaseCost:
 
     phase: Phase
     images: int
-    updates: int
-    count: Count  # of one update in which penalties are due
-    flops: float  # of one update, mean over the interval of lazy penalties
+    steps: int
+    count: Count  # of one step in which penalties are due
+    flops: float  # of one step, mean over the interval of lazy penalties
     peak_bytes: int  # of a rank, in the worse of the phases at this resolution, fading and stable
     micro_batch_size: int | None = None  # images per pass of a rank, where the whole batch is not one
-    kernels: StepKernels | None = None  # of one update, where it is predicted for a card
+    kernels: StepKernels | None = None  # of one step, where it is predicted for a card
 
 
 def halfway(phase: Phase) -> Phase:
@@ -52,8 +52,8 @@ def phase_costs(
     fake = StepCostEstimator(architecture, parts, group.device)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
-    for phase, updates in zip(schedule.phases, schedule.updates(), strict=True):
-        if updates == 0:
+    for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
+        if steps == 0:
             continue
         log(f"Counting a step at {phase.name}")
         count = fake.count(halfway(phase))
@@ -66,7 +66,7 @@ def phase_costs(
         elif at not in peaks:  # the fading phase comes first, and needs more
             peaks[at] = fake.peak_bytes(part, size)
         images, flops = min(phase.end, schedule.total) - phase.start, count.flops.mean(interval)
-        costs.append(PhaseCost(phase, images, updates, count, flops, peaks[at], size, kernels))
+        costs.append(PhaseCost(phase, images, steps, count, flops, peaks[at], size, kernels))
     return costs
 
 

@@ -1,4 +1,4 @@
-"""How long the updates of a run take on a card that is not here, by what their kernels read, write and calculate.
+"""How long the steps of a run take on a card that is not here, by what their kernels read, write and calculate.
 
 A kernel takes as long as its bytes or its operations need, whichever is longer, and a start.  In a CUDA graph, that is
 all; eagerly, the host has to start every kernel, and the device waits where it is faster than the host.
@@ -46,7 +46,7 @@ ASSUMPTIONS = Assumptions()
 
 
 class StepTime(NamedTuple):
-    """One update, by what takes its time; in seconds."""
+    """One step, by what takes its time; in seconds."""
 
     launches: float
     product_bytes: float
@@ -83,7 +83,7 @@ def kernel_seconds(kernel: Kernel, card: DeviceSpec, precision: Precision) -> fl
 
 
 def step_time(kernels: Mapping[Kernel, int], card: DeviceSpec, precision: Precision) -> StepTime:
-    """The time of the update that launches `kernels`."""
+    """The time of the step that launches `kernels`."""
     sums: dict[bool, tuple[float, float]] = {}  # bytes and seconds, of products and of all else
     for product in (True, False):
         found = [(kernel, n) for kernel, n in kernels.items() if (kernel.kind is KernelKind.product) == product]
@@ -95,7 +95,7 @@ def step_time(kernels: Mapping[Kernel, int], card: DeviceSpec, precision: Precis
 
 
 def mean_time(cost: PhaseCost, card: DeviceSpec, precision: Precision, reg_interval: int) -> StepTime:
-    """The time of an update of a phase, mean over the interval of lazy penalties."""
+    """The time of a step of a phase, mean over the interval of lazy penalties."""
     assert cost.kernels is not None, "counted where a card is named"
     due = step_time(cost.kernels.with_penalties, card, precision)
     rest = step_time(cost.kernels.without, card, precision)
@@ -105,9 +105,9 @@ def mean_time(cost: PhaseCost, card: DeviceSpec, precision: Precision, reg_inter
 def predicted_time(
     config: PlanConfig, costs: list[PhaseCost], card: DeviceSpec, precision: Precision, *, captured: bool
 ) -> tuple[RunTime, dict[str, Any]]:
-    """The time of every update on `card`, and the figures behind it as plain values.
+    """The time of every step on `card`, and the figures behind it as plain values.
 
-    Args: captured: updates are replayed as CUDA graphs, where these fit into the memory.
+    Args: captured: steps are replayed as CUDA graphs, where these fit into the memory.
     """
     interval = build_loss(config.loss).reg_interval
     times = [mean_time(cost, card, precision, interval) for cost in costs]
@@ -120,7 +120,7 @@ def predicted_time(
     ]
     rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
     mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
-    note = f"Time: predicted for one {card.name}, updates in {precision}, {mode}; without the start, grids, ticks, "
+    note = f"Time: predicted for one {card.name}, steps in {precision}, {mode}; without the start, grids, ticks, "
     note += f"checkpoints and {evaluation_share(config)}."
     return RunTime(timings, NO_OVERHEAD, 1, note), {
         "name": card.name,
@@ -155,7 +155,7 @@ def phase_row(cost: PhaseCost, time: StepTime, card: DeviceSpec) -> dict[str, An
     for mode, seconds in (("captured", time.captured), ("eager", time.eager)):
         row[f"{mode}_milliseconds"] = 1000 * seconds
         row[f"{mode}_images_per_second"] = cost.phase.batch / seconds
-        row[f"{mode}_hours"] = cost.updates * seconds / 3600
+        row[f"{mode}_hours"] = cost.steps * seconds / 3600
     return row
 
 

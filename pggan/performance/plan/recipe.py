@@ -107,7 +107,7 @@ class RecipeChooser:
     def choose(self) -> tuple[NetworkSizes, Table]:
         """Fill `found`, in the order in which keys are chosen; returns what is to be measured for them.
 
-        Raises UserError where the time does not suffice for an update of every phase.
+        Raises UserError where the time does not suffice for a step of every phase.
         """
         self.found = []
         networks = self._networks()
@@ -173,7 +173,7 @@ class RecipeChooser:
 
     def _batch(self, resolution: int) -> dict[int, int]:
         table = self._batch_table(resolution)
-        few = "as in the demo: larger batches make fewer updates in the time"
+        few = "as in the demo: larger batches make fewer steps in the time"
         many = "the official preset's for one GPU, at least a group of minibatch stddev for every rank"
         self._take("schedule.batch", table, few if self.machine.kind == "cpu" else many)
         return table
@@ -181,12 +181,12 @@ class RecipeChooser:
     # ---- lengths ----
 
     def _require_time(self, side: int, batch: Table, each: Mapping[int, float]) -> None:
-        """Raise UserError unless there is time for an update of every phase."""
+        """Raise UserError unless there is time for a step of every phase."""
         phases = {level: 1 if level == min(each) else 2 for level in each}
         once = sum(phases[level] * each[level] * table_at(batch, level) for level in each)
         if once > self.seconds:
             raise UserError(
-                f"hours= is too short for one update of every phase up to {side}x{side}, which take {duration(once)} "
+                f"hours= is too short for one step of every phase up to {side}x{side}, which take {duration(once)} "
                 "here.",
                 f"Give at least hours={10 * once / 3600:.2g}, or a lower schedule.final_resolution.",
             )

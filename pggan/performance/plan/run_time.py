@@ -1,4 +1,4 @@
-"""How long a run takes: its updates, and the start, grids, ticks, checkpoints and evaluations, measured or assumed."""
+"""How long a run takes: its steps, and the start, grids, ticks, checkpoints and evaluations, measured or assumed."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def measured_time(
     data: Path | None,
     log: Log,
 ) -> RunTime:
-    """The time of every update, and of everything else that a run does, measured by all its ranks.
+    """The time of every step, and of everything else that a run does, measured by all its ranks.
 
     Args: data: the prepared images of the run, if there are any; log: is told what is being measured.
     """
@@ -82,7 +82,7 @@ def measured_time(
     guessed = [cost.phase.name for cost, timing in zip(costs, timings, strict=True) if timing.source == EXTRAPOLATED]
     ranks = group.world_size
     together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
-    note = f"Time: real updates of every phase{together}, plus the start of a run, grids, ticks, checkpoints and "
+    note = f"Time: real steps of every phase{together}, plus the start of a run, grids, ticks, checkpoints and "
     note += f"{evaluation_share(config)}."
     if guessed:
         note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
@@ -90,13 +90,13 @@ def measured_time(
 
 
 def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.device, costs: list[PhaseCost]) -> RunTime:
-    """The time of every update on one device, from a rate."""
+    """The time of every step on one device, from a rate."""
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
     else:
         rate = measured_rates(device, config.precision, options.dtype or torch.float32).flops_per_second
         note = (
-            f"Time: as if updates ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They do not: "
+            f"Time: as if steps ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They do not: "
             "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
         )
     timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
@@ -105,7 +105,7 @@ def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.devi
 
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
-    """Seconds of a whole run of one update on `data`, in the new directory `folder`; raises UserError when it fails."""
+    """Seconds of a whole run of one step on `data`, in the new directory `folder`; raises UserError when it fails."""
     launched = (*RANK_VARIABLES, "TORCHELASTIC_")  # this process may be one of several itself
     variables = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
     variables |= child_variables("train", shortened(config, data, folder, group))
@@ -115,12 +115,12 @@ def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGr
     seconds = time.perf_counter() - start
     if ended.returncode:
         said = ended.stderr.strip().removeprefix("Error: ")
-        raise UserError(f"A run of one update, for calibrate=true, failed: {said}", "Leave out calibrate=true.")
+        raise UserError(f"A run of one step, for calibrate=true, failed: {said}", "Leave out calibrate=true.")
     return seconds
 
 
 def shortened(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> dict[str, Any]:
-    """The values of a run of one small update on this machine that is otherwise that of `config`."""
+    """The values of a run of one small step on this machine that is otherwise that of `config`."""
     keys = {field.name for field in fields(TrainConfig)}
     values = {key: value for key, value in to_plain(config).items() if key in keys}
     kind, count = group.device.type, group.local_world_size
@@ -137,7 +137,7 @@ def measured_overhead(
 ) -> dict[str, float]:
     """Seconds of grids, ticks, checkpoints and evaluations in the run; nothing on other ranks than 0.  For all ranks.
 
-    What recurs in a run is done once, with the trainer of `run` after its updates, in the new run directory `folder`.
+    What recurs in a run is done once, with the trainer of `run` after its steps, in the new run directory `folder`.
     """
     group, state, schedule = run.group, run.trainer.state, config.schedule.build()
     generator = state.g.network
@@ -177,7 +177,7 @@ def measured_overhead(
     if group.device.type == "cpu":  # elsewhere, training does not wait while a checkpoint is written
         write_checkpoint(folder, snapshot)
     checkpoint = time.perf_counter() - began
-    updating = sum(cost.updates * timing.seconds for cost, timing in zip(costs, timings, strict=True))
+    updating = sum(cost.steps * timing.seconds for cost, timing in zip(costs, timings, strict=True))
     checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
     ticks = (multiples_between(config.monitor.tick_images, 0, schedule.total - 1) + 1) * tick  # one at the end
     evaluations = evaluation_seconds(config, costs, timings)

@@ -2,7 +2,7 @@
 
 B batch, n devices.  Strong scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch
 stddev; devices beyond B / group are idle and take no part in the reduction.  Weak scaling keeps the images per device:
-the batch grows to n B, and the same images take 1/n of the updates.  Every update adds up the gradients of D and of G.
+the batch grows to n B, and the same images take 1/n of the steps.  Every step adds up the gradients of D and of G.
 
 The devices form a ring, each with a link of its own.  An all-reduce sends 2 (n - 1) messages with 1/n of the gradient
 each; an all-gather sends n - 1 messages with all that one device has.
@@ -64,15 +64,15 @@ class Interconnect(NamedTuple):
 class Load(NamedTuple):
     """The work of one phase on one device."""
 
-    updates: int
+    steps: int
     batch: int
     group: int  # images that stay together
-    seconds: float  # of an update
+    seconds: float  # of a step
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
-    numbers: tuple[int, ...]  # in the gradients of an update, network by network
+    numbers: tuple[int, ...]  # in the gradients of a step, network by network
 
     def compute_seconds(self, devices: int) -> float:
-        """The time of an update on the device that has the most images of the batch."""
+        """The time of a step on the device that has the most images of the batch."""
         groups = -(-self.batch // self.group)
         images = min(-(-groups // devices) * self.group, self.batch)
         return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
@@ -83,14 +83,14 @@ class Load(NamedTuple):
 
 
 def split(loads: Sequence[Load], network: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
-    """Seconds of compute and of communication in all updates of `loads`."""
+    """Seconds of compute and of communication in all steps of `loads`."""
     compute = communication = 0.0
     for load in loads:
-        updates, seconds, reducing = load.updates / devices, load.seconds, devices
+        steps, seconds, reducing = load.steps / devices, load.seconds, devices
         if scaling is Scaling.strong:
-            updates, seconds, reducing = load.updates, load.compute_seconds(devices), load.users(devices)
-        compute += updates * seconds
-        communication += updates * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
+            steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
+        compute += steps * seconds
+        communication += steps * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
     return compute, communication
 
 
@@ -100,17 +100,17 @@ def scaled(
     """The run of `loads` on `devices`; `rest` seconds of it (grids, checkpoints) do not get shorter."""
     compute, communication = split(loads, network, devices, scaling)
     hours = (compute + communication + rest) / 3600
-    alone = (sum(load.updates * load.seconds for load in loads) + rest) / 3600
+    alone = (sum(load.steps * load.seconds for load in loads) + rest) / 3600
     return {
         "hours": hours,
         "device_hours": devices * hours,
         "efficiency": alone / (devices * hours),
-        "communication": communication / (compute + communication),  # share of the time of updates
+        "communication": communication / (compute + communication),  # share of the time of steps
     }
 
 
 def communication_bound_from(loads: Sequence[Load], network: Interconnect, scaling: Scaling) -> int | None:
-    """The smallest number of devices at which updates communicate longer than they compute; None if there is none."""
+    """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
     most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
     for devices in range(2, most + 1):
         compute, communication = split(loads, network, devices, scaling)

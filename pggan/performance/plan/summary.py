@@ -78,7 +78,7 @@ def summary(
     for cost, timing in zip(costs, spent.timings, strict=True):
         batch, numbers = cost.phase.batch, (cost.count.generator_gradient, cost.count.discriminator_gradient)
         fixed = timing.fixed_seconds
-        loads.append(Load(cost.updates, batch, min(group, batch), timing.single_device_seconds, fixed, numbers))
+        loads.append(Load(cost.steps, batch, min(group, batch), timing.single_device_seconds, fixed, numbers))
         row = phase_row(cost, timing, spent.devices * watts)
         phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.network)})
     hours = sum(row["hours"] for row in phases) + overhead / 3600
@@ -94,7 +94,7 @@ def summary(
         "phases": phases,
         "total": {
             "images": sum(cost.images for cost in costs),
-            "updates": sum(cost.updates for cost in costs),
+            "steps": sum(cost.steps for cost in costs),
             "exaflops": sum(row["flops"] for row in phases) / 1e18,
             "hours": hours,
             "device_hours": spent.devices * hours,
@@ -125,23 +125,23 @@ def summary(
 
 def phase_row(cost: PhaseCost, timing: Timing, watts: float) -> dict[str, Any]:
     """The figures of a phase; `watts` are those of all devices."""
-    phase, hours = cost.phase, cost.updates * timing.seconds / 3600
+    phase, hours = cost.phase, cost.steps * timing.seconds / 3600
     g, d = cost.count.generator_gradient, cost.count.discriminator_gradient
     return {
         "phase": phase.name,
         "resolution": phase.resolution,
         "fading": phase.fading,
         "images": cost.images,
-        "updates": cost.updates,
+        "steps": cost.steps,
         "batch": phase.batch,
         "learning_rate_g": phase.learning_rate_g,
         "learning_rate_d": phase.learning_rate_d,
         "parameters": {"generator": g, "discriminator": d},
         "gradient_bytes": 4 * (g + d),
         "peak_memory_bytes": cost.peak_bytes,
-        "flops_per_update": asdict(cost.count.flops) | {"mean": cost.flops},
-        "flops": cost.updates * cost.flops,
-        "milliseconds_per_update": 1000 * timing.seconds,
+        "flops_per_step": asdict(cost.count.flops) | {"mean": cost.flops},
+        "flops": cost.steps * cost.flops,
+        "milliseconds_per_step": 1000 * timing.seconds,
         "milliseconds_on_one_device": 1000 * timing.single_device_seconds,
         "fixed_milliseconds": 1000 * timing.fixed_seconds,
         "time_is": timing.source,
@@ -161,7 +161,7 @@ def scaling_runs(config: PlanConfig, loads: list[Load], rest: float, watts: floa
 
 
 def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dict[str, int | None]]:
-    """The number of devices from which on updates communicate longer than they compute, by scaling and reduction."""
+    """The number of devices from which on steps communicate longer than they compute, by scaling and reduction."""
     kinds = networks(config, link)
     return {
         scaling: {kind.reduction: communication_bound_from(loads, kind, scaling) for kind in kinds}

@@ -25,7 +25,7 @@ def time_table(plan: dict[str, Any]) -> Table:
     """The schedule, and how long it takes: a row per phase, and the sum."""
     total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
     where = f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
-    columns = "phase", "images", "batch", "rate", "updates", "ms/update", "time", "kWh"
+    columns = "phase", "images", "batch", "rate", "steps", "ms/step", "time", "kWh"
     table = new_table(f"{plan['name']}, on {where} (*: extrapolated)", *columns)
     for row in plan["phases"]:
         rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
@@ -34,8 +34,8 @@ def time_table(plan: dict[str, Any]) -> Table:
             f"{row['images']:,}",
             str(row["batch"]),
             "/".join(rates),
-            f"{row['updates']:,}",
-            f"{row['milliseconds_per_update']:,.4g}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
+            f"{row['steps']:,}",
+            f"{row['milliseconds_per_step']:,.4g}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
             duration(3600 * row["hours"]),
             f"{row['energy_kwh']:.2g}",
         )
@@ -43,14 +43,14 @@ def time_table(plan: dict[str, Any]) -> Table:
         table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
     hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
-    table.add_row("total", f"{total['images']:,}", "", "", f"{total['updates']:,}", "", hours, energy)
+    table.add_row("total", f"{total['images']:,}", "", "", f"{total['steps']:,}", "", hours, energy)
     return table
 
 
 def prediction_table(prediction: dict[str, Any]) -> Table:
     """How a predicted time comes about: a row per phase, and the hours."""
     table = new_table(
-        f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of an update, images per second",
+        f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of a step, images per second",
         *("phase", "ker-\nnels", "prod-\nucts", "rest", "starts", "CUDA\ngraph"),
         *("\nimg/s", "eager", "\nimg/s", "mem-\nory"),
     )
@@ -71,16 +71,16 @@ def prediction_table(prediction: dict[str, Any]) -> Table:
 
 
 def work_table(plan: dict[str, Any]) -> Table:
-    """The cost of an update: a row per phase."""
+    """The cost of a step: a row per phase."""
     g, d, rows = plan["parameters"]["generator"], plan["parameters"]["discriminator"], plan["phases"]
     kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
     weights = Unit(sum(row["parameters"].values()) for row in rows)
     gradient = Unit(row["gradient_bytes"] for row in rows)
     memory = Unit((row["peak_memory_bytes"] for row in rows), base=1024)
-    each = Unit(row["flops_per_update"]["mean"] / row["batch"] for row in rows)
+    each = Unit(row["flops_per_step"]["mean"] / row["batch"] for row in rows)
     whole = Unit([1e18 * plan["total"]["exaflops"]])
     table = new_table(
-        f"G {g:,} and D {d:,} parameters; of an update the weights in use, and {each.prefix}FLOP per image",
+        f"G {g:,} and D {d:,} parameters; of a step the weights in use, and {each.prefix}FLOP per image",
         *("phase", f"weights\n{weights.prefix}", f"grad.\n{gradient.prefix}B", f"memory\n{memory.prefix}iB"),
         *("G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean", f"phase\n{whole.prefix}FLOP"),
     )
@@ -90,7 +90,7 @@ def work_table(plan: dict[str, Any]) -> Table:
             weights.of(sum(row["parameters"].values())),
             gradient.of(row["gradient_bytes"]),
             memory.of(row["peak_memory_bytes"]),
-            *(each.of(row["flops_per_update"][kind] / row["batch"]) for kind in kinds),
+            *(each.of(row["flops_per_step"][kind] / row["batch"]) for kind in kinds),
             whole.of(row["flops"]),
         )
     table.add_section()
@@ -116,10 +116,10 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 
 def dominance_table(plan: dict[str, Any]) -> Table:
-    """The number of devices from which on communication takes more than half of an update."""
+    """The number of devices from which on communication takes more than half of a step."""
     kinds = [(scaling, reduction) for scaling in Scaling for reduction in Reduction]
     table = new_table(
-        "Devices from which on communication takes more than half of an update (-: never)",
+        "Devices from which on communication takes more than half of a step (-: never)",
         *("network", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
     )
     network, key = plan["scaling"]["network"], "communication_dominates_from"
