@@ -49,6 +49,9 @@ class GivenKeys:
             typed.add(f"{name}.name" if name in NAMED_GROUPS else name)
             if name in RECIPE_GROUPS:
                 recipes |= keys_of_recipe(name, one.partition("=")[2], folder)
+        # An option belongs to the loss that has it, so with an option that loss is given, too.
+        options = {key.partition(".")[0] for key in typed | recipes}
+        recipes |= {f"{group}.name" for group in NAMED_GROUPS if group in options}
         return cls(frozenset(typed), frozenset(recipes))
 
     def in_command(self, key: str) -> bool:

@@ -43,6 +43,12 @@ def test_a_recipe_gives_what_it_sets_to_the_default_and_what_its_base_sets(tmp_p
     assert not given.has("optimizer.beta1")
 
 
+def test_an_option_of_a_loss_holds_the_loss_that_has_it():
+    assert GivenKeys.of(["experiment=cifar10_32"]).has("loss.name")  # it sets the target of wgan_gp, the default
+    assert GivenKeys.of(["loss.drift=0"]).has("loss.name")
+    assert not GivenKeys.of(["schedule.batch=8"]).has("loss.name")
+
+
 def test_a_loss_that_is_chosen_leaves_its_options_free():
     given = GivenKeys.of(["loss=logistic"])
     assert given.in_command("loss.name")
