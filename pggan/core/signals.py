@@ -52,12 +52,12 @@ def block_signals_in_children() -> Iterator[None]:
 
 
 @contextmanager
-def interrupt_message(note: Callable[[], str]) -> Iterator[None]:
-    """Add what `note` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
+def interrupt_message(message: Callable[[], str]) -> Iterator[None]:
+    """Add what `message` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(note()) from interrupt
+        raise KeyboardInterrupt(message()) from interrupt
 
 
 class StopSignal(ExitStack):
