@@ -164,7 +164,7 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
         asked.append({choice.key: choice.value for choice in choices})
         return costs.config
 
-    choices, about = find_recipe(costs.config, 0.5, Nothing(), composed, lambda text: None)
+    choices, about = find_recipe(costs.config, 1.5, Nothing(), composed, lambda text: None)
     values = {choice.key: choice.value for choice in choices}
     assert "48 images" in about
     keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
