@@ -18,7 +18,7 @@ from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.latents import load_latents, seed_latents
 from pggan.sampling.latents.paths import (
-    SAMPLES_PER_LEG,
+    SAMPLES_PER_SEGMENT,
     around,
     at_constant_speed,
     closed_spline,
@@ -117,23 +117,24 @@ def latents_of_path(
         steady = at_constant_speed(around(walk), distances, config.frames)
         times = frame_positions(config.frames, closed=True)
         return lambda numbers: steady(times[numbers])
-    keys = keyframes_of_path(config, number, generator.latent_size)
-    if len(keys) < 2:
+    keyframes = keyframes_of_path(config, number, generator.latent_size)
+    if len(keyframes) < 2:
         problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
         raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
     closed = config.path is InterpolationPath.loop
-    legs = len(keys) - (not closed)
-    stops = legs + (not closed)
+    segments = len(keyframes) - (not closed)
+    stops = segments + (not closed)
     if config.frames <= config.hold * stops:
         problem = f"hold={config.hold} at {stops} images leaves none of frames={config.frames} to move."
         raise UserError(problem, f"Use more than {config.hold * stops} frames.")
-    parts = legs if config.hold or config.ease else 1  # what is passed through at a speed of its own
-    path = closed_spline(keys) if closed else through(keys, lerp if config.path is InterpolationPath.lerp else slerp)
+    parts = segments if config.hold or config.ease else 1  # what is passed through at a speed of its own
+    between = lerp if config.path is InterpolationPath.lerp else slerp
+    path = closed_spline(keyframes) if closed else through(keyframes, between)
     if config.constant_speed:
-        path = at_constant_speed(path, distances, SAMPLES_PER_LEG * legs, parts)
+        path = at_constant_speed(path, distances, SAMPLES_PER_SEGMENT * segments, parts)
     elif closed:
-        path = loop(keys, parts)
-    positions = frame_positions(config.frames, closed=closed, legs=parts, hold=config.hold, ease=config.ease)
+        path = loop(keyframes, parts)
+    positions = frame_positions(config.frames, closed=closed, segments=parts, hold=config.hold, ease=config.ease)
     return lambda numbers: path(positions[numbers])
 
 

@@ -23,8 +23,8 @@ from pggan.sampling.projection import Projection, ProjectionSettings, project
 from pggan.sampling.target_image import Picture, read_target
 
 PATHS: dict[str, Callable[[Tensor], LatentPath]] = {
-    "slerp": lambda keys: through(keys, slerp),
-    "lerp": lambda keys: through(keys, lerp),
+    "slerp": lambda keyframes: through(keyframes, slerp),
+    "lerp": lambda keyframes: through(keyframes, lerp),
     "loop": loop,
 }
 KINDS = ", ".join(PATHS)
@@ -129,15 +129,17 @@ class TrainedGenerator:
         """The settings that `stream` takes besides latents, checked; the arguments are those of `render`."""
         return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
 
-    def path(self, keys: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
-        """The latents [F, Z] of `frames` steps through at least two `keys`: seeds, or latents [K, Z].
+    def path(self, keyframes: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
+        """The latents [F, Z] of `frames` steps through at least two `keyframes`: seeds, or latents [K, Z].
 
         Args: kind: slerp (on great circles), lerp (on straight lines), or loop (back to the first, without corners).
-        Raises UserError for keys that can't be read, or another kind.
+        Raises UserError for keyframes that can't be read, or another kind.
         """
-        latents = keys if isinstance(keys, Tensor) else self.latents(keys)
+        latents = keyframes if isinstance(keyframes, Tensor) else self.latents(keyframes)
         if kind not in PATHS or len(latents) < 2:
-            raise UserError(f"No path of kind '{kind}' leads through {len(latents)} keys.", f"Use two, and {KINDS}.")
+            raise UserError(
+                f"No path of kind '{kind}' leads through {len(latents)} keyframes.", f"Use two, and {KINDS}."
+            )
         return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
 
     def project(

@@ -157,14 +157,14 @@ def test_frames_of_an_open_path_show_both_ends_and_those_of_a_closed_one_one_of_
 
 
 def test_held_frames_stand_still_at_every_key():
-    found = frame_positions(11, legs=2, hold=2)
+    found = frame_positions(11, segments=2, hold=2)
     assert found.tolist() == [0, 0, 0, 0.25, 0.5, 0.5, 0.5, 0.75, 1, 1, 1]
-    around = frame_positions(8, legs=2, hold=2, closed=True)
+    around = frame_positions(8, segments=2, hold=2, closed=True)
     assert around.tolist() == [0, 0, 0, 0.25, 0.5, 0.5, 0.5, 0.75]
 
 
 def test_eased_frames_start_and_stop_gently_at_every_key():
-    found = frame_positions(201, legs=2, ease=True).numpy()
+    found = frame_positions(201, segments=2, ease=True).numpy()
     speed = np.diff(found) * 200  # 1 without easing
     assert found[[0, 100, 200]].tolist() == [0, 0.5, 1]
     assert speed[[0, 99, 100, 199]].max() < 0.05
@@ -228,7 +228,7 @@ def test_a_closed_path_of_straight_lines_meets_its_points_and_wraps_around():
 
 
 def test_constant_speed_in_parts_stays_with_their_borders():
-    """Of two legs, one of them ten times as long: each takes half of the time, at a speed of its own."""
+    """Of two segments, one of them ten times as long: each takes half of the time, at a speed of its own."""
     line = through(torch.tensor([[0.0], [1.0], [11.0]]), lerp)
     path = at_constant_speed(line, lambda latents: latents[:, 0].square().diff(), 1000, 2)
     found = path(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))[:, 0]

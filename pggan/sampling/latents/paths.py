@@ -1,6 +1,6 @@
 """Paths of latents.  Pure functions: a path depends on its latents or seed alone, and is the same everywhere.
 
-Z latent size, K keys (latents that a path passes through), F frames.
+Z latent size, K keyframes (latents that a path passes through), F frames.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pggan.core.rng import generator_for
 LatentPath = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
 
-SAMPLES_PER_LEG = 64  # points between two keys from which the length of a path is measured
+SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
 WALKED_TOGETHER = 32  # numbers of latents that are smoothed at a time
 BLOCK = 512  # points whose latents are in memory at a time: a long walk has thousands
 
@@ -41,40 +41,40 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     return latents
 
 
-def through(keys: Tensor, between: Between) -> LatentPath:
-    """An open path through at least two `keys` [K, Z], from each to the next by `between` in equal times."""
-    points, legs = keys.double(), len(keys) - 1
+def through(keyframes: Tensor, between: Between) -> LatentPath:
+    """An open path through at least two `keyframes` [K, Z], from each to the next by `between` in equal times."""
+    points, segments = keyframes.double(), len(keyframes) - 1
 
     def path(positions: Tensor) -> Tensor:
-        times = positions.double() * legs
-        leg = times.long().clamp(max=legs - 1)
+        times = positions.double() * segments
+        segment = times.long().clamp(max=segments - 1)
         latents = points.new_empty(len(times), points.shape[1])
-        for number in range(legs):
-            here = leg == number
+        for number in range(segments):
+            here = segment == number
             latents[here] = between(points[number], points[number + 1], times[here] - number)
         return latents.float()
 
     return path
 
 
-def closed_spline(keys: Tensor) -> LatentPath:
-    """A closed path through `keys` [K, Z] without corners, in equal times from each to the next.
+def closed_spline(keyframes: Tensor) -> LatentPath:
+    """A closed path through `keyframes` [K, Z] without corners, in equal times from each to the next.
 
     Directions and lengths follow a periodic Catmull-Rom spline each (tangents are half the way from the key before to
     the key after), and directions are brought back to the sphere: first derivatives are continuous everywhere.
     Source: Catmull and Rom 1974.
     """
-    lengths = keys.double().norm(dim=1, keepdim=True)
-    points = torch.cat([keys / lengths, lengths], 1)
+    lengths = keyframes.double().norm(dim=1, keepdim=True)
+    points = torch.cat([keyframes / lengths, lengths], 1)
     tangents = (points.roll(-1, 0) - points.roll(1, 0)) / 2
 
     def path(positions: Tensor) -> Tensor:
-        times = positions.double() * len(keys)
-        leg = times.long() % len(keys)
-        following, w = (leg + 1) % len(keys), (times - times.long())[:, None]
+        times = positions.double() * len(keyframes)
+        segment = times.long() % len(keyframes)
+        following, w = (segment + 1) % len(keyframes), (times - times.long())[:, None]
         found = (
-            (1 + 2 * w) * (1 - w) ** 2 * points[leg]
-            + w * (1 - w) ** 2 * tangents[leg]
+            (1 + 2 * w) * (1 - w) ** 2 * points[segment]
+            + w * (1 - w) ** 2 * tangents[segment]
             + w**2 * (3 - 2 * w) * points[following]
             - w**2 * (1 - w) * tangents[following]
         )  # cubic Hermite
@@ -129,28 +129,30 @@ def angles(latents: Tensor) -> Tensor:
     return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
-def loop(keys: Tensor, parts: int = 1) -> LatentPath:
-    """A closed path through `keys` [K, Z] without corners, turning by equal angles in equal times, in each part."""
-    return at_constant_speed(closed_spline(keys), angles, SAMPLES_PER_LEG * len(keys), parts)
+def loop(keyframes: Tensor, parts: int = 1) -> LatentPath:
+    """A closed path through `keyframes` [K, Z] without corners; it turns by equal angles in equal times."""
+    return at_constant_speed(closed_spline(keyframes), angles, SAMPLES_PER_SEGMENT * len(keyframes), parts)
 
 
-def frame_positions(frames: int, *, closed: bool = False, legs: int = 1, hold: int = 0, ease: bool = False) -> Tensor:
+def frame_positions(
+    frames: int, *, closed: bool = False, segments: int = 1, hold: int = 0, ease: bool = False
+) -> Tensor:
     """The positions [F] of `frames` frames along a path, float64.
 
     An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
-    Args: legs: equal parts of the path; hold: additional frames that stand still at every border of two parts, and at
-    the ends of an open path; ease: start and stop gently at these (smoothstep).
+    Args: segments: equal parts of the path; hold: additional frames that stand still at every border of two parts, and
+    at the ends of an open path; ease: start and stop gently at these (smoothstep).
     """
-    stops = legs + (0 if closed else 1)
+    stops = segments + (0 if closed else 1)
     moving = frames - hold * stops
-    times = torch.arange(moving, dtype=torch.float64) * (legs / (moving if closed else max(moving - 1, 1)))
+    times = torch.arange(moving, dtype=torch.float64) * (segments / (moving if closed else max(moving - 1, 1)))
     if hold:
         borders = torch.arange(stops, dtype=torch.float64).repeat_interleave(hold)
         times = torch.cat([times, borders]).sort().values
     if ease:
         part, w = times.floor(), times - times.floor()
         times = part + w**2 * (3 - 2 * w)
-    return times / legs
+    return times / segments
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
