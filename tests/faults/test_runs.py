@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -238,8 +239,11 @@ def test_training_has_no_other_process_that_could_die_hang_or_be_left_behind(tin
 
     def children() -> set[str]:
         """Process numbers; several readings, as the kernel leaves some out when one ends meanwhile."""
-        tasks = [task for _ in range(10) for task in Path("/proc/self/task").iterdir()]
-        return {pid for task in tasks for pid in (task / "children").read_text().split()}
+        found: set[str] = set()
+        for task in [task for _ in range(10) for task in Path("/proc/self/task").iterdir()]:
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                found.update((task / "children").read_text().split())
+        return found
 
     seen: set[str] = set()
     before = children()
