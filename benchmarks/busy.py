@@ -42,7 +42,7 @@ def take_steps(arguments: argparse.Namespace) -> None:
     """Take a step for each line read, or without end, and print its seconds."""
     configure_process(CPU, Precision.fp32, arguments.threads)
     config = validated(TrainConfig, compose("train", ["experiment=demo"]))
-    architecture = config.model.architecture(config.schedule.final_resolution, 3, labels=0)
+    architecture = config.model.architecture(config.schedule.final_resolution, 3, num_classes=0)
     trainer, _ = build_trainer(config, architecture, [], ProcessGroup.single_process(CPU), check_memory=False)
     side, batch = arguments.resolution, arguments.batch
     phase, images = phase_of(side, batch), torch.rand(batch, 3, side, side) * 2 - 1

@@ -46,7 +46,7 @@ from pggan.optim.ema import ema_decay, update_ema
 from pggan.optim.state import State, Trainable, new_state
 from pggan.sampling.output.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
-from pggan.training.inputs import draw_inputs, micro_batches
+from pggan.training.inputs import draw_inputs, split_into_micro_batches
 from pggan.training.passes import Passes
 
 RANKS = 2
@@ -185,7 +185,7 @@ class Training:
             self.state.phase_index = phase.index
 
     def step(self, phase: Phase) -> None:
-        """`pggan.training.step.train_step`, with the gradients of the parts kept apart."""
+        """`pggan.training.step.train_step`, with the gradients of the micro-batches kept apart."""
         state = self.state
         rng = StepRng(self.config.seed, state.images, CPU)
         inputs = draw_inputs(
@@ -198,20 +198,20 @@ class Training:
             options=ComputeOptions(micro_batch_size=phase.batch // RANKS),
         )
         options, passes = inputs.spec.options, Passes()
-        parts = micro_batches(inputs, self.architecture.stddev_group)
+        micro_batches = split_into_micro_batches(inputs, self.architecture.stddev_group)
         found = []
-        for part in parts:
+        for micro_batch in micro_batches:
             with torch.no_grad(), use_options(state.g.network, options):
-                fakes = passes.fakes_for_d(state, part)
+                fakes = passes.fakes_for_d(state, micro_batch)
             with use_options(state.d.network, options):
-                found.append(gradient_of(state.d, passes.d_terms(state, part, fakes)))
+                found.append(gradient_of(state.d, passes.d_terms(state, micro_batch, fakes)))
         self.update("D", state.d, found, phase, phase.learning_rate_d)
         found = []
-        for part in parts:
+        for micro_batch in micro_batches:
             d_options = use_options(state.d.network, options, frozen=True)
             with use_options(state.g.network, options), d_options:
-                fakes = passes.fakes_for_g(state, part)
-                found.append(gradient_of(state.g, passes.g_terms(state, part, fakes)))
+                fakes = passes.fakes_for_g(state, micro_batch)
+                found.append(gradient_of(state.g, passes.g_terms(state, micro_batch, fakes)))
         self.update("G", state.g, found, phase, phase.learning_rate_g)
         update_ema(state.g_ema, state.g.network, inputs.ema_decay)
 

@@ -76,7 +76,7 @@ def trainer_of(arguments: argparse.Namespace, group: ProcessGroup, variant: str)
     phases = [phase_of(stage, batch) for stage in arguments.stages for batch in batches_of(arguments, stage)]
     elastic = trainer_config(arguments, elastic=True)
     config = elastic if variant == "elastic" else trainer_config(arguments)
-    architecture = config.model.architecture(max(arguments.stages), 3, labels=0)
+    architecture = config.model.architecture(max(arguments.stages), 3, num_classes=0)
     trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False)
     if variant == "passes":
         chunks = BatchPartition.of(elastic, (), group.world_size)

@@ -78,7 +78,7 @@ class Measurement:
         self.usual = self.config()
         self.device = device = choose_device(devices)
         configure_process(device, self.usual.precision)
-        architecture = self.usual.model.architecture(resolution, channels=3, labels=0)
+        architecture = self.usual.model.architecture(resolution, channels=3, num_classes=0)
         self.bare = TrainerVariant(self.usual, architecture, device, log=print)
         self.images = torch.rand(batch, 3, resolution, resolution, device=device) * 2 - 1
         self.taken = self.runs = 0

@@ -30,7 +30,7 @@ def held(arguments: argparse.Namespace) -> float:
     configure_process(CPU, Precision.fp32)
     bench = validated(BenchConfig, compose("bench", []))
     config = TrainerConfig(model=bench.model, loss=bench.loss, precision=Precision.fp32)
-    architecture = config.model.architecture(arguments.top, 3, labels=0)
+    architecture = config.model.architecture(arguments.top, 3, num_classes=0)
     variant: Variant
     if arguments.variant == REFERENCE:
         variant = ReferenceVariant(config, architecture, CPU)

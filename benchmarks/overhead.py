@@ -41,7 +41,7 @@ class Variant:
 
     def __init__(self, arguments: argparse.Namespace, group: ProcessGroup, *, all_reduce: bool = False) -> None:
         config = trainer_config(arguments)
-        architecture = config.model.architecture(max(arguments.stages), 3, labels=0)
+        architecture = config.model.architecture(max(arguments.stages), 3, num_classes=0)
         self.group = group
         self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False)
         if all_reduce:

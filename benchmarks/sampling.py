@@ -25,7 +25,7 @@ def untrained(resolution: int, fmap_base: int, fmap_max: int) -> TrainedGenerato
     architecture = Architecture(
         resolution=resolution,
         channels=3,
-        labels=0,
+        num_classes=0,
         latent_size=512,
         fmap_base=fmap_base,
         fmap_decay=1.0,

@@ -23,7 +23,7 @@ from pggan.optim.state import State, new_state
 
 def full_state(config: TrainConfig, device: torch.device) -> State:
     """A state as at the end of training: every weight has its moments."""
-    architecture = config.model.architecture(config.schedule.final_resolution, channels=3, labels=0)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels=3, num_classes=0)
     state = new_state(architecture, config.optimizer, config.seed, device)
     for trainable in (state.g, state.d):
         for parameter in trainable.network.parameters():

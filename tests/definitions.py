@@ -15,7 +15,7 @@ from pggan.networks.networks import Generator, initialize
 PAPER = Architecture(
     resolution=1024,
     channels=3,
-    labels=0,
+    num_classes=0,
     latent_size=512,
     fmap_base=8192,
     fmap_decay=1.0,
@@ -27,6 +27,18 @@ ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
 WGAN_GP = WganGp(
     penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
 )
+# The options of each loss, as a configuration has them.
+LOSSES: dict[str, dict[str, Any]] = {
+    "wgan_gp": {
+        "penalty_weight": 10.0,
+        "target": 1.0,
+        "drift": 0.001,
+        "penalty_resolution": "final",
+        "reg_interval": 1,
+    },
+    "logistic": {"gamma": 1.0, "reg_interval": 1},
+    "relativistic": {"gamma": 1.0, "reg_interval": 1},
+}
 
 
 def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:

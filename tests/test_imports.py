@@ -185,7 +185,7 @@ def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
         for call, places in calls.items():
             if re.search(rf"(?<!def )(?<!class )(?<![\w.]){re.escape(call)}", source):
                 places.add(path.relative_to(PACKAGE).as_posix())
-    assert calls["Trainer("] == {"training/parts.py"}
+    assert calls["Trainer("] == {"training/trainer_factory.py"}
     assert calls["build_reducer("] == calls["fit_memory("] == {"training/build.py"}
     assert calls["train_step("] == {"training/step.py"}
 

@@ -8,7 +8,7 @@ from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.expected import BF16_OPERATIONS_PER_SECOND, COPY_BYTES_PER_SECOND
 from benchmarks.first_gpu.record import Figures
 from pggan.config import Precision
-from pggan.core.tables import three_digits
+from pggan.core.formatting import three_digits
 from pggan.performance.doctor.command import checks
 from pggan.training.compute_options import DTYPES
 from pggan.training.device_rates import measured_rates

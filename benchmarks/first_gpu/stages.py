@@ -18,7 +18,7 @@ from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.networks import fused
-from pggan.performance.bench.steps import Steps, phase_of, projected_hours
+from pggan.performance.bench.steps import Steps, estimated_hours, phase_of
 from pggan.performance.bench.variants import REFERENCE
 
 ROUNDS = 3  # of ten updates on a GPU
@@ -96,7 +96,7 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
         by_mode.setdefault(name.split()[0], {})[one["resolution"]] = one
     graphs = by_mode.get("graph", by_mode.get("eager", {}))
     notices = sorted({notice for one in found.values() for notice in one["notices"]})
-    hours = projected_hours(config(small=context.small, mode="graph").schedule.build(), list(graphs.values()))
+    hours = estimated_hours(config(small=context.small, mode="graph").schedule.build(), list(graphs.values()))
     words = [f"{side} {one['milliseconds']:.3g}" for side, one in graphs.items()]
     measured = "; ".join(
         [f"ms per step: {', '.join(words)}", *[f"{hours:.1f} h" for hours in [hours] if hours], *notices]

@@ -17,7 +17,7 @@ from pggan.augmentation.geometry import resample, sampling_matrix
 from pggan.core.rng import StepRng
 from pggan.core.validation import require, require_bounds
 
-Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from numbers uniform in [0, 1) and normal ones
+Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from draws uniform in [0, 1) and normal ones
 
 MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
 
@@ -98,9 +98,9 @@ class Ada(Augmentation):
         values = [draw(uniform[..., k], normal[..., k]) for k, draw in enumerate(PARAMETERS.values())]
         return torch.stack([least, torch.stack(values, -1)], 2)
 
-    def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
-        """Transform `images` [N, C, R, R] by `numbers` [N, 2, K]: for each parameter its least p, and its value."""
-        least, values = numbers.to(images.dtype).unbind(1)
+    def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
+        """Transform `images` [N, C, R, R] by `draws` [N, 2, K]: for each parameter its least p, and its value."""
+        least, values = draws.to(images.dtype).unbind(1)
         p_now = p if self.p is None else self.p
         assert p_now is not None, "part of the state where it is adapted"
         effective = dict(zip(PARAMETERS, (values * (least < p_now)).unbind(1), strict=True))

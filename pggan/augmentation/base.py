@@ -39,9 +39,9 @@ class Augmentation(ABC):
         """The random numbers [N, VIEWS, …] of one step, for a whole batch."""
 
     @abstractmethod
-    def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
-        """The transformed `images` [N, C, R, R], by `numbers` [N, …]; `p` of the state, where it is adapted."""
+    def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
+        """The transformed `images` [N, C, R, R], by `draws` [N, …]; `p` of the state, where it is adapted."""
 
-    def views(self, numbers: Tensor, p: Tensor | None) -> Views:
-        """The views of one pass, from its `numbers` [N, 2, …]."""
-        return Views(*(partial(self.apply, numbers=part, p=p) for part in numbers.unbind(1)))
+    def views(self, draws: Tensor, p: Tensor | None) -> Views:
+        """The views of one pass, from its `draws` [N, 2, …]."""
+        return Views(*(partial(self.apply, draws=part, p=p) for part in draws.unbind(1)))

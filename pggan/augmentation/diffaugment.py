@@ -32,25 +32,25 @@ class DiffAugment(Augmentation):
         require(some, "augmentation.colors", self.colors, "true, unless translation or cutout is")
 
     def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """Uniform numbers in [0, 1).  [N, VIEWS, NUMBERS]"""
+        """Uniform draws in [0, 1).  [N, VIEWS, NUMBERS]"""
         return rng.uniform("augment_uniform", batch, VIEWS, NUMBERS)
 
-    def apply(self, images: Tensor, numbers: Tensor, p: Tensor | None) -> Tensor:
-        """Transform `images` [N, C, R, R] by `numbers` [N, NUMBERS] in [0, 1); `p` is not used."""
-        numbers = numbers.to(images.dtype)
+    def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
+        """Transform `images` [N, C, R, R] by `draws` [N, NUMBERS] in [0, 1); `p` is not used."""
+        draws = draws.to(images.dtype)
         if self.colors:
-            images = change_colors(images, numbers[:, :3])
+            images = change_colors(images, draws[:, :3])
         if self.translation:
-            images = translate(images, numbers[:, 3:5])
-        return cut_out(images, numbers[:, 5:]) if self.cutout else images
+            images = translate(images, draws[:, 3:5])
+        return cut_out(images, draws[:, 5:]) if self.cutout else images
 
 
-def change_colors(images: Tensor, numbers: Tensor) -> Tensor:
-    """The images with another brightness, saturation and contrast, by `numbers` [N, 3] in [0, 1)."""
+def change_colors(images: Tensor, draws: Tensor) -> Tensor:
+    """The images with another brightness, saturation and contrast, by `draws` [N, 3] in [0, 1)."""
     colors, others = split_colors(images)
     if colors.shape[1] == 0:
         return images
-    brightness, saturation, contrast = numbers[:, :, None, None, None].unbind(1)
+    brightness, saturation, contrast = draws[:, :, None, None, None].unbind(1)
     colors = colors + (brightness - 0.5)
     gray = colors.mean(1, keepdim=True)
     colors = gray + 2 * saturation * (colors - gray)
@@ -58,11 +58,11 @@ def change_colors(images: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat([mean + (contrast + 0.5) * (colors - mean), others], 1)
 
 
-def translate(images: Tensor, numbers: Tensor) -> Tensor:
-    """The images moved by whole pixels, up to SHIFT of the side, with zeros where nothing is; `numbers` [N, 2]."""
+def translate(images: Tensor, draws: Tensor) -> Tensor:
+    """The images moved by whole pixels, up to SHIFT of the side, with zeros where nothing is; `draws` [N, 2]."""
     side = images.shape[-1]
     most = int(SHIFT * side + 0.5)
-    shift = torch.floor(numbers * (2 * most + 1)).long() - most
+    shift = torch.floor(draws * (2 * most + 1)).long() - most
     places = torch.arange(side, device=images.device) + shift[:, :, None]  # [N, 2, R]
     inside = ((places >= 0) & (places < side)).to(images.dtype)
     rows, columns = places.clamp(0, side - 1).unbind(1)
@@ -71,11 +71,11 @@ def translate(images: Tensor, numbers: Tensor) -> Tensor:
     return images * inside[:, 0, None, :, None] * inside[:, 1, None, None]
 
 
-def cut_out(images: Tensor, numbers: Tensor) -> Tensor:
-    """The images with zeros in a random square, CUTOUT of the side wide and cut by the borders; `numbers` [N, 2]."""
+def cut_out(images: Tensor, draws: Tensor) -> Tensor:
+    """The images with zeros in a random square, CUTOUT of the side wide and cut by the borders; `draws` [N, 2]."""
     side = images.shape[-1]
     size = int(CUTOUT * side + 0.5)
-    start = torch.floor(numbers * (side + 1 - size % 2)) - size // 2
+    start = torch.floor(draws * (side + 1 - size % 2)) - size // 2
     places = torch.arange(side, device=images.device) - start[:, :, None]
     hit = ((places >= 0) & (places < size)).to(images.dtype)  # [N, 2, R]
     return images * (1 - hit[:, 0, None, :, None] * hit[:, 1, None, None])

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pggan.checkpoints.header import (
+    CLASS_NAMES,
     HEADER_KEY,
-    LABEL_NAMES,
     VERSION,
     architecture_to_plain,
-    check_label_names,
+    check_class_names,
     check_stage,
     read_generator_header,
     refusing_generators,
@@ -32,7 +32,7 @@ class LoadedGenerator:
     resolution: int
     alpha: float
     images: int
-    label_names: tuple[str, ...] = ()  # of the classes, where they are known
+    class_names: tuple[str, ...] = ()  # of the classes, where they are known
 
 
 def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
@@ -49,14 +49,14 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         network = Generator(architecture)
         network.load_state_dict(load_file(path))
     network.requires_grad_(False).to(device)
-    names = check_label_names(about, architecture)
+    names = check_class_names(about, architecture)
     return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], names)
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
     """The header of a generator file: version, images, resolution, alpha, architecture, and any names of classes."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
-    names = {LABEL_NAMES: list(generator.label_names)} if generator.label_names else {}
+    names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     architecture = architecture_to_plain(generator.network.architecture)
     return {"version": VERSION, **stage, "architecture": architecture, **names}
 

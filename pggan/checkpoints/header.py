@@ -23,15 +23,15 @@ from pggan.core.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
-VERSION = 3  # 3 renamed the parts
+VERSION = 4  # 4 has num_classes and class_names
 STATE_FILE = "state.json"
 GENERATOR_FILE = "generator.safetensors"
 HEADER_KEY = "pggan"
 CHECKSUM = "sha256"  # of everything else in state.json
-PARTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
+COMPONENTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler")
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 CONVOLUTION_METHODS = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
-LABEL_NAMES = "label_names"  # of the classes, in a header of a generator that was trained with labels
+CLASS_NAMES = "class_names"  # of the classes, in a header of a generator that was trained with labels
 FLAGS = ("blur", "residual")  # of an architecture; left out of a header where they are false
 MAX_NAME_LENGTH = 200  # characters of one
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
@@ -54,7 +54,7 @@ def read_header(directory: Path) -> dict[str, Any]:
     if not isinstance(header["state_sha256"], str) or not isinstance(header["config"], dict):
         raise ValueError("'state_sha256' or 'config' is of the wrong type")
     files = header["files"]
-    if not isinstance(files, dict) or not {f"{part}.safetensors" for part in PARTS} <= set(files):
+    if not isinstance(files, dict) or not {f"{component}.safetensors" for component in COMPONENTS} <= set(files):
         raise ValueError("it does not list the files of a checkpoint")
     for name, checksum in files.items():
         if not re.fullmatch(r"[a-z_]+\.safetensors", name):
@@ -95,13 +95,13 @@ def check_stage(about: dict[str, Any]) -> Architecture:
     return architecture
 
 
-def check_label_names(about: dict[str, Any], architecture: Architecture) -> tuple[str, ...]:
+def check_class_names(about: dict[str, Any], architecture: Architecture) -> tuple[str, ...]:
     """The names of the classes in a header, empty where it has none; raises ValueError unless each class has one."""
-    names = about.get(LABEL_NAMES) or []
+    names = about.get(CLASS_NAMES) or []
     if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
-        raise ValueError(f"'{LABEL_NAMES}' is not a list of names")
-    if names and len(names) != architecture.labels:
-        raise ValueError(f"it names {len(names)} classes of {architecture.labels}")
+        raise ValueError(f"'{CLASS_NAMES}' is not a list of names")
+    if names and len(names) != architecture.num_classes:
+        raise ValueError(f"it names {len(names)} classes of {architecture.num_classes}")
     return tuple(names)
 
 
@@ -118,7 +118,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
         raise ValueError("it is not a plain file")
     with safe_open(path, "np") as file:
         about = parse_json((file.metadata() or {})[HEADER_KEY])
-    check_label_names(about, check_stage(about))
+    check_class_names(about, check_stage(about))
     return about
 
 
@@ -136,7 +136,7 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The type and the shape of every tensor in a file, by name; raises SafetensorError if it is damaged."""
     with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-        return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
 
 
 def require_shapes(path: Path, network: "nn.Module") -> None:
@@ -164,7 +164,7 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
 def architecture_from(plain: dict[str, Any]) -> Architecture:
     """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is not possible."""
     for name, most in LIMITS.items():
-        least = 0 if name == "labels" else 1
+        least = 0 if name == "num_classes" else 1
         if not least <= _require_count(name, plain[name]) <= most:
             raise ValueError(f"{name}={plain[name]} is not possible")
     resolution, decay = plain["resolution"], plain["fmap_decay"]

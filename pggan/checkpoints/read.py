@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from pggan.checkpoints.header import (
+    COMPONENTS,
     GENERATOR_FILE,
-    PARTS,
     STATE_FILE,
     architecture_from,
     mark_of,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State
 
-NETWORK_FILES = [f"{part}.safetensors" for part in ("generator", "generator_ema", "discriminator")]
+NETWORK_FILES = [f"{component}.safetensors" for component in ("generator", "generator_ema", "discriminator")]
 
 
 class CorruptCheckpoint(Exception):
@@ -58,11 +58,11 @@ class Checkpoint:
         """The architecture of the networks."""
         return architecture_from(self.header["architecture"])
 
-    def load(self, part: str) -> "dict[str, Tensor]":
+    def load(self, component: str) -> "dict[str, Tensor]":
         """The tensors of one part, in host memory."""
         from safetensors.torch import load_file
 
-        return load_file(self.directory / f"{part}.safetensors")
+        return load_file(self.directory / f"{component}.safetensors")
 
     def restore(self, state: "State") -> None:
         """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
@@ -70,7 +70,7 @@ class Checkpoint:
 
         try:
             more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
-            state.load_state_dict({part: self.load(part) for part in [*PARTS, *more]})
+            state.load_state_dict({component: self.load(component) for component in [*COMPONENTS, *more]})
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             remedy = "Remove this directory to resume from the checkpoint before."
             raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error

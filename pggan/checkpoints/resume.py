@@ -14,8 +14,7 @@ from pggan.config.describe import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule
-from pggan.optim.reducer import Parts
-from pggan.optim.state import State
+from pggan.optim.state import State, StateDicts
 
 # Keys that must be those of the checkpoint unless `allow_changes` names them, and why.
 REFUSED = {
@@ -109,17 +108,17 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
     Layers that `path` has not, those of a higher resolution or of other image channels and classes, stay new.
     """
-    parts = load_weights(path, state.g_ema.architecture)
+    state_dicts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}; nothing else: optimizers, images shown and schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
-        own, theirs = network.state_dict(), parts.get(name, {})
+        own, theirs = network.state_dict(), state_dicts.get(name, {})
         fitting = {key: value for key, value in theirs.items() if key in own and own[key].shape == value.shape}
         network.load_state_dict({**own, **fitting})
         yield f"  {name}: {len(fitting)} of {len(own)} tensors"
 
 
-def load_weights(path: str, architecture: Architecture) -> Parts:
+def load_weights(path: str, architecture: Architecture) -> StateDicts:
     """The weights at `path` by network; a generator file has the averaged generator only, which then serves as both.
 
     Raises UserError when there is nothing there, or its networks are of another kind than `architecture`.
@@ -127,13 +126,13 @@ def load_weights(path: str, architecture: Architecture) -> Parts:
     directory = Path(path)
     if has_checkpoints(directory):
         checkpoint, _ = resolve_checkpoint(directory, "init_from")
-        parts = {name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")}
+        state_dicts = {name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")}
         theirs = checkpoint.architecture
     else:
         network = load_generator(path, device("cpu"), "init_from").network
-        parts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
+        state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
     if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND]:
         problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
         raise UserError(problem, "Give the model keys of that run.")
-    return parts
+    return state_dicts

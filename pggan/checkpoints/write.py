@@ -23,8 +23,7 @@ from pggan.core.devices import synchronize
 from pggan.core.disk import free_bytes, free_files
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.optim.reducer import Parts
-from pggan.optim.state import State, state_sha256
+from pggan.optim.state import State, StateDicts, state_sha256
 
 
 class NonFiniteError(Exception):
@@ -40,37 +39,39 @@ class NonFiniteError(Exception):
 class Snapshot:
     """A state at one moment, copied to host memory, and what else its checkpoint says."""
 
-    parts: Parts
+    state_dicts: StateDicts
     images: int
     phase_index: int
     architecture: Architecture
     stage: dict[str, Any]
-    notes: dict[str, Any]
+    metadata: dict[str, Any]
 
     @property
     def bytes(self) -> int:
         """The disk space of its tensors, with the averaged generator, which is stored twice."""
-        parts = (*self.parts.values(), self.parts["generator_ema"])
-        return sum(tensor.nbytes for part in parts for tensor in part.values())
+        stored = (*self.state_dicts.values(), self.state_dicts["generator_ema"])
+        return sum(tensor.nbytes for component in stored for tensor in component.values())
 
 
 def take_snapshot(
-    state: State, phase: Phase, notes: dict[str, Any], extra_state: Parts, memory: Snapshot | None = None
+    state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts, memory: Snapshot | None = None
 ) -> Snapshot:
     """Copy `state` as it is now; training may continue while the copy is being written.
 
-    Args: phase: that of the last image shown; notes: plain values for state.json, the configuration among them;
+    Args: phase: that of the last image shown; metadata: plain values for state.json, the configuration among them;
     extra_state: of the gradient reducer; memory: an earlier snapshot that is no longer needed, whose memory is used
     again, because new memory is much slower.
     """
-    old = {} if memory is None else memory.parts
-    parts = {
-        part: {name: _host_copy(tensor.detach(), old.get(part, {}).get(name)) for name, tensor in tensors.items()}
-        for part, tensors in (state.state_dict() | extra_state).items()
+    old = {} if memory is None else memory.state_dicts
+    state_dicts = {
+        component: {
+            name: _host_copy(tensor.detach(), old.get(component, {}).get(name)) for name, tensor in tensors.items()
+        }
+        for component, tensors in (state.state_dict() | extra_state).items()
     }
     synchronize(state.g_ema.weights[0].device)  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
-    return Snapshot(parts, state.images, state.phase_index, state.g_ema.architecture, stage, notes)
+    return Snapshot(state_dicts, state.images, state.phase_index, state.g_ema.architecture, stage, metadata)
 
 
 def _host_copy(tensor: Tensor, memory: Tensor | None) -> Tensor:
@@ -86,28 +87,28 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     Raises NonFiniteError when a number is not finite, and OSError; then everything is as it was before.
     """
     images, architecture = snapshot.images, header.architecture_to_plain(snapshot.architecture)
-    require_finite(snapshot.parts, images)
+    require_finite(snapshot.state_dicts, images)
     about = {"version": header.VERSION, "images": images, **snapshot.stage, "architecture": architecture}
-    if names := snapshot.notes.get(header.LABEL_NAMES):
-        about[header.LABEL_NAMES] = names
-    digest = state_sha256(snapshot.parts, images, snapshot.phase_index)
+    if names := snapshot.metadata.get(header.CLASS_NAMES):
+        about[header.CLASS_NAMES] = names
+    digest = state_sha256(snapshot.state_dicts, images, snapshot.phase_index)
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        for part, tensors in snapshot.parts.items():
-            _save_file(tensors, directory / f"{part}.safetensors", {header.HEADER_KEY: json.dumps(about)})
+        for component, tensors in snapshot.state_dicts.items():
+            _save_file(tensors, directory / f"{component}.safetensors", {header.HEADER_KEY: json.dumps(about)})
         # A copy, because the safetensors library would leave its own temporary file behind if it were killed here.
         with atomic_write(run_dir / header.GENERATOR_FILE) as temporary:
             shutil.copyfile(directory / "generator_ema.safetensors", temporary)
-        about |= {"phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.notes}
+        about |= {"phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.metadata}
         about["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
         header.write_header(directory, about)
 
 
-def require_finite(parts: Parts, images: int | None = None) -> None:
-    """Raise NonFiniteError, naming the tensor, unless every number in `parts`, of a state at `images`, is finite."""
-    for part, tensors in parts.items():
+def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
+    """Raise NonFiniteError, naming the tensor, unless all of `state_dicts`, of a state at `images`, is finite."""
+    for component, tensors in state_dicts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise NonFiniteError(f"{part}/{name}", images)
+                raise NonFiniteError(f"{component}/{name}", images)
 
 
 def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:

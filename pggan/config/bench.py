@@ -8,12 +8,12 @@ from typing import Any
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import ModelConfig
-from pggan.config.parse import PerLevel, table
+from pggan.config.parse import PerLevel, per_resolution
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import TrainerConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
-from pggan.core.schedule import table_at
+from pggan.core.schedule import value_at
 from pggan.core.validation import require, require_bounds
 
 BenchMode = StrEnum("BenchMode", "eager compiled graph compiled_graph")
@@ -39,8 +39,8 @@ class StagesConfig:
         valid = [isinstance(side, int) and side >= MIN_RESOLUTION and is_power_of_two(side) for side in stages]
         wanted = "resolutions: powers of two from 4, for example [4,8,16]"
         require(bool(stages) and all(valid), "stages", self.stages, wanted)
-        entries = table("batch", self.batch, min(stages), least=1, whole=True)
-        found = [(side, int(table_at(entries, side))) for side in stages]
+        entries = per_resolution("batch", self.batch, min(stages), least=1, whole=True)
+        found = [(side, int(value_at(entries, side))) for side in stages]
         for _, batch in found:
             self.model.require_whole_groups("batch", batch)
         return found

@@ -44,8 +44,8 @@ class ModelConfig:
             below, above = batch // group * group, -(-batch // group) * group
             raise UserError(problem, f"Use a batch of {below} or {above}, or another stddev_group.")
 
-    def architecture(self, resolution: int, channels: int, labels: int) -> Architecture:
-        """The networks for images of `resolution` and `channels`, with `labels` classes (0 for none).
+    def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
+        """The networks for images of `resolution` and `channels`, with `num_classes` classes (0 for none).
 
         Raises UserError where D is to look at features, and can't.
         """
@@ -58,7 +58,7 @@ class ModelConfig:
             from pggan.networks.features.backbone import backbone_fingerprint  # imports torch
 
             sizes["features"] = backbone_fingerprint(self.features, self.features_weights)
-        return Architecture(resolution=resolution, channels=channels, labels=labels, **sizes)
+        return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

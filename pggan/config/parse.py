@@ -1,4 +1,4 @@
-"""Values with a notation of their own: tables per resolution, grids, lists of seeds, a checkpoint of a run."""
+"""Values with a notation of their own: numbers per resolution, grids, lists of seeds, a checkpoint of a run."""
 
 from collections.abc import Mapping
 from math import inf
@@ -6,7 +6,7 @@ from typing import Any
 
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
-from pggan.core.schedule import Table
+from pggan.core.schedule import PerResolution
 from pggan.core.validation import require
 
 MAX_TILES = 10_000
@@ -45,8 +45,8 @@ def require_checkpoint(choice: object, *words: str) -> None:
     require(known, "checkpoint", choice, wanted)
 
 
-def table(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> Table:
-    """The per-level `value` of `key` as a table that covers every resolution from `first` up.
+def per_resolution(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> PerResolution:
+    """The per-level `value` of `key` as a mapping that covers every resolution from `first` up.
 
     Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
     """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.config.parse import PerLevel, table
+from pggan.config.parse import PerLevel, per_resolution
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
@@ -55,11 +55,11 @@ class ScheduleConfig:
         return Schedule(
             first_resolution=first,
             final_resolution=self.final_resolution,
-            stable_images=table("schedule.stable_images", self.stable_images, first, least=0, whole=True),
-            fade_images=table("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
-            batch=table("schedule.batch", self.batch, first, least=1, whole=True),
-            learning_rate_g=table("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
-            learning_rate_d=table("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
+            stable_images=per_resolution("schedule.stable_images", self.stable_images, first, least=0, whole=True),
+            fade_images=per_resolution("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
+            batch=per_resolution("schedule.batch", self.batch, first, least=1, whole=True),
+            learning_rate_g=per_resolution("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
+            learning_rate_d=per_resolution("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
             batch_factor=self.batch_factor,
             learning_rate_factor=float(self.batch_factor**self.learning_rate_scaling.value),
             lr_warmup_images=self.lr_warmup_images,

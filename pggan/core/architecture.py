@@ -11,7 +11,7 @@ MIN_RESOLUTION = 4
 LIMITS = {
     "resolution": 2**14,
     "channels": 2**8,
-    "labels": 2**20,
+    "num_classes": 2**20,
     "latent_size": 2**16,
     "fmap_base": 2**24,
     "fmap_max": 2**16,
@@ -58,7 +58,7 @@ class Architecture:
 
     resolution: int  # final side in pixels, a power of two
     channels: int  # image channels: 3 RGB, 1 grey, or any other number
-    labels: int  # classes; 0 without labels
+    num_classes: int  # 0 without labels
     latent_size: int
     fmap_base: int  # feature maps at resolution R: min(2 * fmap_base / R, fmap_max), for fmap_decay 1
     fmap_decay: float

@@ -10,12 +10,12 @@ from functools import cached_property
 
 from pggan.core.architecture import resolutions_between
 
-Table = Mapping[int, float]  # {resolution: value}; a value holds from its resolution up to the next one listed
+PerResolution = Mapping[int, float]  # {resolution: value}; a value holds from its resolution up to the next one listed
 
 
-def table_at(table: Table, resolution: int) -> float:
+def value_at(values: PerResolution, resolution: int) -> float:
     """The value of the highest listed resolution not above `resolution`; raises KeyError when all are above it."""
-    return table[max((key for key in table if key <= resolution), default=resolution)]
+    return values[max((key for key in values if key <= resolution), default=resolution)]
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Schedule:
 
     first_resolution: int
     final_resolution: int
-    stable_images: Table
-    fade_images: Table
-    batch: Table
-    learning_rate_g: Table
-    learning_rate_d: Table
+    stable_images: PerResolution
+    fade_images: PerResolution
+    batch: PerResolution
+    learning_rate_g: PerResolution
+    learning_rate_d: PerResolution
     batch_factor: int = 1  # multiplies all batches
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
@@ -64,7 +64,7 @@ class Schedule:
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         for resolution, fading in [(level, fading) for level in levels for fading in (True, False)][1:]:
             last = resolution == self.final_resolution and not fading
-            end = start + int(table_at(self.fade_images if fading else self.stable_images, resolution))
+            end = start + int(value_at(self.fade_images if fading else self.stable_images, resolution))
             end = max(end, self.total_images or 0) if last else end
             if end > start or last:
                 phase = Phase(
@@ -74,9 +74,9 @@ class Schedule:
                     alpha=0.0 if fading else 1.0,
                     start=start,
                     end=end,
-                    batch=int(table_at(self.batch, resolution)) * self.batch_factor,
-                    learning_rate_g=table_at(self.learning_rate_g, resolution) * self.learning_rate_factor,
-                    learning_rate_d=table_at(self.learning_rate_d, resolution) * self.learning_rate_factor,
+                    batch=int(value_at(self.batch, resolution)) * self.batch_factor,
+                    learning_rate_g=value_at(self.learning_rate_g, resolution) * self.learning_rate_factor,
+                    learning_rate_d=value_at(self.learning_rate_d, resolution) * self.learning_rate_factor,
                     missing_levels=self.final_resolution.bit_length() - resolution.bit_length(),
                 )
                 phases.append(phase)

@@ -21,8 +21,8 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from pggan.config import DistributedConfig
 from pggan.core.environment import child_variables
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
+from pggan.core.formatting import Log
 from pggan.core.signals import signal_handlers
-from pggan.core.tables import Log
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted

@@ -19,7 +19,7 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pggan.core.errors import EXIT_PEER_LOST
-from pggan.core.tables import Log
+from pggan.core.formatting import Log
 from pggan.distributed.process_group import GRADIENT_TIMEOUT, ProcessGroup
 
 HEARTBEAT_SECONDS = 1.0

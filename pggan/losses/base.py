@@ -110,7 +110,7 @@ class Loss(ABC):
             scores[PenaltyAt.reals], real_logits = critic(seen[PenaltyAt.reals])
             scores[PenaltyAt.fakes], fake_logits = critic(seen[PenaltyAt.fakes])
         else:  # one large batch is faster than two
-            both, logits = critic(torch.cat([seen[PenaltyAt.reals], seen[PenaltyAt.fakes]]), parts=2)
+            both, logits = critic(torch.cat([seen[PenaltyAt.reals], seen[PenaltyAt.fakes]]), sub_batches=2)
             (scores[PenaltyAt.reals], scores[PenaltyAt.fakes]) = both.chunk(2)
             real_logits, fake_logits = logits.chunk(2)
         terms = self.d_terms(scores[PenaltyAt.reals], scores[PenaltyAt.fakes])

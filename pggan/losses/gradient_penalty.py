@@ -19,8 +19,8 @@ from pggan.networks.convolution import input_gradients_only
 class Critic(Protocol):
     """The discriminator at one resolution and alpha."""
 
-    def __call__(self, images: Tensor, *, parts: int = 1) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], made of `parts` independent batches."""
+    def __call__(self, images: Tensor, *, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
+        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], made of `sub_batches` independent batches."""
 
 
 class PenaltyAt(Enum):

@@ -33,16 +33,16 @@ class FeatureCollector(Collector):
     def __init__(self, extractor: Extractor, count: int, partition: RankPartition) -> None:
         super().__init__(count, partition)
         self.extractor = extractor
-        self.parts: list[Tensor] = []
+        self.blocks: list[Tensor] = []
         self._gathered: Tensor | None = None
 
     def add(self, images: Tensor) -> None:
-        self.parts.append(self.extractor.features(images))
+        self.blocks.append(self.extractor.features(images))
 
     def rows(self, count: int) -> Tensor:
         """The features float32 [count, F] of the first images, in host memory.  Called by all ranks."""
         if self._gathered is None:
-            self._gathered = self.partition.all_gather(self.parts)
+            self._gathered = self.partition.all_gather(self.blocks)
         return self._gathered[:count]
 
 

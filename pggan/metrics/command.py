@@ -21,12 +21,12 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
+from pggan.core.formatting import duration, new_table, three_digits
 from pggan.core.next_command import next_command
-from pggan.core.tables import duration, new_table, three_digits
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.metrics.collect import Progress
-from pggan.metrics.evaluate import KINDS, Evaluation, evaluate, images_of, needs_extractor
+from pggan.metrics.evaluate import METRIC_CLASSES, Evaluation, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.inputs import find_generators, open_images
 from pggan.sampling.output.images import new_folder, save_png
@@ -72,7 +72,7 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
     pyramid = open_images(config, newest, group)
     with group.collective_errors():
         for name in config.metrics:
-            images_of(KINDS[name], config.count, pyramid)
+            images_of(METRIC_CLASSES[name], config.count, pyramid)
         wanted = needs_extractor(config.metrics)
         extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
     found: list[dict[str, Any]] = []
@@ -109,7 +109,7 @@ def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGener
     generators = [TrainedGenerator(load_generator(str(place), torch.device("cpu"))) for place in places]
     drawn = [one.settings(resolution=config.resolution, alpha=config.alpha) for one in generators]
     side = drawn[-1].resolution
-    reasons = [KINDS[name].undefined(side) for name in config.metrics]
+    reasons = [METRIC_CLASSES[name].undefined(side) for name in config.metrics]
     if all(reasons):
         problem = f"metrics={config.metrics} do not exist at {side}x{side}: {reasons[0]}."
         raise UserError(problem, "Choose other metrics=, or another resolution=.")

@@ -32,12 +32,12 @@ MORE_SPACE = "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.
 def class_of(name: str) -> type[Metric]:
     """The class of a metric, which its file in this subpackage defines: NAME.py."""
     module = import_module(f"pggan.metrics.{name}")
-    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Metric)]
-    (found,) = (kind for kind in classes if kind.__module__ == module.__name__)
+    classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Metric)]
+    (found,) = (one for one in classes if one.__module__ == module.__name__)
     return found
 
 
-KINDS = {name: class_of(name) for name in METRICS}
+METRIC_CLASSES = {name: class_of(name) for name in METRICS}
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,19 @@ class Evaluation:
 
 def needs_extractor(metrics: Sequence[str]) -> bool:
     """Whether any of `metrics` looks at features."""
-    return any(KINDS[name].uses_extractor for name in metrics)
+    return any(METRIC_CLASSES[name].uses_extractor for name in metrics)
 
 
-def images_of(kind: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
+def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
     """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
 
     Raises UserError where that is too few.
     """
-    asked = count or kind.paper_images
-    images = min(asked, pyramid.images) if kind.uses_reals else asked
-    if images < kind.least_images or pyramid.images < kind.least_images:
-        problem = (
-            f"metrics={kind.key} needs at least {kind.least_images} images, and has {min(images, pyramid.images)}."
-        )
+    asked = count or metric.paper_images
+    images = min(asked, pyramid.images) if metric.uses_reals else asked
+    if images < metric.least_images or pyramid.images < metric.least_images:
+        had = min(images, pyramid.images)
+        problem = f"metrics={metric.key} needs at least {metric.least_images} images, and has {had}."
         raise UserError(problem, "Raise count=, give more data, or leave this metric out.")
     return images
 
@@ -99,18 +98,18 @@ def evaluate(
     notes: list[str] = []
     counts: dict[type[Metric], int] = {}
     for name in metrics:
-        kind = KINDS[name]
-        if why := kind.undefined(settings.resolution):
+        metric = METRIC_CLASSES[name]
+        if why := metric.undefined(settings.resolution):
             notes.append(f"{name} is left out: at {settings.resolution}x{settings.resolution}, {why}.")
             continue
-        counts[kind] = images = images_of(kind, count, pyramid)
-        if images < (count or kind.paper_images):
-            asked = f"{count:,} were asked for" if count else f"its paper takes {kind.paper_images:,}"
+        counts[metric] = images = images_of(metric, count, pyramid)
+        if images < (count or metric.paper_images):
+            asked = f"{count:,} were asked for" if count else f"its paper takes {metric.paper_images:,}"
             notes.append(f"{name} compares {images:,} images, all that the data has; {asked}.")
-    needed = sum(kind.temporary_bytes(images, settings.resolution, channels) for kind, images in counts.items())
+    needed = sum(metric.temporary_bytes(images, settings.resolution, channels) for metric, images in counts.items())
     with group.collective_errors():
         require_free_space(Path(tempfile.gettempdir()), needed, MORE_SPACE)
-    return measure(task, [kind(task, images) for kind, images in counts.items()], notes)
+    return measure(task, [metric(task, images) for metric, images in counts.items()], notes)
 
 
 def measure(task: Task, metrics: Sequence[Metric], notes: list[str]) -> Evaluation:

@@ -20,10 +20,10 @@ DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
 
 
 class Images(Protocol):
-    """Numbered images."""
+    """Images by index."""
 
-    def read(self, numbers: Sequence[int]) -> Pixels:
-        """The images uint8 [N, R, R, C] at `numbers`."""
+    def read(self, indices: Sequence[int]) -> Pixels:
+        """The images uint8 [N, R, R, C] at `indices`."""
 
 
 class RealImages(Images):
@@ -34,8 +34,8 @@ class RealImages(Images):
         order = torch.randperm(pyramid.images, generator=generator_for(0, "metrics order", 0))
         self.order: NDArray[np.int64] = order.numpy()
 
-    def read(self, numbers: Sequence[int]) -> Pixels:
-        return self.pyramid.read(self.resolution, self.order[np.asarray(numbers) + self.first])
+    def read(self, indices: Sequence[int]) -> Pixels:
+        return self.pyramid.read(self.resolution, self.order[np.asarray(indices) + self.first])
 
     def labels(self) -> NDArray[np.int64] | None:
         """The classes of all images in this order; None without classes."""
@@ -43,9 +43,9 @@ class RealImages(Images):
 
 
 class FakeImages(Images):
-    """Images of a generator: number n is that of seed `first_seed` + n, as `pggan sample` draws it.
+    """Images of a generator: image n is that of seed `first_seed` + n, as `pggan sample` draws it.
 
-    Of a generator with classes, number n has the class of real n (of a set without classes: n modulo their number).
+    Of a generator with classes, image n has the class of real n (of a set without classes: n modulo their number).
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class FakeImages(Images):
     ) -> None:
         self.generator, self.settings, self.first_seed = generator, settings, first_seed
         labels = reals.labels()
-        self.classes = np.arange(generator.labels) if labels is None else labels
+        self.classes = np.arange(generator.num_classes) if labels is None else labels
 
-    def read(self, numbers: Sequence[int]) -> Pixels:
+    def read(self, indices: Sequence[int]) -> Pixels:
         network, settings = self.generator.network, self.settings
-        latents = self.generator.latents([self.first_seed + number for number in numbers])
-        if network.weights[0].device.type == "cpu" and not self.generator.labels:
+        latents = self.generator.latents([self.first_seed + index for index in indices])
+        if network.weights[0].device.type == "cpu" and not self.generator.num_classes:
             return np.stack(list(self.generator.stream(latents, settings)))
-        classes = self._classes(numbers) if self.generator.labels else None
+        classes = self._classes(indices) if self.generator.num_classes else None
         with use_options(network, DEFAULT_OPTIONS):
             return draw_in_batches(network, latents, classes, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
 
-    def _classes(self, numbers: Sequence[int]) -> Tensor:
-        chosen = self.classes[np.asarray(numbers) % len(self.classes)] % self.generator.labels
+    def _classes(self, indices: Sequence[int]) -> Tensor:
+        chosen = self.classes[np.asarray(indices) % len(self.classes)] % self.generator.num_classes
         return torch.from_numpy(chosen)
 
 

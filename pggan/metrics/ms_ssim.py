@@ -79,16 +79,16 @@ class PairCollector(Collector):
 
     def __init__(self, count: int, partition: RankPartition) -> None:
         super().__init__(count, partition)
-        self.parts: list[Tensor] = []
+        self.blocks: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
         # Apple's devices have no float64.
         precise = (images if images.device.type == "cuda" else images.cpu()).double()
-        self.parts.append(ms_ssim(precise[0::2], precise[1::2]).cpu())
+        self.blocks.append(ms_ssim(precise[0::2], precise[1::2]).cpu())
 
     def mean(self) -> Tensor:
         """The mean over all pairs, float64 [1].  Called by all ranks."""
-        return self.partition.all_gather(self.parts).mean()[None]
+        return self.partition.all_gather(self.blocks).mean()[None]
 
 
 class MultiScaleSimilarity(Metric):

@@ -36,20 +36,20 @@ class RankPartition:
         """The blocks of this rank."""
         return self.blocks(count)[self.group.rank :: self.group.world_size]
 
-    def all_gather(self, parts: Sequence[Tensor]) -> Tensor:
-        """The rows of all blocks, in order, on every rank; `parts` holds those of this rank's blocks.
+    def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
+        """The rows of all blocks, in order, on every rank; `blocks` holds those of this rank's blocks.
 
         The number of rows may differ from block to block; everything else about them is the same.
         """
         if self.group.world_size == 1:
-            return torch.cat(list(parts))
-        about = [list(parts[0].shape[1:]), str(parts[0].dtype).removeprefix("torch.")] if parts else None
+            return torch.cat(list(blocks))
+        about = [list(blocks[0].shape[1:]), str(blocks[0].dtype).removeprefix("torch.")] if blocks else None
         shape, kind = next(known for known in self.group.all_gather_object(about) if known is not None)
-        rows = self.group.all_gather_object([len(part) for part in parts])
+        rows = self.group.all_gather_object([len(block) for block in blocks])
         slots, most = max(map(len, rows)), max(max(own, default=0) for own in rows)
         padded = torch.zeros(slots, most, *shape, dtype=getattr(torch, kind))
-        for slot, part in enumerate(parts):
-            padded[slot, : len(part)] = part
+        for slot, block in enumerate(blocks):
+            padded[slot, : len(block)] = block
         everyone = self.group.all_gather(padded)
         in_order = ((slot, rank) for slot in range(slots) for rank in range(len(rows)) if slot < len(rows[rank]))
         return torch.cat([everyone[rank][slot, : rows[rank][slot]] for slot, rank in in_order])

@@ -111,10 +111,10 @@ class PatchCollector(Collector):
         self.own = partition.own(count)
         self.levels = levels_of(resolution)
         shape = (max(sum(map(len, self.own)), 1), PATCHES, channels, SIDE, SIDE)
-        self.tables = {}
+        self.patches = {}
         for side in self.levels:
             with tempfile.TemporaryFile() as file:
-                self.tables[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
+                self.patches[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
         self.blocks = 0
         self.images = 0
@@ -125,7 +125,7 @@ class PatchCollector(Collector):
             # The same places whatever the number of images in the last block.
             corners = corners_of(first, self.partition.size, side)[:, : len(images)].to(images.device)
             patches = cut_patches(level, corners).cpu()
-            self.tables[side][self.images : self.images + len(images)] = patches
+            self.patches[side][self.images : self.images + len(images)] = patches
             values = patches.double().transpose(1, 2).flatten(2)  # [N, C, P * 49]
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
         self.blocks += 1
@@ -145,13 +145,13 @@ class PatchCollector(Collector):
         """The projections [D, N * P] of all ranks' patches on `directions` [C * 49, D]."""
         device = self.partition.group.device
         there = directions.to(device)
-        parts = [(block.to(device).flatten(2) @ there).cpu() for block in self._blocks(side)]
-        return self.partition.all_gather(parts).flatten(0, 1).T.contiguous()
+        projected = [(block.to(device).flatten(2) @ there).cpu() for block in self._blocks(side)]
+        return self.partition.all_gather(projected).flatten(0, 1).T.contiguous()
 
     def _blocks(self, side: int) -> Iterator[Tensor]:
         start = 0
         for block in self.own:
-            yield self.tables[side][start : start + len(block)]
+            yield self.patches[side][start : start + len(block)]
             start += len(block)
 
 
@@ -161,8 +161,8 @@ def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress:
     Args: on_progress: called with the directions that are done, and all of them.
     """
     group = one.partition.group
-    for table in (one, other):
-        table.normalise(side)
+    for collector in (one, other):
+        collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
     for start in range(0, DIRECTIONS, AT_ONCE):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks import fused, im2col, products, winograd
+from pggan.networks import fused, im2col, matmul, winograd
 from pggan.networks.cached_tensors import disable_fake_tensors
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
@@ -108,21 +108,19 @@ def _grad_weight(
     return gradients[1]  # type: ignore[no-any-return]
 
 
-def matmul(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+def dense(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """The dense layer [N, I] -> [N, O] of a kernel [O, I]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
     # Up to 64 rows, MKL takes a third to nine tenths of the time in the other order.
-    onednn = products.prefers_onednn()
-    result = products.mm(x, kernel.t()) if onednn else products.mm(kernel, x.t()).t().contiguous()
+    onednn = matmul.prefers_onednn()
+    result = matmul.mm(x, kernel.t()) if onednn else matmul.mm(kernel, x.t()).t().contiguous()
     return result if bias is None else result.add_(bias)
 
 
 def convolve_pointwise(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution with a kernel [O, I, 1, 1]."""
-    if (
-        x.device.type == fused.DEVICE
-    ):  # such a kernel has no layout: images would pass theirs, which is slow, to all features
+    if x.device.type == fused.DEVICE:  # such a kernel has no layout: images would pass theirs, which is slow
         x = x.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, kernel, bias)
 
@@ -141,9 +139,9 @@ WINOGRAD2 = Method(  # in tiles of 2x2
 MATMUL = Method(  # of a dense layer, x [N, I] and kernel [O, I]
     "matmul",
     fuse_resampling,
-    lambda x, kernel, bias, rescaling: matmul(x, kernel, bias),
-    lambda gradient, kernel, rescaling: products.mm(gradient, kernel),
-    lambda x, gradient, rescaling: products.mm(gradient.t(), x),
+    lambda x, kernel, bias, rescaling: dense(x, kernel, bias),
+    lambda gradient, kernel, rescaling: matmul.mm(gradient, kernel),
+    lambda x, gradient, rescaling: matmul.mm(gradient.t(), x),
 )
 POINTWISE = Method(  # of 1x1 kernels [O, I, 1, 1]
     "pointwise",

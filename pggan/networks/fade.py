@@ -80,15 +80,15 @@ class Blend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        return *Split.apply(gradient, *ctx.saved_tensors), None
+        return *BlendBackward.apply(gradient, *ctx.saved_tensors), None
 
 
-class Split(torch.autograd.Function):
+class BlendBackward(torch.autograd.Function):
     """The adjoint of `Blend`, whose own adjoint is `Blend`."""
 
     @staticmethod
     def forward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        shares = fused.split(gradient, alpha)
+        shares = fused.blend_backward(gradient, alpha)
         if shares is not None:
             return shares
         wide = to_float32(gradient)

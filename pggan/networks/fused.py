@@ -96,7 +96,7 @@ def activate(x: Tensor, bias: Tensor, slope: float) -> Tensor | None:
     if not fits(x):
         return None
     y, (pixels, tiles) = torch.empty_like(x), pixels_of(x)
-    worked = KERNELS.launch("forward", tiles, x, bias, y, None, pixels, SLOPE=slope, EPSILON=0.0)
+    worked = KERNELS.launch("bias_act_forward", tiles, x, bias, y, None, pixels, SLOPE=slope, EPSILON=0.0)
     return y if worked else None
 
 
@@ -108,7 +108,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor, slope: float, epsilon: float
     if not fits(x):
         return None
     scale, (pixels, tiles) = x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32), pixels_of(x)
-    worked = KERNELS.launch("forward", tiles, x, bias, x, scale, pixels, SLOPE=slope, EPSILON=epsilon)
+    worked = KERNELS.launch("bias_act_forward", tiles, x, bias, x, scale, pixels, SLOPE=slope, EPSILON=epsilon)
     return scale if worked else None
 
 
@@ -127,7 +127,9 @@ def grad_input(
     each = min(ceil(tiles / PROGRAMS), TILES) if sums else 1
     programs = ceil(tiles / each)
     partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
-    worked = KERNELS.launch("backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope)
+    worked = KERNELS.launch(
+        "bias_act_backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope
+    )
     return (result, None if partial is None else partial.sum(0)) if worked else None
 
 
@@ -140,10 +142,12 @@ def blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor | None:
     return result if KERNELS.launch("blend", tiles, old, new, alpha, result, pixels) else None
 
 
-def split(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor] | None:
+def blend_backward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor] | None:
     """The gradients of `old` and of `new` in `blend`, from that of its result; None where no kernel works."""
     gradient = gradient.contiguous(memory_format=memory_format(gradient))
     if not fits(gradient):
         return None
     of_old, of_new, (pixels, tiles) = torch.empty_like(gradient), torch.empty_like(gradient), pixels_of(gradient)
-    return (of_old, of_new) if KERNELS.launch("split", tiles, gradient, alpha, of_old, of_new, pixels) else None
+    return (
+        (of_old, of_new) if KERNELS.launch("blend_backward", tiles, gradient, alpha, of_old, of_new, pixels) else None
+    )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks.products import mm
+from pggan.networks.matmul import mm
 
 
 def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
@@ -32,14 +32,14 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
     if rescaling is Rescaling.up:
         result = _from_windows(mm(_pixels(x), _matrix(kernel)), x, rescaling)
     else:
-        result = _product(_windows(x, rescaling), _matrix(kernel).t(), x, rescaling)
+        result = _multiply(_windows(x, rescaling), _matrix(kernel).t(), x, rescaling)
     return result if bias is None else result.add_(bias[:, None, None])
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
     if rescaling is Rescaling.up:
-        return _product(_windows(gradient, rescaling), _matrix(kernel).t(), gradient, rescaling)
+        return _multiply(_windows(gradient, rescaling), _matrix(kernel).t(), gradient, rescaling)
     return _from_windows(mm(_pixels(gradient), _matrix(kernel)), gradient, rescaling)
 
 
@@ -74,7 +74,7 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
-def _product(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
+def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = _empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)

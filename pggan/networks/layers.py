@@ -23,14 +23,14 @@ DEFAULT_OPTIONS = ComputeOptions()
 EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official code
 
 
-def minibatch_stddev(features: Tensor, group: int, parts: int = 1) -> Tensor:
+def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
     """The mean standard deviation over the group of each image, in float32: [N, C, R, R] -> [N].  (paper section 3)
 
-    Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …  A batch made of `parts` (P) equal
-    ones has groups of its own in each.
+    Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …  A batch made of `sub_batches` (P) of
+    one size has groups of its own in each.
     """
-    size = min(group, len(features) // parts)
-    grouped = to_float32(features).reshape(parts, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
+    size = min(group, len(features) // sub_batches)
+    grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
     centered = grouped - grouped.mean(1, keepdim=True)
     deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # [P, 1, M, C, R, R], biased variance
     return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
@@ -138,7 +138,7 @@ class EqualizedConv(Equalized):
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         x, scale = x.to(self.dtype), self.scale
         options = self.context.options
-        method = options.method or options.table.method_for(x, self.weight, self.rescaling)
+        method = options.method or options.method_table.method_for(x, self.weight, self.rescaling)
         if not method.transforms(self.rescaling):
             x, scale = self.fold_scale(x)
         kernel, bias = self.weights_for(scale, method)
@@ -160,15 +160,15 @@ class ConvWithStddev(EqualizedConv):
         """The features' kernel, the bias and the sums of the map's taps [O, 4, 4], from a weight [O, I + 1, 3, 3]."""
         assert method is not None, "a convolution needs one"
         # One operation, along the last dimension in memory: the gradients of slices would be padded copies.
-        parts = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
-        features, taps = (part.permute(0, 3, 1, 2) for part in parts)
+        blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
+        features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
         return method.transform(features, self.rescaling, scale), self.bias, sums
 
     def forward(self, x: Tensor, stddev: Tensor, activation: Activation | None = None) -> Tensor:  # type: ignore[override]
         x = x.to(self.dtype)
         options = self.context.options
-        method = options.method or options.table.method_for(x, self.weight[:, :-1], self.rescaling)
+        method = options.method or options.method_table.method_for(x, self.weight[:, :-1], self.rescaling)
         kernel, bias, sums = self.weights_for(self.scale, method)
 
         def layer(bias: Tensor | None) -> Tensor:

@@ -100,8 +100,8 @@ class DiscriminatorHead(nn.Module):
         self.dense = EqualizedLinear(hidden, width * 16)
         self.score = OutputLinear(outputs, hidden, gain=1.0)
 
-    def forward(self, x: Tensor, parts: int) -> Tensor:
-        x = self.conv(x, minibatch_stddev(x, self.stddev_group, parts), activate)
+    def forward(self, x: Tensor, sub_batches: int) -> Tensor:
+        x = self.conv(x, minibatch_stddev(x, self.stddev_group, sub_batches), activate)
         x = self.dense(x.flatten(1), activate)
         return self.score(x)  # type: ignore[no-any-return]
 
@@ -157,7 +157,7 @@ class Generator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
-        self.stem = GeneratorStem(a.latent_size + a.labels, width(MIN_RESOLUTION), a.stem)
+        self.stem = GeneratorStem(a.latent_size + a.num_classes, width(MIN_RESOLUTION), a.stem)
         self.blocks = nn.ModuleDict(
             {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
         )
@@ -198,16 +198,16 @@ class Discriminator(ProgressiveNetwork):
         self.blocks = nn.ModuleDict(
             {str(r): DiscriminatorBlock(width(r), width(r // 2), a.resampling, residual=a.residual) for r in levels[1:]}
         )
-        self.head = DiscriminatorHead(width(4), width(2), 1 + a.labels, a.stddev_group)
+        self.head = DiscriminatorHead(width(4), width(2), 1 + a.num_classes, a.stddev_group)
         self.index_weights()
 
     def forward(
-        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
         `alpha`: weight of the features of the image against those of the pooled image.
-        `parts`: equal batches that `images` is made of, whose scores don't depend on each other.
+        `sub_batches`: equal batches that `images` is made of, whose scores don't depend on each other.
         """
         x = self.from_rgb[str(resolution)](images, activate)
         for level in reversed(self.architecture.resolutions[1:]):
@@ -217,7 +217,7 @@ class Discriminator(ProgressiveNetwork):
             if level == resolution and fading(alpha):
                 old = self.from_rgb[str(level // 2)](downsample(images), activate)
                 x = fade(old, x, alpha)
-        output = self.head(x, parts)
+        output = self.head(x, sub_batches)
         return output[:, 0], output[:, 1:]
 
     def last_layer(self, resolution: int) -> nn.Module:

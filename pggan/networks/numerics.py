@@ -13,8 +13,8 @@ class ComputeOptions:
     """How one training step is computed."""
 
     dtype: torch.dtype | None = None  # of activations and kernels; None: that of the weights
-    method: Method | None = None  # of all 3x3 convolutions; None: for each that of `table`
-    table: MethodTable = HEURISTIC
+    method: Method | None = None  # of all 3x3 convolutions; None: for each that of `method_table`
+    method_table: MethodTable = HEURISTIC
     jvp: bool = False  # gradient penalties by forward-mode AD instead of differentiating twice
     micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
     activation_checkpointing: bool = False  # a block's activations are recomputed in the backward pass

@@ -21,7 +21,7 @@ def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.const
 
 
 @triton.jit(do_not_specialize=["pixels"])
-def forward(
+def bias_act_forward(
     x, bias, y, scale, pixels,
     SLOPE: tl.constexpr, EPSILON: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -41,11 +41,13 @@ def forward(
 
 
 @triton.jit(do_not_specialize=["pixels", "tiles"])
-def backward(
+def bias_act_backward(
     gradient, y, scale, result, sums, pixels, tiles,
     SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `forward` in x, from y, its scale, and y's gradient; sums [K, C]: of it, over `tiles` tiles each.
+    """The gradient of `bias_act_forward` in x, from y, its scale and y's gradient.
+
+    sums [K, C]: of it, over `tiles` tiles each.
 
     With y = s * z, z the leaky ReLU, whose sign y has: dL/dz = s * (g - y * mean(g * y)).
     """
@@ -79,7 +81,9 @@ def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, 
 
 
 @triton.jit(do_not_specialize=["pixels"])
-def split(gradient, alpha, for_old, for_new, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def blend_backward(
+    gradient, alpha, for_old, for_new, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """The shares of old and new in a gradient [P, C] of `blend`."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks import products
+from pggan.networks import matmul
 from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.products import bmm, bmm_into
+from pggan.networks.matmul import bmm, bmm_into
 
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
@@ -111,7 +111,7 @@ def has_whole_tiles(x: Tensor, rescaling: Rescaling, side: int = 4) -> bool:
 def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 4) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
     to_domain = maps(rescaling, kernel.dtype, side).taps * scale  # [K, 9]
-    if products.prefers_onednn():  # it needs dense matrices to be fast
+    if matmul.prefers_onednn():  # it needs dense matrices to be fast
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
         return (to_domain @ taps).view(-1, *kernel.shape[:2])
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
@@ -155,7 +155,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int = 4
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
-    numbers //= 2 if products.prefers_onednn() else 1  # chunks of twice the size were the fastest there
+    numbers //= 2 if matmul.prefers_onednn() else 1  # chunks of twice the size were the fastest there
     size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # as equal as can be: each reads the kernel
     count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # a fake chunk stands for all
     return (slice(start, start + size) for start in range(0, count, size))

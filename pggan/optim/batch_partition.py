@@ -71,7 +71,7 @@ class BatchPartition:
         members = np.arange(batch).reshape(group, -1)  # [group, columns]
         return members[:, mine.start * width : mine.stop * width].flatten()
 
-    def largest_part(self, batch: int) -> int:
+    def largest_local_batch(self, batch: int) -> int:
         """Images of a batch that the rank with most of them has."""
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 

@@ -44,9 +44,9 @@ class Compressor(nn.Module):
     """
 
     residual: Tensor  # updates not sent yet, in units of the learning rate
-    mean_square: Tensor  # of this rank's gradients, as Adam keeps it
+    exp_avg_sq: Tensor  # of this rank's gradients, as Adam keeps it
     steps: Tensor
-    mean: Tensor | None  # of the gradients not sent yet, as Adam keeps it
+    exp_avg: Tensor | None  # of the gradients not sent yet, as Adam keeps it
 
     def __init__(self, size: int, optimizer: OptimizerConfig, clip: float | None, device: torch.device) -> None:
         """Args: size: P; clip: the largest norm of a gradient of this rank, None for any (Lin et al. scale the norm
@@ -55,9 +55,9 @@ class Compressor(nn.Module):
         super().__init__()
         self.optimizer, self.clip = optimizer, clip
         self.register_buffer("residual", torch.zeros(size, device=device))
-        self.register_buffer("mean_square", torch.zeros(size, device=device))
+        self.register_buffer("exp_avg_sq", torch.zeros(size, device=device))
         self.register_buffer("steps", torch.zeros((), device=device))
-        self.register_buffer("mean", torch.zeros(size, device=device) if optimizer.beta1 else None)
+        self.register_buffer("exp_avg", torch.zeros(size, device=device) if optimizer.beta1 else None)
         self._importance = torch.empty(size, device=device)  # what sending the updates is worth, squared
 
     def select(self, gradients: Sequence[Tensor], count: int, finite: Tensor, factor: Tensor | None = None) -> Tensor:
@@ -71,14 +71,14 @@ class Compressor(nn.Module):
         self._accumulate(list(gradients), finite, factor)
         # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
         # the latter alone starves small gradients, which made faces of fewer kinds.
-        torch.sqrt(self.mean_square, out=self._importance).mul_(self.residual).mul_(self.residual)
+        torch.sqrt(self.exp_avg_sq, out=self._importance).mul_(self.residual).mul_(self.residual)
         indices = largest(self._importance, count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
-        if self.mean is not None and count < len(self.residual):
-            self.mean.index_fill_(0, indices, 0)  # factor masking: what is sent must not be carried on by momentum
+        if self.exp_avg is not None and count < len(self.residual):
+            self.exp_avg.index_fill_(0, indices, 0)  # factor masking: what is sent must not be carried on by momentum
         return pack(indices, sent, len(self.residual))
 
     def _accumulate(self, gradients: list[Tensor], finite: Tensor, factor: Tensor | None) -> None:
@@ -93,8 +93,8 @@ class Compressor(nn.Module):
             list(torch.split(self.residual, sizes)),
             gradients,
             # Without momentum, the mean is the gradient itself.
-            gradients if self.mean is None else list(torch.split(self.mean, sizes)),
-            list(torch.split(self.mean_square, sizes)),
+            gradients if self.exp_avg is None else list(torch.split(self.exp_avg, sizes)),
+            list(torch.split(self.exp_avg_sq, sizes)),
             [],
             list(steps.unbind()),
             fused=True,

@@ -12,9 +12,9 @@ from pggan.config import DgcConfig, OptimizerConfig
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.compression import Compressor, mean_of, share_to_send
-from pggan.optim.reducer import GradientReducer, Handle, Parts
+from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.sparse_optimizer import SparseOptimizer
-from pggan.optim.state import State, Trainable, in_memory_order
+from pggan.optim.state import State, StateDicts, Trainable, in_memory_order
 
 EXTRA_STATE = "compression"  # the part of a checkpoint
 
@@ -90,7 +90,7 @@ class DgcReducer(GradientReducer):
 
         return wait
 
-    def extra_state(self) -> Parts:
+    def extra_state(self) -> StateDicts:
         """The residuals and moments that ranks keep for later steps, of all ranks; in host memory of rank 0."""
         tensors = {}
         for network, compressor in self._compressors.items():
@@ -99,10 +99,10 @@ class DgcReducer(GradientReducer):
                     tensors[f"{network}/{rank}/{name}"] = theirs
         return {EXTRA_STATE: tensors} if tensors else {}
 
-    def load_extra_state(self, parts: Parts) -> None:
+    def load_extra_state(self, state_dicts: StateDicts) -> None:
         """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""
         saved: dict[str, dict[str, dict[int, Tensor]]] = {}  # by network, name and rank
-        for key, tensor in parts.get(EXTRA_STATE, {}).items():
+        for key, tensor in state_dicts.get(EXTRA_STATE, {}).items():
             network, rank, name = key.split("/")
             saved.setdefault(network, {}).setdefault(name, {})[int(rank)] = tensor
         self._compressors.clear()

@@ -20,13 +20,13 @@ from pggan.optim.state import Trainable
 Sums = dict[range, Tensor]  # by node
 
 
-def add_chunk(sums: Sums, chunk: int, numbers: Tensor) -> None:
+def add_chunk(sums: Sums, chunk: int, flat: Tensor) -> None:
     """Take in the next chunk of a rank, and sum every node whose two halves are there.  `numbers` is kept."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in sums:
-        numbers = sums.pop(left).add_(numbers)
+        flat = sums.pop(left).add_(flat)
         node = range(left.start, node.stop)
-    sums[node] = numbers
+    sums[node] = flat
 
 
 def nodes_of(chunks: range) -> list[range]:
@@ -82,7 +82,7 @@ class ElasticReducer(GradientReducer):
         # [nodes, ranks, slice]: slice r of every node goes to rank r.
         width = -(-buffer.size // size)
         padding = width * size - buffer.size
-        mine = torch.stack([torch.nn.functional.pad(numbers, (0, padding)) for numbers in sums.values()])
+        mine = torch.stack([torch.nn.functional.pad(flat, (0, padding)) for flat in sums.values()])
         sums.clear()
         nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(size)]
         parts = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.state import Trainable
+from pggan.optim.state import StateDicts, Trainable
 
 # Waits for the gradients of all ranks, puts their sum in place of this rank's, and returns the loss of the whole batch
 # and what else is summed [S].
 Handle = Callable[[], Tensor]
-Parts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by part and name
 
 
 class GradientReducer:
@@ -47,12 +46,12 @@ class GradientReducer:
         """Called after a step that did not come to its end."""
         self._losses.clear()
 
-    def extra_state(self) -> Parts:
+    def extra_state(self) -> StateDicts:
         """Tensors of a checkpoint besides the state, in host memory of rank 0, by name; called by all ranks."""
         return {}
 
-    def load_extra_state(self, parts: Parts) -> None:
-        """Take over what `extra_state` gave; `parts` may hold others too."""
+    def load_extra_state(self, state_dicts: StateDicts) -> None:
+        """Take over what `extra_state` gave; `state_dicts` may hold others too."""
 
 
 class FlatBuffer:
@@ -61,27 +60,27 @@ class FlatBuffer:
     def __init__(self, trainable: Trainable, sums: int = 1) -> None:
         self.weights, self.sums = trainable.weights_in_use, sums
         self.size = sum(weight.numel() for weight in self.weights) + sums
-        self.numbers = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
+        self.flat = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
 
-    def fill(self, loss: Tensor, numbers: Tensor | None = None) -> Tensor:
-        """Copy the gradients and `loss` into `numbers`, by default the buffer's own; returns them.  [P + S]"""
-        numbers = self.numbers if numbers is None else numbers
+    def fill(self, loss: Tensor, flat: Tensor | None = None) -> Tensor:
+        """Copy the gradients and `loss` into `flat`, by default the buffer's own; returns them.  [P + S]"""
+        flat = self.flat if flat is None else flat
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
-        torch._foreach_copy_(self._views(numbers), gradients)
-        numbers[-self.sums :] = loss
-        return numbers
+        torch._foreach_copy_(self._views(flat), gradients)
+        flat[-self.sums :] = loss
+        return flat
 
-    def attach(self, numbers: Tensor) -> Tensor:
-        """Make the weights' gradients views of `numbers` [P + S]; returns the loss."""
-        for weight, view in zip(self.weights, self._views(numbers), strict=True):
+    def attach(self, flat: Tensor) -> Tensor:
+        """Make the weights' gradients views of `flat` [P + S]; returns the loss."""
+        for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
-        return numbers[-self.sums :]
+        return flat[-self.sums :]
 
-    def _views(self, numbers: Tensor) -> list[Tensor]:
-        starts = accumulate((weight.numel() for weight in self.weights), initial=int(numbers.storage_offset()))
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
         # With the strides of the weight, so that nothing is reordered on the way.
         places = zip(self.weights, starts, strict=False)
-        return [numbers.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
+        return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
 
 class AllReduceFp32(GradientReducer):
@@ -99,13 +98,13 @@ class AllReduceFp32(GradientReducer):
         buffer, loss = self._buffers.get(id(trainable)), self._losses.pop(id(trainable))
         if buffer is None or not trainable.uses(buffer.weights):  # kept until other levels come into use
             buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, loss.numel())
-        numbers = buffer.fill(loss)
-        sent = numbers.to(self.dtype)
+        flat = buffer.fill(loss)
+        sent = flat.to(self.dtype)
         work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
 
         def wait() -> Tensor:
             self.group.wait(work)
-            return buffer.attach(numbers.copy_(sent))
+            return buffer.attach(flat.copy_(sent))
 
         return wait
 

@@ -42,7 +42,7 @@ class SharedMemoryReducer(GradientReducer):
         if buffer is None or not trainable.uses(buffer.weights):
             buffer = self._buffers[key] = FlatBuffer(trainable, loss.numel())
             self._rows[key] = shared_buffer(self.group, buffer.size)
-        rows, total = self._rows[key][:, : buffer.size], buffer.numbers
+        rows, total = self._rows[key][:, : buffer.size], buffer.flat
         buffer.fill(loss, rows[rank])
         barrier = partial(dist.barrier, group=self.group.torch_group, async_op=True)
         all_written = barrier()
@@ -67,9 +67,9 @@ class SharedMemoryReducer(GradientReducer):
         return wait
 
 
-def round_up_to_lines(numbers: int) -> int:
+def round_up_to_lines(numel: int) -> int:
     """The least multiple of LINE that is not below `numbers`."""
-    return -(-numbers // LINE) * LINE
+    return -(-numel // LINE) * LINE
 
 
 def shared_buffer(group: ProcessGroup, size: int) -> Tensor:

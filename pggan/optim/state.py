@@ -21,7 +21,9 @@ INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updat
 MAX_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
 GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
 
-AUGMENTATION = "augmentation"  # the part of a checkpoint that a run with adapted augmentation has besides
+AUGMENTATION = "augmentation"  # the component of a checkpoint that a run with adapted augmentation has besides
+
+StateDicts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by component and name
 
 
 @dataclass
@@ -94,9 +96,9 @@ class State:
         for trainable in (self.g, self.d):
             trainable.optimizer.state.clear()
 
-    def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """Every tensor of the state, by part and name."""
-        parts = {
+    def state_dict(self) -> StateDicts:
+        """Every tensor of the state, by component and name."""
+        state_dicts = {
             "generator": dict(self.g.network.state_dict()),
             "discriminator": dict(self.d.network.state_dict()),
             "generator_ema": dict(self.g_ema.state_dict()),
@@ -104,23 +106,25 @@ class State:
             "optimizer_d": dict(_moments(self.d)),
             "grad_scaler": dict(_grad_scalers(self)),
         }
-        return parts if self.d.adaptive_p is None else {**parts, AUGMENTATION: self.d.adaptive_p.state_dict()}
+        return (
+            state_dicts if self.d.adaptive_p is None else {**state_dicts, AUGMENTATION: self.d.adaptive_p.state_dict()}
+        )
 
-    def load_state_dict(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        """Take over what `tensors` gave; raises RuntimeError when names or shapes differ.
+    def load_state_dict(self, state_dicts: StateDicts) -> None:
+        """Take over what `state_dict` gave; raises RuntimeError when names or shapes differ.
 
-        A run may continue with another augmentation or precision: parts of these that are missing start anew.
+        A run may continue with another augmentation or precision: tensors of these that are missing start anew.
         """
-        self.g.network.load_state_dict(parts["generator"])
-        self.d.network.load_state_dict(parts["discriminator"])
-        self.g_ema.load_state_dict(parts["generator_ema"])
-        _load_moments(self.g, parts["optimizer_g"])
-        _load_moments(self.d, parts["optimizer_d"])
+        self.g.network.load_state_dict(state_dicts["generator"])
+        self.d.network.load_state_dict(state_dicts["discriminator"])
+        self.g_ema.load_state_dict(state_dicts["generator_ema"])
+        _load_moments(self.g, state_dicts["optimizer_g"])
+        _load_moments(self.d, state_dicts["optimizer_d"])
         for name, tensor in _grad_scalers(self):
-            if name in parts["grad_scaler"]:
-                tensor.copy_(parts["grad_scaler"][name])
+            if name in state_dicts["grad_scaler"]:
+                tensor.copy_(state_dicts["grad_scaler"][name])
         if self.d.adaptive_p is not None:
-            self.d.adaptive_p.load_state_dict(parts.get(AUGMENTATION, {}))
+            self.d.adaptive_p.load_state_dict(state_dicts.get(AUGMENTATION, {}))
 
 
 def new_state(
@@ -179,13 +183,13 @@ def in_memory_order(weight: Tensor) -> Tensor:
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
-def state_sha256(parts: dict[str, dict[str, Tensor]], images: int, phase_index: int) -> str:
+def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
     """A digest of names, types, shapes and bytes of all tensors, and of the clock."""
     digest = sha256(f"images={images} phase_index={phase_index}".encode())
-    for part in sorted(parts):
-        for name in sorted(parts[part]):
-            tensor = parts[part][name].detach().cpu().contiguous()
-            digest.update(f"{part}/{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    for component in sorted(state_dicts):
+        for name in sorted(state_dicts[component]):
+            tensor = state_dicts[component][name].detach().cpu().contiguous()
+            digest.update(f"{component}/{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

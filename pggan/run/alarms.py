@@ -1,4 +1,4 @@
-"""Alarms: what the numbers of a run say is going wrong, and what to do about it.
+"""Alarms: what the scalars of a run say is going wrong, and what to do about it.
 
 Each one is raised once, when it has held for some ticks in a row, and again when it had been gone for CLEAR_TICKS.
 """
@@ -74,7 +74,7 @@ RULES = {
 
 
 class Alarms:
-    """The alarms of one run; told the numbers of every tick, in their order."""
+    """The alarms of one run; told the scalars of every tick, in their order."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -88,29 +88,29 @@ class Alarms:
         self._gone = dict.fromkeys(RULES, CLEAR_TICKS)
 
     def _begin_resolution(self, resolution: int) -> None:
-        """Forget the numbers of another resolution: scores and images have another scale there."""
+        """Forget the scalars of another resolution: scores and images have another scale there."""
         self._resolution = resolution
         self._gaps: deque[float] = deque(maxlen=GAP_TICKS)
         self._signs: deque[float] = deque(maxlen=SIGN_TICKS)
         self._highest_rate = 0.0
         self._diversities: deque[float] = deque(maxlen=DIVERSITY_GRIDS)
 
-    def at_tick(self, resolution: int, learning_rate: float, numbers: Scalars) -> tuple[dict[str, float], list[str]]:
+    def at_tick(self, resolution: int, learning_rate: float, scalars: Scalars) -> tuple[dict[str, float], list[str]]:
         """Scalars by tag, 1 for each alarm that holds, and a text for each that is raised now.
 
-        Args: learning_rate: D's; numbers: of the tick, by tag; an alarm whose number is missing is not raised.
+        Args: learning_rate: D's; scalars: of the tick, by tag; an alarm whose number is missing is not raised.
         """
         if resolution != self._resolution:
             self._begin_resolution(resolution)
         found = {
-            "gradient_spike": self._spikes(numbers),
-            "skipped_updates": _skipped(numbers),
-            "score_gap": self._score_gap(numbers),
-            "overfitting": self._overfitting(numbers, learning_rate),
-            "mode_collapse": self._collapse(numbers),
-            "augmentation": self._augmentation(numbers),
+            "gradient_spike": self._spikes(scalars),
+            "skipped_updates": _skipped(scalars),
+            "score_gap": self._score_gap(scalars),
+            "overfitting": self._overfitting(scalars, learning_rate),
+            "mode_collapse": self._collapse(scalars),
+            "augmentation": self._augmentation(scalars),
         }
-        scalars: dict[str, float] = {}
+        raised: dict[str, float] = {}
         texts = []
         for name, what in found.items():
             rule = RULES[name]
@@ -119,12 +119,12 @@ class Alarms:
             if holds and self._gone[name] >= CLEAR_TICKS:
                 texts.append(f"{what}. {rule.remedy}.")
             self._gone[name] = 0 if holds else self._gone[name] + 1
-            scalars[f"alarms/{name}"] = float(holds)
-        return {**scalars, "health/alarms": sum(scalars.values())}, texts
+            raised[f"alarms/{name}"] = float(holds)
+        return {**raised, "health/alarms": sum(raised.values())}, texts
 
-    def _spikes(self, numbers: Scalars) -> str:
+    def _spikes(self, scalars: Scalars) -> str:
         found = []
-        for name, peak in numbers.items():
+        for name, peak in scalars.items():
             if name.endswith(PEAKED + PEAK):
                 recent = self._peaks.setdefault(name, deque(maxlen=SPIKE_TICKS))
                 usual = median(recent) if recent else math.inf
@@ -134,8 +134,8 @@ class Alarms:
                     recent.append(peak)
         return ", ".join(found)
 
-    def _score_gap(self, numbers: Scalars) -> str:
-        gap = numbers.get("scores/reals", math.nan) - numbers.get("scores/fakes", math.nan)
+    def _score_gap(self, scalars: Scalars) -> str:
+        gap = scalars.get("scores/reals", math.nan) - scalars.get("scores/fakes", math.nan)
         if not math.isfinite(gap):
             return ""
         if self.loss.scores_are_logits:
@@ -146,8 +146,8 @@ class Alarms:
         self._gaps.append(gap)
         return ""
 
-    def _overfitting(self, numbers: Scalars, learning_rate: float) -> str:
-        sign = numbers.get(REALS_SIGN)
+    def _overfitting(self, scalars: Scalars, learning_rate: float) -> str:
+        sign = scalars.get(REALS_SIGN)
         self._highest_rate = max(self._highest_rate, learning_rate)
         # With falling rates, D tells reals from a G that hardly moves: 0.9 in the end of good runs (lab book).
         if sign is None or learning_rate < self._highest_rate:
@@ -158,19 +158,19 @@ class Alarms:
             return ""
         return f"D takes {(1 + mean) / 2:.0%} of the reals for real"
 
-    def _collapse(self, numbers: Scalars) -> str:
-        if DIVERSITY in numbers:
-            self._diversities.append(numbers[DIVERSITY])
+    def _collapse(self, scalars: Scalars) -> str:
+        if DIVERSITY in scalars:
+            self._diversities.append(scalars[DIVERSITY])
         if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < MIN_DIVERSITY:
             return ""
         return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
 
-    def _augmentation(self, numbers: Scalars) -> str:
-        p = numbers.get(P, 0.0)
+    def _augmentation(self, scalars: Scalars) -> str:
+        p = scalars.get(P, 0.0)
         return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MAX_P else ""
 
 
-def _skipped(numbers: Scalars) -> str:
-    counts = {name: numbers.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
+def _skipped(scalars: Scalars) -> str:
+    counts = {name: scalars.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
     found = [f"{count:.0f} updates of {name}" for name, count in counts.items() if count]
     return f"Skipped {' and '.join(found)}: their gradients were NaN or infinite" if found else ""

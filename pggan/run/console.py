@@ -41,7 +41,7 @@ class TrainingConsole:
         self.mode, self.schedule, self.images = mode, schedule, images
         self.phase = schedule.at(images)
         self.seconds_per_image = self.seconds_left = 0.0
-        self.numbers: dict[str, float] = {}
+        self.scalars: dict[str, float] = {}
         self.metric, self.saved, self.saved_time = "none yet", 0, 0.0
         self._tick_time = time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
@@ -74,21 +74,21 @@ class TrainingConsole:
         """Note how far training is; the next frame shows it."""
         self.images, self.phase = images, phase
 
-    def tick(self, seconds_per_image: float, seconds_left: float, numbers: dict[str, float]) -> str:
-        """Show the `numbers` since the last tick by their names; returns the line that says so, also for train.log."""
-        self.seconds_per_image, self.seconds_left, self.numbers = seconds_per_image, seconds_left, numbers
+    def tick(self, seconds_per_image: float, seconds_left: float, scalars: dict[str, float]) -> str:
+        """Show the `scalars` since the last tick by their names; returns the line that says so, also for train.log."""
+        self.seconds_per_image, self.seconds_left, self.scalars = seconds_per_image, seconds_left, scalars
         self._tick_time = time.monotonic()
-        measured = [tag for tag in numbers if re.fullmatch(SHOWN_METRIC, tag)]
+        measured = [tag for tag in scalars if re.fullmatch(SHOWN_METRIC, tag)]
         if measured:
-            self.metric = f"{measured[0].removeprefix('metrics/')} {numbers[measured[0]]:.3g} at {self.images:,}"
+            self.metric = f"{measured[0].removeprefix('metrics/')} {scalars[measured[0]]:.3g} at {self.images:,}"
         size, rate = f"{self.phase.resolution}x{self.phase.resolution}", 1 / seconds_per_image
-        losses = "  ".join(f"{name} {_fit(numbers.get(f'{name}/loss', 0), 7, 2)}" for name in "DG")
+        losses = "  ".join(f"{name} {_fit(scalars.get(f'{name}/loss', 0), 7, 2)}" for name in "DG")
         text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} {_fit(rate, 6, 1)} img/s"
         text += f" {clock(seconds_left):>8} left"
         if not self.is_live:
             self.line(text)
         if self.mode is ConsoleMode.verbose:
-            for row in wrap("  ".join(f"{name} {value:.4g}" for name, value in numbers.items()), WIDTH - 4):
+            for row in wrap("  ".join(f"{name} {value:.4g}" for name, value in scalars.items()), WIDTH - 4):
                 self.line(f"    {row}")
         return text
 
@@ -129,12 +129,12 @@ class TrainingConsole:
 
     def _numbers(self) -> list[RenderableType]:
         if not self.seconds_per_image:
-            return [Text("The first numbers come with the first tick.", "dim")]
+            return [Text("The first scalars come with the first tick.", "dim")]
         shown = [
             f"{1 / self.seconds_per_image:,.1f} img/s",
-            f"{self.numbers.get('speed/memory_bytes', 0) / 2**20:,.0f} MiB",
-            *(f"{name} {self.numbers.get(f'{name}/loss', 0):.3f}" for name in "DG"),
-            *(f"D({of}) {self.numbers.get(f'scores/{of}', 0):.2f}" for of in SHOWN_SCORES),
+            f"{self.scalars.get('speed/memory_bytes', 0) / 2**20:,.0f} MiB",
+            *(f"{name} {self.scalars.get(f'{name}/loss', 0):.3f}" for name in "DG"),
+            *(f"D({of}) {self.scalars.get(f'scores/{of}', 0):.2f}" for of in SHOWN_SCORES),
         ]
         saved = "none yet"
         if self.saved:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from pggan.checkpoints.header import PARTS
+from pggan.checkpoints.header import COMPONENTS
 from pggan.checkpoints.interval import images_between
 from pggan.checkpoints.shapes import meta_networks
 from pggan.config import CheckpointConfig, ReportConfig
@@ -66,7 +66,7 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     final = generator + saved + picture_bytes + texts
     largest = checkpoint_bytes(architecture.resolution)
     more = 1 + (config.evaluation.deciding_number is not None)  # than in the end: the next one, and the best, if older
-    files = (len(kept) + more) * (len(PARTS) + 2) + pictures + 17
+    files = (len(kept) + more) * (len(COMPONENTS) + 2) + pictures + 17
     return DiskNeed(checkpoint=largest, final=final, peak=final + more * largest + generator, files=files)
 
 

@@ -3,8 +3,8 @@
 import shlex
 from datetime import datetime, timedelta
 
+from pggan.core.formatting import duration
 from pggan.core.schedule import Schedule
-from pggan.core.tables import duration
 from pggan.training.timing import PhaseTimes
 
 # Of what a run has taken, the last part counts most: the level in training says most about those to come, and other

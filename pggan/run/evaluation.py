@@ -21,7 +21,7 @@ from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
 from pggan.metrics.base import summary
-from pggan.metrics.evaluate import KINDS, evaluate, images_of, needs_extractor
+from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.networks.networks import Generator
@@ -116,7 +116,7 @@ class TrainingEvaluator:
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
-        metrics = [name for name in self.config.metrics if not KINDS[name].undefined(phase.resolution)]
+        metrics = [name for name in self.config.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
         if not metrics or not self._is_time(phase, images, total):
             return {}
         began = time.monotonic()
@@ -183,7 +183,7 @@ def open_extractor(config: EvaluationConfig, run: RunContext, group: ProcessGrou
     """The extractor that the metrics need; raises UserError, on one rank, where it or images are missing."""
     with group.collective_errors():
         for name in config.metrics:
-            images_of(KINDS[name], config.count, run.pyramid)
+            images_of(METRIC_CLASSES[name], config.count, run.pyramid)
         if needs_extractor(config.metrics):
             return load_extractor(config.extractor, config.weights, group.device)
     return None

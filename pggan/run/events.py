@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pggan.checkpoints.header import CONVOLUTION_METHODS, LABEL_NAMES, MILESTONE
+from pggan.checkpoints.header import CLASS_NAMES, CONVOLUTION_METHODS, MILESTONE
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
@@ -71,10 +71,10 @@ class Events:
         self.reporter, self.writer, self.stream = reporter, writer, stream
         self.time_limit, self.evaluator = time_limit, evaluator
         # What every checkpoint says besides.
-        names = {LABEL_NAMES: run.pyramid.class_names} if config.data.labels else {}
-        methods = trainer.options.table.names()
+        names = {CLASS_NAMES: run.pyramid.class_names} if config.data.labels else {}
+        methods = trainer.options.method_table.names()
         chosen = {CONVOLUTION_METHODS: methods} if methods else {}
-        self.notes = {"config": run.description, "data": run.pyramid.fingerprint, **chosen, **names}
+        self.metadata = {"config": run.description, "data": run.pyramid.fingerprint, **chosen, **names}
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None
@@ -181,21 +181,21 @@ class Events:
         state, group = self.state, self.group
         self.time_breakdown.end("overhead")
         scores = self.accumulator.recent("scores/") if group.is_main else {}
-        numbers = self.accumulator.reduce(group)  # waits for the device, whose steps these are
-        numbers = without_copies(numbers, self.trainer.loss.terms_of_g)
+        scalars = self.accumulator.reduce(group)  # waits for the device, whose steps these are
+        scalars = without_copies(scalars, self.trainer.loss.terms_of_g)
         self.time_breakdown.end("step")
         if self.config.hours is not None and state.images < self.schedule.total:
             self._plan_end()
         alarms: list[str] = []
         with self.watchdog.slow():
             if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
-                numbers |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
+                scalars |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
             if group.is_main:
-                numbers |= self.health.at_tick(state, phase, scores)
-                raised, alarms = self.alarms.at_tick(phase.resolution, phase.learning_rate_d, numbers)
-                numbers |= raised
+                scalars |= self.health.at_tick(state, phase, scores)
+                raised, alarms = self.alarms.at_tick(phase.resolution, phase.learning_rate_d, scalars)
+                scalars |= raised
         self.time_breakdown.end("overhead")
-        self.reporter.tick(state.images, phase, numbers | self.time_breakdown.shares(), scores)
+        self.reporter.tick(state.images, phase, scalars | self.time_breakdown.shares(), scores)
         for alarm in alarms:
             self.reporter.alarm(alarm, state.images)
         self.rollback.check(state)
@@ -228,11 +228,11 @@ class Events:
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
         images = self.saved_at = self.state.images
-        notes: dict[str, Any] = {**self.notes, MILESTONE: self.is_milestone, BEST: self.evaluator.mark}
+        metadata: dict[str, Any] = {**self.metadata, MILESTONE: self.is_milestone, BEST: self.evaluator.mark}
         self.is_milestone, self.evaluator.mark = False, None
         if self.time_limit is not None:
             spent = self.time_limit.spent_seconds(time.monotonic())
-            notes |= {"spent_seconds": spent, "total_images": self.schedule.total}
+            metadata |= {"spent_seconds": spent, "total_images": self.schedule.total}
         self.group.wait_for_device()
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()
@@ -241,7 +241,7 @@ class Events:
             if self._wait_for_writer():
                 self.interval.begin(images)
                 phase = self.schedule.at(max(images - 1, 0))
-                self.snapshot = take_snapshot(self.state, phase, notes, extra_state, memory=self.snapshot)
+                self.snapshot = take_snapshot(self.state, phase, metadata, extra_state, memory=self.snapshot)
                 self.writer.save(self.snapshot)
                 self.written = images
 

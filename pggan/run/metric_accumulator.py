@@ -32,21 +32,21 @@ class MetricAccumulator:
         """Add tensors of any shape; a name need not come every time."""
         names = tuple((name, values.numel()) for name, values in named.items())
         # One operation for all of them: on a GPU each takes as long to launch as a hundred numbers to add.
-        numbers = torch.cat([values.flatten().float() for values in named.values()])
+        flat = torch.cat([values.flatten().float() for values in named.values()])
         if names in self._running:
             sums, peaks = self._running[names]
-            sums.add_(numbers)
-            torch.maximum(peaks, numbers, out=peaks)
+            sums.add_(flat)
+            torch.maximum(peaks, flat, out=peaks)
         else:
-            self._running[names] = numbers.clone(), numbers.clone()
+            self._running[names] = flat.clone(), flat.clone()
         self._times[names] += 1
-        self._recent.append((names, numbers))
+        self._recent.append((names, flat))
 
     def recent(self, prefix: str) -> dict[str, NDArray[np.float32]]:
         """The values [N] on this rank, one by one, of names with `prefix` in the last updates; waits for the device."""
         found: dict[str, list[Tensor]] = {}
-        for names, numbers in self._recent:
-            for (name, _), values in zip(names, torch.split(numbers, [size for _, size in names]), strict=True):
+        for names, flat in self._recent:
+            for (name, _), values in zip(names, torch.split(flat, [size for _, size in names]), strict=True):
                 if name.startswith(prefix):
                     found.setdefault(name, []).append(values)
         return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
@@ -57,9 +57,9 @@ class MetricAccumulator:
         counts: dict[str, int] = {}
         peaks: dict[str, Tensor] = {}
         for names, running in self._running.items():
-            of_names = (torch.split(numbers, [size for _, size in names]) for numbers in running)
-            for (name, size), numbers, largest in zip(names, *of_names, strict=True):
-                sums[name] = sums[name] + numbers.sum() if name in sums else numbers.sum()
+            of_names = (torch.split(flat, [size for _, size in names]) for flat in running)
+            for (name, size), values, largest in zip(names, *of_names, strict=True):
+                sums[name] = sums[name] + values.sum() if name in sums else values.sum()
                 counts[name] = counts.get(name, 0) + size * self._times[names]
                 if name.endswith(PEAKED):
                     peak = largest.max()

@@ -46,9 +46,9 @@ from pggan.run.time_limit import TimeLimit
 from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer, choose_backbone
 from pggan.training.compute_options import configure_process
-from pggan.training.parts import TrainerParts, sends_sparse_updates
 from pggan.training.step import Trainer
 from pggan.training.timing import measure_phase_times
+from pggan.training.trainer_factory import TrainerFactory, sends_sparse_updates
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -94,7 +94,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         needs |= autotune_run(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
-            eta, time_limit = start_eta(run, partition, device, images, trainer.options.table)
+            eta, time_limit = start_eta(run, partition, device, images, trainer.options.method_table)
             now = datetime.now()
             needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
@@ -134,7 +134,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
     with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
-        TrainerParts.of(config, group.device, group.world_size)
+        TrainerFactory.of(config, group.device, group.world_size)
         choose_backbone(config.model)
         if group.is_main:
             chosen = str(choose_run_dir(config))
@@ -152,8 +152,8 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
             checkpoint, notes = find_resume_point(config.resume, run_dir)
     pyramid = open_everywhere(config, schedule, group)
     group.require_same({"set of images (checksum)": pyramid.fingerprint})
-    labels = len(pyramid.class_names or ()) if config.data.labels else 0
-    architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, labels)
+    num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
+    architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
     if config.hours is not None:  # the last image was planned anew
         total = group.broadcast_object(checkpoint and checkpoint.header.get("total_images"))
         schedule = replace(schedule, total_images=total or schedule.total_images)
@@ -226,12 +226,12 @@ def autotune_run(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict
 
 
 def start_eta(
-    run: RunContext, partition: BatchPartition, device: torch.device, images: int, table: MethodTable
+    run: RunContext, partition: BatchPartition, device: torch.device, images: int, method_table: MethodTable
 ) -> tuple[Eta, TimeLimit | None]:
     """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long one."""
     config, schedule = run.config, run.schedule
     phase_times = measure_phase_times(
-        config, run.architecture, schedule, partition, device=device, images=images, table=table
+        config, run.architecture, schedule, partition, device=device, images=images, method_table=method_table
     )
     planned = config.evaluation.metrics and config.evaluation.interval_images is None
     share = config.evaluation.max_share if planned else 0.0

@@ -7,7 +7,7 @@ import torch
 
 from pggan.core.devices import peak_memory
 from pggan.data.format.pyramid import ImagePyramid
-from pggan.metrics.evaluate import KINDS
+from pggan.metrics.evaluate import METRIC_CLASSES
 from pggan.run.run_dir import RunContext
 
 # What the first steps and pictures add, after updates were timed: 75 to 90 MiB in runs of 16x16 to 64x64.
@@ -42,4 +42,4 @@ def _images(pyramid: ImagePyramid, budget: int) -> int:
 def _evaluation(run: RunContext, metric: str) -> int:
     """Bytes of a metric's temporary files, which the system counts as memory of the process while they are read."""
     count = min(run.config.evaluation.count, run.pyramid.images)
-    return KINDS[metric].temporary_bytes(count, run.pyramid.resolution, run.pyramid.channels)
+    return METRIC_CLASSES[metric].temporary_bytes(count, run.pyramid.resolution, run.pyramid.channels)

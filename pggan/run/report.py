@@ -87,7 +87,7 @@ class NullReporter:
 
 
 class Reporter(NullReporter):
-    """The one place where a run's numbers, lines and pictures are written."""
+    """The one place where a run's scalars, lines and pictures are written."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Reporter(NullReporter):
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
         left = self.eta.seconds_left(images)
-        numbers = means | {
+        scalars = means | {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),
             "schedule/alpha": phase.alpha,
@@ -201,15 +201,15 @@ class Reporter(NullReporter):
             "speed/eta_seconds": left,
             "speed/hours": self._metrics.hours,
         }
-        for name, value in numbers.items():
+        for name, value in scalars.items():
             self._board.scalar(name, value, images)
         for name, values in (scores or {}).items():
             self._board.histogram(name.replace("scores/", "score_histogram/"), values, images)
         self._board.flush()
-        record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in numbers.items()}
+        record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
         self._metrics.append({"images": images, "phase": phase.name, **record})
         self.console.progress(images, phase)
-        append_log(self.run_dir, self.console.tick(seconds_per_image, left, numbers))
+        append_log(self.run_dir, self.console.tick(seconds_per_image, left, scalars))
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         self._raise_of_pictures(all_but=MAX_QUEUE - 1)

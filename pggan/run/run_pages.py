@@ -28,7 +28,7 @@ def run_pages(run: RunContext) -> dict[str, str]:
     """Texts in Markdown by their tags."""
     return {
         "run/command": command_page(run),
-        "run/data": data_page(run.pyramid, labels=run.architecture.labels > 0),
+        "run/data": data_page(run.pyramid, labels=run.architecture.num_classes > 0),
         "run/phases": phase_page(run.schedule),
         "run/configuration": "\n".join(
             f"    {line}" for line in OmegaConf.to_yaml(OmegaConf.create(run.description)).splitlines()

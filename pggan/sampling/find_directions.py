@@ -66,7 +66,7 @@ def compute_directions(config: DirectionsConfig, generator: TrainedGenerator, se
     if config.method is DirectionMethod.activations:
         labels = None
         if settings.label is not None:
-            labels = F.one_hot(torch.tensor([settings.label]), generator.labels).float()
+            labels = F.one_hot(torch.tensor([settings.label]), generator.num_classes).float()
         return directions_of_activations(generator.network, count, labels)
     return direction_between(
         latents_of_set(config.negative, generator.latent_size, "negative"),

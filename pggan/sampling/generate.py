@@ -61,7 +61,7 @@ def class_number(generator: LoadedGenerator, label: int | str | None) -> int | N
 
     Raises UserError when there is no such class.
     """
-    count, names = generator.network.architecture.labels, generator.label_names
+    count, names = generator.network.architecture.num_classes, generator.class_names
     if label is None:
         return 0 if count else None
     if not count:
@@ -124,7 +124,7 @@ def draw_batch(
     """Images uint8 [N, R, R, C] of `latents` [N, Z] and `classes` [N] (where there are any), in one batch."""
     device, labels = network.weights[0].device, None
     if classes is not None:
-        labels = F.one_hot(classes, network.architecture.labels).float().to(device)  # [N, L]
+        labels = F.one_hot(classes, network.architecture.num_classes).float().to(device)  # [N, L]
     features = network.features(latents.to(device), labels)
     if center is not None:
         features = torch.lerp(center, features, settings.truncation)
@@ -145,8 +145,8 @@ def draw_seeds(
     network: Generator, count: int, resolution: int, alpha: float, *, batch_size: int = BATCH_SIZE
 ) -> Pixels:
     """Images uint8 [N, R, R, C] of the seeds 0 to `count` - 1, of the classes in turn where there are any."""
-    labels = network.architecture.labels
-    classes = torch.arange(count) % labels if labels else None
+    num_classes = network.architecture.num_classes
+    classes = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
     return draw_in_batches(network, latents, classes, RenderSettings(resolution, alpha), batch_size)
 
@@ -163,5 +163,5 @@ def mean_features(network: Generator, label: int | None) -> Tensor:
     labels = None
     if label is not None:
         classes = torch.full((CENTER_SEEDS,), label)
-        labels = F.one_hot(classes, network.architecture.labels).float().to(device)
+        labels = F.one_hot(classes, network.architecture.num_classes).float().to(device)
     return network.features(latents.to(device), labels).mean(0, keepdim=True)

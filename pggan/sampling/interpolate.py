@@ -78,14 +78,12 @@ def run(config: InterpolateConfig) -> int:
         require_size(target, columns * side * zoom, rows * side * zoom)
     else:
         zoom = config.zoom or sheet.automatic_zoom(side, columns)
-    paths = [
-        latents_of_path(config, number, generator, settings) for number in range(columns * rows if animated else 1)
-    ]
+    paths = [latents_of_path(config, index, generator, settings) for index in range(columns * rows if animated else 1)]
     out = check_output(str(target), (*STILLS, *ANIMATED))
     scale = enlarge_smoothly if config.scaling is Enlargement.smooth else enlarge
 
-    def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
-        images = draw_growing(generator, settings, numbers, paths, first=first, frames=config.frames)
+    def draw(indices: Sequence[int]) -> Iterator[Pixels]:
+        images = draw_growing(generator, settings, indices, paths, first=first, frames=config.frames)
         while frame := list(islice(images, len(paths))):
             yield grid(scale(np.stack(frame), zoom), columns if animated else 1)
 
@@ -99,9 +97,9 @@ def run(config: InterpolateConfig) -> int:
 
 
 def latents_of_path(
-    config: InterpolateConfig, number: int, generator: TrainedGenerator, settings: RenderSettings
+    config: InterpolateConfig, index: int, generator: TrainedGenerator, settings: RenderSettings
 ) -> Latents:
-    """The latents of path `number`; raises UserError where it can't be drawn.
+    """The latents of path `index`; raises UserError where it can't be drawn.
 
     Path 0 goes through all seeds, path n through each seed + 1000 n; of saved latents, path n begins at the n-th.
     """
@@ -110,14 +108,14 @@ def latents_of_path(
         return perceptual_steps(generator.stream(latents, settings))
 
     if config.path is InterpolationPath.walk:
-        seed = parse_seeds(SEEDS if config.seeds is None else config.seeds)[0] + 1000 * number
+        seed = parse_seeds(SEEDS if config.seeds is None else config.seeds)[0] + 1000 * index
         walk = random_walk(seed, generator.latent_size, config.frames, config.smoothness)
         if not config.constant_speed:
-            return lambda numbers: walk[numbers]
+            return lambda indices: walk[indices]
         steady = at_constant_speed(around(walk), distances, config.frames)
         times = frame_positions(config.frames, closed=True)
-        return lambda numbers: steady(times[numbers])
-    keyframes = keyframes_of_path(config, number, generator.latent_size)
+        return lambda indices: steady(times[indices])
+    keyframes = keyframes_of_path(config, index, generator.latent_size)
     if len(keyframes) < 2:
         problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
         raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
@@ -135,15 +133,15 @@ def latents_of_path(
     elif closed:
         path = loop(keyframes, parts)
     positions = frame_positions(config.frames, closed=closed, segments=parts, hold=config.hold, ease=config.ease)
-    return lambda numbers: path(positions[numbers])
+    return lambda indices: path(positions[indices])
 
 
-def keyframes_of_path(config: InterpolateConfig, number: int, size: int) -> Tensor:
-    """The latents [K, Z] that path `number` passes through."""
+def keyframes_of_path(config: InterpolateConfig, index: int, size: int) -> Tensor:
+    """The latents [K, Z] that path `index` passes through."""
     if config.latents is None:
         seeds = parse_seeds(SEEDS if config.seeds is None else config.seeds)
-        return seed_latents([seed + 1000 * number for seed in seeds], size)
-    return torch.cat([load_latents(path, size) for path in listed(config.latents)]).roll(-number, 0)
+        return seed_latents([seed + 1000 * index for seed in seeds], size)
+    return torch.cat([load_latents(path, size) for path in listed(config.latents)]).roll(-index, 0)
 
 
 def perceptual_steps(images: Iterator[Pixels]) -> Tensor:
@@ -160,13 +158,13 @@ def perceptual_steps(images: Iterator[Pixels]) -> Tensor:
 def draw_growing(
     generator: TrainedGenerator,
     settings: RenderSettings,
-    numbers: Sequence[int],
+    indices: Sequence[int],
     paths: list[Latents],
     *,
     first: int,
     frames: int,
 ) -> Iterator[Pixels]:
-    """The images of frames `numbers` of `frames`, those of all paths for each, at one size.
+    """The images of frames `indices` of `frames`, those of all paths for each, at one size.
 
     What they show rises evenly from `first` pixels in the first frame to the resolution of `settings` in the last one:
     each image, averaged to a lower resolution, fades into itself at twice that.  The generator's own lower levels would
@@ -174,11 +172,11 @@ def draw_growing(
     """
 
     def latents() -> Iterator[Tensor]:
-        for block in torch.split(torch.tensor(numbers), BLOCK):
+        for block in torch.split(torch.tensor(indices), BLOCK):
             yield from torch.stack([path(block) for path in paths], 1).flatten(0, 1)
 
     levels, last = log2(settings.resolution / first), max(frames - 1, 1)
-    grown = (number * levels / last for number in numbers for _ in paths)
+    grown = (index * levels / last for index in indices for _ in paths)
     for level, image in zip(grown, generator.stream(latents(), settings), strict=True):
         low, high = (averaged(image, settings.resolution // first >> int(level) + above) for above in (0, 1))
         weight = level - int(level)

@@ -54,8 +54,8 @@ def feature_distance(backbone: Backbone) -> Distance:
         while colour.shape[-1] > MAX_SIDE:
             colour = downsample(colour)
         x, found = backbone.prepare(colour), []
-        for part in backbone.parts:
-            x = part(x)
+        for block in backbone.blocks:
+            x = block(x)
             found.append(F.normalize(x))  # over F
         return found
 

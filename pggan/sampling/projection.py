@@ -66,7 +66,7 @@ def project(
     goal = to_float(torch.tensor(target, device=device)[None])
     label = None
     if settings.label is not None:
-        label = F.one_hot(torch.tensor([settings.label]), network.architecture.labels).float().to(device)
+        label = F.one_hot(torch.tensor([settings.label]), network.architecture.num_classes).float().to(device)
 
     def draw(latents: Tensor) -> Tensor:
         labels = None if label is None else label.expand(len(latents), -1)

@@ -60,11 +60,11 @@ def run(config: TimelapseConfig) -> int:
     font = font_for([shot.stamp for shot in shots], width, stamp_height)
     shown = shots_of_frames(shots, max(round(config.seconds * config.fps), 1), config.axis)
 
-    def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
+    def draw(indices: Sequence[int]) -> Iterator[Pixels]:
         drawn, frame = -1, np.empty(0, np.uint8)
-        for number in numbers:
-            if shown[number] != drawn:
-                drawn = shown[number]
+        for index in indices:
+            if shown[index] != drawn:
+                drawn = shown[index]
                 tiles = shots[drawn].tiles()
                 picture = to_rgb(grid(scale(tiles, side * zoom // tiles.shape[1]), columns))
                 frame = np.concatenate([picture, draw_stamp(shots[drawn].stamp, width, stamp_height, font)])

@@ -27,7 +27,7 @@ PATHS: dict[str, Callable[[Tensor], LatentPath]] = {
     "lerp": lambda keyframes: through(keyframes, lerp),
     "loop": loop,
 }
-KINDS = ", ".join(PATHS)
+PATH_NAMES = ", ".join(PATHS)
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
@@ -68,14 +68,14 @@ class TrainedGenerator:
         return self.loaded.images
 
     @property
-    def label_names(self) -> tuple[str, ...]:
+    def class_names(self) -> tuple[str, ...]:
         """The names of the classes; empty where there are none, or they are not known."""
-        return self.loaded.label_names
+        return self.loaded.class_names
 
     @property
-    def labels(self) -> int:
+    def num_classes(self) -> int:
         """The number of classes; 0 for a generator that was trained without labels."""
-        return self.network.architecture.labels
+        return self.network.architecture.num_classes
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
@@ -138,7 +138,7 @@ class TrainedGenerator:
         latents = keyframes if isinstance(keyframes, Tensor) else self.latents(keyframes)
         if kind not in PATHS or len(latents) < 2:
             raise UserError(
-                f"No path of kind '{kind}' leads through {len(latents)} keyframes.", f"Use two, and {KINDS}."
+                f"No path of kind '{kind}' leads through {len(latents)} keyframes.", f"Use two, and {PATH_NAMES}."
             )
         return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
 

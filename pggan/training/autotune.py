@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 class MethodChoice(NamedTuple):
     """Methods that were chosen."""
 
-    table: MethodTable
+    method_table: MethodTable
     summary: str  # in words; empty where nothing was to choose
 
 
@@ -53,7 +53,7 @@ def autotune_convolutions(
     """
     partition = BatchPartition.of(config, (), group.world_size, group.rank)
     choice = autotune(config, trainer, [*phases], partition, group, recorded=recorded)
-    trainer.options = replace(trainer.options, table=choice.table)
+    trainer.options = replace(trainer.options, method_table=choice.method_table)
     return choice.summary
 
 
@@ -96,8 +96,7 @@ def passes_of(phases: Iterable[Phase], partition: BatchPartition, trainer: Train
         size = trainer.micro_batch_sizes.get((phase.resolution, phase.batch), trainer.options.micro_batch_size)
         for rank in range(partition.world_size):
             count, level = len(replace(partition, rank=rank).indices(phase.batch)), min(phase.resolution, highest)
-            parts = micro_batch_indices(count, size or count, partition.stddev_group, CPU)
-            for images in map(len, parts):
+            for images in map(len, micro_batch_indices(count, size or count, partition.stddev_group, CPU)):
                 found[images] = max(level, found.get(images, 0))
     return found
 
@@ -108,13 +107,13 @@ def wide_shapes(trainer: Trainer, passes: Mapping[int, int]) -> list[Convolution
     Args: passes: the level of the passes of so many images; D also sees reals and fakes as one batch.
     """
     g, d, recorder = trainer.state.g.network, trainer.state.d.network, ShapeRecorder()
-    options, labels = replace(trainer.options, table=recorder), g.architecture.labels
+    options, num_classes = replace(trainer.options, method_table=recorder), g.architecture.num_classes
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), use_options(g, options), use_options(d, options):
         for count, level in passes.items():
-            one_hot = torch.empty(count, labels) if labels else None
+            one_hot = torch.empty(count, num_classes) if num_classes else None
             images = g(torch.empty(count, g.architecture.latent_size), one_hot, level)
             d(images, level)
-            d(torch.cat([images, images]), level, parts=2)
+            d(torch.cat([images, images]), level, sub_batches=2)
     wide = [shape for shape in recorder.shapes if min(shape.inputs, shape.outputs) >= NARROWEST]
     return sorted(wide, key=lambda shape: (shape.height, shape.images, str(shape)))
 

@@ -7,8 +7,8 @@ import torch
 from pggan.config import ModelConfig, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
+from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
-from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.features.backbone import Backbone, load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
@@ -19,9 +19,9 @@ from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
 from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
 from pggan.optim.state import State
 from pggan.training.memory_fit import MemoryFit, fit_memory
-from pggan.training.parts import TrainerParts
 from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
+from pggan.training.trainer_factory import TrainerFactory
 
 
 def build_trainer(
@@ -42,11 +42,11 @@ def build_trainer(
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
     device = group.device
-    parts = TrainerParts.of(config, device, group.world_size)
+    factory = TrainerFactory.of(config, device, group.world_size)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    state = parts.new_state(architecture, config.seed, device)
+    state = factory.new_state(architecture, config.seed, device)
     if isinstance(state.d.network, ProjectedDiscriminator) and (backbone := choose_backbone(config.model)) is not None:
-        state.d.network.set_backbone(backbone, parts.options.dtype)
+        state.d.network.set_backbone(backbone, factory.options.dtype)
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
@@ -54,7 +54,7 @@ def build_trainer(
         memory = fit_memory(
             architecture,
             phases,
-            parts,
+            factory,
             device=device,
             free=group.all_reduce_min(None if free is None else free - image_bytes),
             partition=partition,
@@ -66,15 +66,15 @@ def build_trainer(
         sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
-    trainer = parts.trainer(
+    trainer = factory.trainer(
         state,
-        compiled_passes=compiled_passes() if parts.options.compiled else None,
+        compiled_passes=compiled_passes() if factory.options.compiled else None,
         reducer=reducer,
         indices=indices.get,
         micro_batch_sizes=sizes,
         reset_at_phase=config.optimizer.reset_at_phase,
         scalars_as_tensors=device.type == "cuda",
-        dry_run=parts.options.compiled or (check_memory and device.type == "cuda"),
+        dry_run=factory.options.compiled or (check_memory and device.type == "cuda"),
         allow_smaller_micro_batches=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pggan.core.tables import Log
+from pggan.core.formatting import Log
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pggan.core.errors import UserError
-from pggan.core.tables import Log
+from pggan.core.formatting import Log
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, half_of_pass

@@ -54,7 +54,7 @@ class StepInputs(NamedTuple):
     def select_drawn(self, indices: Tensor) -> "StepInputs":
         """The random numbers at `indices` [M], and the same images."""
         names = ("latents_d", "latents_g", "mix", "augment")
-        drawn = {name: numbers[indices] for name in names if (numbers := getattr(self, name)) is not None}
+        drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)
 
 
@@ -95,18 +95,18 @@ def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
     A product with such a tensor rounds differently from one with a Python float.
     """
     names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
-    numbers = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}
+    settings = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}
     device = inputs.latents_d.device
-    tensors = {name: torch.full((), value, dtype=torch.float32, device=device) for name, value in numbers.items()}
+    tensors = {name: torch.full((), value, dtype=torch.float32, device=device) for name, value in settings.items()}
     return inputs._replace(**tensors)  # type: ignore[arg-type]
 
 
-def micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
-    """The inputs in parts of at most `micro_batch_size` images."""
+def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
+    """The inputs as micro-batches of at most `micro_batch_size` images."""
     count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
     if size is None or size >= count:
         return [inputs]
-    return [inputs.select(part) for part in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
+    return [inputs.select(at) for at in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
 
 
 def mean_over_interval(due: float, rest: float, reg_interval: int) -> float:
@@ -120,10 +120,10 @@ def half_of_pass(size: int, stddev_group: int) -> int:
 
 
 def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:
-    """The positions in a batch of `count` images of those of each part, of at most `size`.
+    """The positions in a batch of `count` images of those of each micro-batch, of at most `size`.
 
-    A part is made of whole groups of minibatch stddev, so that the gradients of all parts add up to that of the batch.
+    A micro-batch is made of whole groups of minibatch stddev: the gradients of all add up to that of the batch.
     """
     group = min(stddev_group, count)
     members = torch.arange(count, device=device).view(group, -1)  # [group, groups]: groups are strided
-    return [part.flatten() for part in torch.split(members, max(size // group, 1), 1)]
+    return [one.flatten() for one in torch.split(members, max(size // group, 1), 1)]

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import flop_registry
 from pggan.networks import fused
 from pggan.training.op_counter import CHANGED, OpCounter
 
-# What limits a kernel: tensor cores and memory in products, memory alone elsewhere.
-KernelKind = StrEnum("KernelKind", "product elementwise broadcast reduction")
+# What limits a kernel: tensor cores and memory in matrix products and convolutions, memory alone elsewhere.
+KernelKind = StrEnum("KernelKind", "matmul elementwise broadcast reduction")
 
 REDUCTIONS = {"sum", "mean", "linalg_vector_norm", "_foreach_norm"}
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
 
     kind: KernelKind
     bytes: int  # read and written
-    flops: int = 0  # of products
+    flops: int = 0  # of a matmul
     channels: int = 0  # of convolutions: the fewer of input and output
     launches: int = 1
 
@@ -62,9 +62,9 @@ class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
         if not writes or (not how.written and aliases(writes, reads)):
             return result
         moved = sum(map(distinct_bytes, writes)) + sum(map(distinct_bytes, reads[how.overwrites :]))
-        if how.product:
+        if how.matmul:
             flops = flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=result)
-            self.kernels[Kernel(KernelKind.product, moved, flops, narrowest(how.name, args, writes[0]))] += 1
+            self.kernels[Kernel(KernelKind.matmul, moved, flops, narrowest(how.name, args, writes[0]))] += 1
             if how.name == "convolution" and args[2] is not None:  # added by a kernel of its own
                 self.kernels[Kernel(KernelKind.broadcast, 2 * writes[0].nbytes)] += 1
         else:
@@ -112,7 +112,7 @@ class KernelLaunches(NamedTuple):
     """Facts of an operation that launches kernels, the same for all its calls."""
 
     name: str
-    product: bool
+    matmul: bool  # a matrix product or a convolution
     written: tuple[int, ...]  # positions of the arguments that it changes
     overwrites: int  # 1 if the first of its tensors is not read
     lists: int  # of tensors among its arguments
@@ -133,7 +133,7 @@ def kernel_launches(func: Any) -> KernelLaunches | None:
 
 
 def kind_of(how: KernelLaunches, writes: list[Tensor], reads: list[Tensor]) -> KernelKind:
-    """The kind of a kernel that is no product."""
+    """The kind of a kernel that is no matmul."""
     if how.name in REDUCTIONS:
         return KernelKind.reduction
     size = max(tensor.numel() for tensor in writes)
@@ -142,7 +142,7 @@ def kind_of(how: KernelLaunches, writes: list[Tensor], reads: list[Tensor]) -> K
 
 
 def launches_of(how: KernelLaunches, args: tuple[Any, ...]) -> int:
-    """The number of launches of an operation that is no product."""
+    """The number of launches of an operation that is no matmul."""
     if not how.lists:
         return 1
     tensors: list[Tensor] = args[0]

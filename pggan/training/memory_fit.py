@@ -12,8 +12,8 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.inputs import half_of_pass
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 
 USABLE = 0.9  # share of the free memory; fragments and scratch space take the rest
 # The memory of a captured step in units of what an eager one needs: during a capture, the allocator can't give back
@@ -46,7 +46,7 @@ def activations(architecture: Architecture, phase: Phase) -> int:
 def fit_memory(
     architecture: Architecture,
     phases: Sequence[Phase],
-    parts: TrainerParts,
+    factory: TrainerFactory,
     *,
     device: torch.device,
     free: int | None,
@@ -60,35 +60,35 @@ def fit_memory(
     which takes half a minute for the paper's networks.
     Raises UserError when even the smallest micro-batch of a phase needs more in an eager step.
     """
-    usable = usable_share(capture=parts.capture)
-    own = [(phase, replace(phase, batch=partition.largest_part(phase.batch))) for phase in phases]
-    sizes = [activations(architecture, part) for _, part in own]
+    usable = usable_share(capture=factory.capture)
+    own = [(phase, replace(phase, batch=partition.largest_local_batch(phase.batch))) for phase in phases]
+    sizes = [activations(architecture, local) for _, local in own]
     bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(MIN_RESOLUTION) // 16
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
-    fake = StepCostEstimator(architecture, parts, device)
+    fake = StepCostEstimator(architecture, factory, device)
     available = inf if free is None else free - gradient_copies * fake.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
-    for size_of_maps, (phase, part) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
+    for size_of_maps, (phase, local) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
         if size_of_maps < LIKELY * max(sizes) and not found and not every_phase:
             break  # larger ones fit as they are
-        kind, group = (part.resolution, phase.batch), min(architecture.stddev_group, part.batch)
-        fixed = partition.micro_batch_size(phase.batch) or parts.options.micro_batch_size
-        size = min(found.get(kind, part.batch), fixed or part.batch)
-        while (need := fake.peak_bytes(part, size)) > usable * available:
+        kind, group = (local.resolution, phase.batch), min(architecture.stddev_group, local.batch)
+        fixed = partition.micro_batch_size(phase.batch) or factory.options.micro_batch_size
+        size = min(found.get(kind, local.batch), fixed or local.batch)
+        while (need := fake.peak_bytes(local, size)) > usable * available:
             if size <= group or fixed is not None:
                 if need <= USABLE * available:
                     break  # without CUDA graphs
                 raise UserError(
-                    f"A step at {part.resolution}x{part.resolution} needs {need / 2**30:.1f} GiB with {size} images "
+                    f"A step at {local.resolution}x{local.resolution} needs {need / 2**30:.1f} GiB with {size} images "
                     f"per pass; {available / 2**30:.1f} GiB are free on {device}.",
                     "Set compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
             size = found[kind] = half_of_pass(size, group)
-        needs[part.resolution] = max(need, needs.get(part.resolution, 0))
+        needs[local.resolution] = max(need, needs.get(local.resolution, 0))
     return MemoryFit(_summary(needs, found, available, every_phase=every_phase), found, max(needs.values()))
 
 

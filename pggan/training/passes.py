@@ -25,11 +25,11 @@ def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | N
     return fakes
 
 
-def views_of(state: State, spec: StepSpec, augment: Tensor | None, part: slice) -> Views:
-    """The views of D in the pass whose random numbers are that `part` of `augment` [N, VIEWS, …]."""
+def views_of(state: State, spec: StepSpec, augment: Tensor | None, of_pass: slice) -> Views:
+    """The views of D in a pass, `of_pass` among those that have random numbers in `augment` [N, VIEWS, …]."""
     if spec.augmentation is None or augment is None:
         return Views()
-    return spec.augmentation.views(augment[:, part], None if state.d.adaptive_p is None else state.d.adaptive_p.p)
+    return spec.augmentation.views(augment[:, of_pass], None if state.d.adaptive_p is None else state.d.adaptive_p.p)
 
 
 def d_forward(
@@ -75,21 +75,21 @@ class Passes(NamedTuple):
     d: Callable[..., LossTerms] = d_forward
     g: Callable[..., LossTerms] = g_forward
 
-    def fakes_for_d(self, state: State, part: StepInputs) -> Tensor:
-        """Fakes [N, C, R, R] that D is to score below the reals of `part`."""
-        return self.fakes(state, part.spec, part.latents_d, part.reals.labels, part.alpha)
+    def fakes_for_d(self, state: State, inputs: StepInputs) -> Tensor:
+        """Fakes [N, C, R, R] that D is to score below the reals of `inputs`."""
+        return self.fakes(state, inputs.spec, inputs.latents_d, inputs.reals.labels, inputs.alpha)
 
-    def fakes_for_g(self, state: State, part: StepInputs) -> Tensor:
+    def fakes_for_g(self, state: State, inputs: StepInputs) -> Tensor:
         """Fakes [N, C, R, R] whose scores G is to raise."""
-        return self.fakes(state, part.spec, part.latents_g, part.reals.fake_labels, part.alpha)
+        return self.fakes(state, inputs.spec, inputs.latents_g, inputs.reals.fake_labels, inputs.alpha)
 
-    def d_terms(self, state: State, part: StepInputs, fakes: Tensor) -> LossTerms:
-        """D's terms for the reals of `part` and `fakes` [N, C, R, R]."""
-        return self.d(state, part.spec, part.reals, fakes, part.alpha, mix=part.mix, augment=part.augment)
+    def d_terms(self, state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
+        """D's terms for the reals of `inputs` and `fakes` [N, C, R, R]."""
+        return self.d(state, inputs.spec, inputs.reals, fakes, inputs.alpha, mix=inputs.mix, augment=inputs.augment)
 
-    def g_terms(self, state: State, part: StepInputs, fakes: Tensor) -> LossTerms:
+    def g_terms(self, state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
         """G's terms for `fakes` [N, C, R, R]."""
-        return self.g(state, part.spec, part.reals, fakes, part.alpha, augment=part.augment)
+        return self.g(state, inputs.spec, inputs.reals, fakes, inputs.alpha, augment=inputs.augment)
 
 
 def compiled_passes() -> Passes:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pggan.augmentation.base import Augmentation
 from pggan.core.batch import Reals
+from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.core.tables import Log
 from pggan.losses.base import SIGN, Loss, LossTerms
 from pggan.networks.networks import use_options
 from pggan.networks.numerics import ComputeOptions
@@ -25,7 +25,7 @@ from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
 from pggan.training.dry_run import DryRun, out_of_memory, reserve_memory
 from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, micro_batches, scalars_to_tensors
+from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, scalars_to_tensors, split_into_micro_batches
 from pggan.training.passes import Passes
 
 
@@ -117,8 +117,8 @@ class Trainer:
         if self.graphs is not None:
             self.graphs.release_memory()
         saved = {
-            part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-            for part, tensors in self.state.state_dict().items()
+            component: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            for component, tensors in self.state.state_dict().items()
         }
         failure = None
         try:
@@ -152,23 +152,23 @@ class Trainer:
 def train_step(state: State, inputs: StepInputs, passes: Passes, reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G; never waits for the device."""
     d, g, options, batch = state.d, state.g, inputs.spec.options, inputs.spec.batch
-    parts, terms = micro_batches(inputs, state.g_ema.architecture.stddev_group), []
+    micro_batches, terms = split_into_micro_batches(inputs, state.g_ema.architecture.stddev_group), []
     metrics: dict[str, Tensor] = {}
 
-    for part in parts:  # D: score reals above fakes
+    for micro_batch in micro_batches:  # D: score reals above fakes
         with torch.no_grad(), use_options(g.network, options):
-            fakes = passes.fakes_for_d(state, part)  # [N, C, R, R]
+            fakes = passes.fakes_for_d(state, micro_batch)  # [N, C, R, R]
         with use_options(d.network, options):
-            terms.append(backward(d, passes.d_terms(state, part, fakes), batch, reducer))  # {name: [N]}
+            terms.append(backward(d, passes.d_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for part in parts:  # G: raise the scores of fresh fakes, made while D's gradients travel
+    for micro_batch in micro_batches:  # G: raise the scores of fresh fakes, made while D's gradients travel
         with use_options(g.network, options):
-            fakes = passes.fakes_for_g(state, part)  # [N, C, R, R]
-            if part is parts[0]:  # the fakes needed no D: now it moves
+            fakes = passes.fakes_for_g(state, micro_batch)  # [N, C, R, R]
+            if micro_batch is micro_batches[0]:  # the fakes needed no D: now it moves
                 metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
-                terms.append(backward(g, passes.g_terms(state, part, fakes), batch, reducer))  # {name: [N]}
+                terms.append(backward(g, passes.g_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
     wait_for_g = reducer.start_all_reduce(g, batch)
     metrics |= update(g, terms, wait_for_g(), inputs.learning_rate_g, batch)
 
@@ -207,5 +207,5 @@ def update(
         about["augment/p"] = trainable.adaptive_p.follow(sums[1], batch)
     per_image = terms[0].loss | terms[0].metrics
     if len(terms) > 1:
-        per_image = {tag: torch.cat([(part.loss | part.metrics)[tag] for part in terms]) for tag in per_image}
+        per_image = {tag: torch.cat([(one.loss | one.metrics)[tag] for one in terms]) for tag in per_image}
     return about | per_image

@@ -30,8 +30,8 @@ from pggan.optim.state import Trainable, in_memory_order
 from pggan.training.inputs import mean_over_interval
 from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
 from pggan.training.op_counter import OpCounter
-from pggan.training.parts import TrainerParts
 from pggan.training.passes import Passes
+from pggan.training.trainer_factory import TrainerFactory
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class StepKernels:
 class StepCostEstimator:
     """A trainer without memory, to count steps on; of one rank, which has nothing to reduce."""
 
-    def __init__(self, architecture: Architecture, parts: TrainerParts, device: torch.device) -> None:
+    def __init__(self, architecture: Architecture, factory: TrainerFactory, device: torch.device) -> None:
         """Args: device: "meta" for any CUDA device."""
-        self.device, self.parts = device, replace(parts, sparse=False, capture=False)
+        self.device, self.factory = device, replace(factory, sparse=False, capture=False)
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode:
-            self.state = self.parts.new_state(architecture, 0, device)
+            self.state = self.factory.new_state(architecture, 0, device)
         if device.type == "meta":
             self._make_moments()
 
@@ -98,7 +98,7 @@ class StepCostEstimator:
     def cost(self, phase: Phase) -> StepCost:
         """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
         counter, count = self._counted(phase, None), self.count(phase)
-        interval = self.parts.loss.reg_interval
+        interval = self.factory.loss.reg_interval
         moved = mean_over_interval(*count.moved_bytes, interval)
         return StepCost(int(count.flops.mean(interval)), int(moved), counter.peak, counter.operations)
 
@@ -115,12 +115,12 @@ class StepCostEstimator:
         Args: micro_batch_size: as of `peak_bytes`.
         """
         counter = self._counted_kernels(phase, micro_batch_size, penalties=True)
-        lazy = self.parts.loss.reg_interval > 1
+        lazy = self.factory.loss.reg_interval > 1
         plain = self._counted_kernels(phase, micro_batch_size, penalties=False) if lazy else counter
         return StepKernels(counter.kernels, plain.kernels, counter.peak)
 
     def _options(self, micro_batch_size: int | None) -> ComputeOptions:
-        options = self.parts.options
+        options = self.factory.options
         return options if micro_batch_size is None else replace(options, micro_batch_size=micro_batch_size)
 
     def _counted_kernels(self, phase: Phase, micro_batch_size: int | None, *, penalties: bool) -> KernelCounter:
@@ -164,7 +164,7 @@ class StepCostEstimator:
 
     def _plain_options(self) -> ComputeOptions:
         """The options of steps without recomputation and tricks, whose operations are those of the definition."""
-        return ComputeOptions(dtype=self.parts.options.dtype, method=NATIVE)
+        return ComputeOptions(dtype=self.factory.options.dtype, method=NATIVE)
 
     def _counted(self, phase: Phase, micro_batch_size: int | None) -> OpCounter:
         with self.mode:
@@ -181,12 +181,12 @@ class StepCostEstimator:
         a, count, d = self.state.g_ema.architecture, phase.batch, self.state.d.network
         if isinstance(d, ProjectedDiscriminator):
             d.set_backbone(d.backbone, options.dtype)
-        one_hot = torch.empty(count, a.labels, device=self.device) if a.labels else None
+        one_hot = torch.empty(count, a.num_classes, device=self.device) if a.num_classes else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
-        loss = replace(self.parts.loss, reg_interval=2)  # so that there are steps with penalties and without
+        loss = replace(self.factory.loss, reg_interval=2)  # so that there are steps with penalties and without
         as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
-        parts = replace(self.parts, loss=loss, options=options)
-        trainer = parts.trainer(self.state, reset_at_phase=False, scalars_as_tensors=as_on_gpu, **others)
+        factory = replace(self.factory, loss=loss, options=options)
+        trainer = factory.trainer(self.state, reset_at_phase=False, scalars_as_tensors=as_on_gpu, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 

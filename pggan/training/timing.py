@@ -101,8 +101,8 @@ def noise(architecture: Architecture, device: torch.device) -> Callable[[Phase, 
     def draw(phase: Phase, rng: StepRng) -> Reals:
         side, labels = phase.resolution, None
         images = 2 * rng.uniform("noise", phase.batch, architecture.channels, side, side) - 1
-        if architecture.labels:
-            labels = torch.zeros(phase.batch, architecture.labels, device=device)
+        if architecture.num_classes:
+            labels = torch.zeros(phase.batch, architecture.num_classes, device=device)
             labels[:, 0] = 1
         return Reals(images, labels, labels)
 
@@ -160,7 +160,7 @@ def measure_phase_times(
     *,
     device: torch.device,
     images: int,
-    table: MethodTable | None = None,
+    method_table: MethodTable | None = None,
 ) -> PhaseTimes:
     """The times of the phases after `images`: of those that are cheap enough, steps of this rank's part are measured.
 
@@ -172,15 +172,15 @@ def measure_phase_times(
         return model.phase_times(schedule, known)
     began = time.perf_counter()
     last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
-    parts = [replace(phase, batch=partition.largest_part(phase.batch)) for phase in last.values()]
-    timer = single_device_timer(config, architecture, parts, device, table)
-    for part in parts:
+    phases = [replace(phase, batch=partition.largest_local_batch(phase.batch)) for phase in last.values()]
+    timer = single_device_timer(config, architecture, phases, device, method_table)
+    for local in phases:
         phase_times = model.phase_times(schedule, known)
-        step = phase_times.seconds_per_image[part.index] * schedule.phases[part.index].batch
+        step = phase_times.seconds_per_image[local.index] * schedule.phases[local.index].batch
         whole = phase_times.seconds(schedule, images, schedule.total)
         if time.perf_counter() - began + timer.need(step, STEPS) > min(MAX_SECONDS, MAX_SHARE * whole):
             break
-        known[part.resolution] = timer.seconds(part, STEPS, 0.0, min)
+        known[local.resolution] = timer.seconds(local, STEPS, 0.0, min)
     return model.phase_times(schedule, known)
 
 
@@ -189,17 +189,17 @@ def single_device_timer(
     architecture: Architecture,
     phases: Sequence[Phase],
     device: torch.device,
-    table: MethodTable | None = None,
+    method_table: MethodTable | None = None,
 ) -> StepTimer:
     """Times steps of new networks on noise, on one device, with nothing to reduce.
 
-    Args: table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
+    Args: method_table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
     """
     alone = replace(config, elastic=False, gradients={"name": "fp32"})
     group = ProcessGroup.single_process(device)
     trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
-    if table is None:
+    if method_table is None:
         autotune_convolutions(alone, trainer, phases, group)
     else:
-        trainer.options = replace(trainer.options, table=table)
+        trainer.options = replace(trainer.options, method_table=method_table)
     return StepTimer(trainer, group, noise(architecture, device))

@@ -28,7 +28,7 @@ OVERRIDES = [
     "augmentation.interval=1",
     "augmentation.rampup_images=80",
 ]
-KINDS = {
+CASES = {
     "logistic": ["loss=logistic"],
     "elastic": ["loss=logistic", "elastic=true", "distributed.elastic_chunks=4"],
     "bf16": ["loss=relativistic", "gradients=bf16"],
@@ -37,9 +37,9 @@ KINDS = {
 
 
 def followed(group):
-    """What becomes of p from 0.5 on, by kind of run, and a digest of the state at the end."""
+    """What becomes of p from 0.5 on, by case of run, and a digest of the state at the end."""
     found = {}
-    for kind, overrides in KINDS.items():
+    for case, overrides in CASES.items():
         config = validated(TrainConfig, compose("train", [*OVERRIDES, *overrides]))
         architecture = variant(config.model.architecture(8, 3, 0))
         trainer, _ = build_trainer(config, architecture, [PHASE], group, check_memory=False)
@@ -52,7 +52,7 @@ def followed(group):
             metrics = trainer.step(PHASE, reals, StepRng(0, 8 * number, CPU), 0.9)
             values.append(metrics["augment/p"].item())
         state = trainer.state
-        found[kind] = (values, state_sha256(state.state_dict(), state.images, state.phase_index))
+        found[case] = (values, state_sha256(state.state_dict(), state.images, state.phase_index))
     return found
 
 
@@ -68,10 +68,10 @@ def test_p_is_that_of_one_rank_on_all_ranks_and_with_elastic_all_bits_are():
     torch.set_num_threads(1)
     alone = followed(ProcessGroup.single_process(CPU))
     ranks = values_of(in_processes(2, on_this_rank))
-    for kind, (expected, digest) in alone.items():
-        for found, of_rank in (rank[kind] for rank in ranks):
+    for case, (expected, digest) in alone.items():
+        for found, of_rank in (rank[case] for rank in ranks):
             # Signs are whole numbers: their sums have no rounding, unless a score is at 0.
-            assert found == expected, kind
-            assert (of_rank == digest) or kind != "elastic"
-        assert len({rank[kind][1] for rank in ranks}) == 1  # ranks are alike
+            assert found == expected, case
+            assert (of_rank == digest) or case != "elastic"
+        assert len({rank[case][1] for rank in ranks}) == 1  # ranks are alike
         assert len(set(expected)) > 1

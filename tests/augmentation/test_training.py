@@ -21,10 +21,10 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training.parts import TrainerParts, choose_augmentation
 from pggan.training.passes import d_forward, g_forward
 from pggan.training.step import Trainer
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory, choose_augmentation
 from tests.definitions import ADAM, WGAN_GP, variant
 from tests.training.short_run import digest, short_run
 
@@ -72,11 +72,11 @@ def test_every_loss_and_penalty_trains_and_micro_batches_give_the_same_update(na
     augmentation, p = made(name), 0.5 if name == "ada" else None
     whole, metrics = take(loss, augmentation, p, jvp=jvp)
     assert all(value.isfinite().all() for value in metrics.values())
-    parts, _ = take(loss, augmentation, p, jvp=jvp, micro_batch_size=2)
-    for one, other in zip(whole.d.optimizer.params, parts.d.optimizer.params, strict=True):
+    divided, _ = take(loss, augmentation, p, jvp=jvp, micro_batch_size=2)
+    for one, other in zip(whole.d.optimizer.params, divided.d.optimizer.params, strict=True):
         if one in whole.d.optimizer.state:  # gradients are equal, up to the rounding of sums of 8 images
             mean, expected = (
-                state.d.optimizer.state[param]["exp_avg"] for state, param in ((whole, one), (parts, other))
+                state.d.optimizer.state[param]["exp_avg"] for state, param in ((whole, one), (divided, other))
             )
             torch.testing.assert_close(mean, expected, atol=1e-4 * float(expected.abs().max()) + 1e-7, rtol=0)
     assert not torch.equal(weights(whole), weights(take(loss, jvp=jvp)[0]))
@@ -193,8 +193,8 @@ def test_a_run_without_augmentation_goes_on_with_it_from_p_0_and_back(tiny_confi
     short = ["schedule.final_resolution=4"]
     for images, more in ((16, []), (24, QUICK), (32, [])):
         train.run(tiny_config(f"run_dir={tmp_path}", *short, *more, f"schedule.total_images={images}"))
-        parts = newest_checkpoint(tmp_path)[0].header["files"]
-        assert ("augmentation.safetensors" in parts) == bool(more)
+        files = newest_checkpoint(tmp_path)[0].header["files"]
+        assert ("augmentation.safetensors" in files) == bool(more)
     assert "augmentation.name: none -> ada" in (tmp_path / "train.log").read_text()
 
 
@@ -205,8 +205,8 @@ def test_a_run_without_augmentation_goes_on_with_it_from_p_0_and_back(tiny_confi
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_steps_with_augmentation_are_counted_without_memory(device):
     def peak(augmentation):
-        parts = TrainerParts(LOGISTIC, ADAM, augmentation=augmentation)
-        fake = StepCostEstimator(ARCHITECTURE, parts, torch.device(device))
+        factory = TrainerFactory(LOGISTIC, ADAM, augmentation=augmentation)
+        fake = StepCostEstimator(ARCHITECTURE, factory, torch.device(device))
         return fake.kernels(PHASE).peak_bytes if device == "meta" else fake.peak_bytes(PHASE)
 
     assert peak(made("ada")) > peak(None)

@@ -12,16 +12,16 @@ from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.networks.numerics import ComputeOptions
-from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, phase_of, projected_hours
+from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, estimated_hours, phase_of
 from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCost, StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 from tests.composed import composed
 from tests.definitions import ADAM, WGAN_GP
 
 CPU = torch.device("cpu")
-PARTS = TrainerParts(WGAN_GP, ADAM)
+FACTORY = TrainerFactory(WGAN_GP, ADAM)
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,7 +45,7 @@ def make_steps(config):
 @pytest.fixture
 def captured_variant(config, monkeypatch):
     """A variant that captures its steps, and lists its notices."""
-    monkeypatch.setattr("pggan.training.parts.captures_graphs", lambda *_: True)
+    monkeypatch.setattr("pggan.training.trainer_factory.captures_graphs", lambda *_: True)
 
     def make(notices):
         trainer = TrainerConfig(model=config.model, loss=config.loss, precision=Precision.fp32)
@@ -90,7 +90,7 @@ class Recorder(Variant):
     layout = torch.contiguous_format
 
     def __init__(self, precision, told):
-        super().__init__(precision, PARTS, CPU)
+        super().__init__(precision, FACTORY, CPU)
         self.told = told
 
     def begin(self, phase):
@@ -150,12 +150,12 @@ def test_a_gpu_is_waited_for_once_in_ten_updates_or_more_and_every_round_has_as_
 def test_the_cost_of_a_way_to_calculate_is_counted_once_however_many_variants_take_it(make_steps, monkeypatch):
     counted = []
     monkeypatch.setattr(
-        StepCostEstimator, "cost", lambda self, phase: counted.append(self.parts) or StepCost(1, 2, 3, 4)
+        StepCostEstimator, "cost", lambda self, phase: counted.append(self.factory) or StepCost(1, 2, 3, 4)
     )
     full, short = Recorder(Precision.fp32, []), Recorder(Precision.bf16, [])
-    short.parts = dataclasses.replace(PARTS, options=ComputeOptions(dtype=torch.bfloat16))
+    short.factory = dataclasses.replace(FACTORY, options=ComputeOptions(dtype=torch.bfloat16))
     costs = make_steps(full, short, Recorder(Precision.fp32, [])).costs(phase_of(8, 4))
-    assert sorted(counted, key=str) == sorted({full.parts, short.parts}, key=str)
+    assert sorted(counted, key=str) == sorted({full.factory, short.factory}, key=str)
     assert costs == dict.fromkeys("012", StepCost(1, 2, 3, 4))
 
 
@@ -174,5 +174,5 @@ def test_only_one_function_waits_for_devices():
 def test_hours_are_projected_for_a_schedule_whose_resolutions_were_all_measured(tiny_config):
     schedule = tiny_config("schedule.total_images=150").schedule.build()  # 4 and 8 up to 96 images, then 16
     rows = [{"resolution": side, "images_per_second": side / 4} for side in (4, 8, 16)]
-    assert projected_hours(schedule, rows) == pytest.approx((32 / 1 + 64 / 2 + 54 / 4) / 3600)
-    assert projected_hours(schedule, rows[:2]) is None
+    assert estimated_hours(schedule, rows) == pytest.approx((32 / 1 + 64 / 2 + 54 / 4) / 3600)
+    assert estimated_hours(schedule, rows[:2]) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints.header import PARTS
+from pggan.checkpoints.header import COMPONENTS
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.write import Snapshot
 
@@ -28,9 +28,9 @@ def snapshot_of():
 
     def take(run_dir: Path, images: int, milestone: bool = False, best: dict[str, float] | None = None) -> Snapshot:
         checkpoint, _ = newest_checkpoint(run_dir)
-        parts = {part: checkpoint.load(part) for part in PARTS}
+        state_dicts = {component: checkpoint.load(component) for component in COMPONENTS}
         stage = {key: checkpoint.header[key] for key in ("phase", "resolution", "alpha")}
         notes = {"config": {}, "milestone": milestone, "best": best}
-        return Snapshot(parts, images, 2, checkpoint.architecture, stage, notes)
+        return Snapshot(state_dicts, images, 2, checkpoint.architecture, stage, notes)
 
     return take

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 import pggan
-from pggan.checkpoints.header import PARTS, VERSION, checksum_of
+from pggan.checkpoints.header import COMPONENTS, VERSION, checksum_of
 from pggan.checkpoints.read import CorruptCheckpoint, newest_checkpoint, open_checkpoint, resolve_checkpoint
 from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
@@ -62,8 +62,8 @@ def test_the_digest_is_that_of_the_files(finished_run):
     """Recomputed from the safetensors alone, as anyone could."""
     newest = finished_run / "checkpoints" / "000000160"
     header = json.loads((newest / "state.json").read_text())
-    parts = {part: load_file(newest / f"{part}.safetensors") for part in PARTS}
-    assert state_sha256(parts, header["images"], header["phase_index"]) == header["state_sha256"]
+    state_dicts = {component: load_file(newest / f"{component}.safetensors") for component in COMPONENTS}
+    assert state_sha256(state_dicts, header["images"], header["phase_index"]) == header["state_sha256"]
 
 
 # ---- what is given as run=, resume= or init_from= ----------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from safetensors import SafetensorError
 
-from pggan.checkpoints.header import PARTS
+from pggan.checkpoints.header import COMPONENTS
 from pggan.checkpoints.read import checkpoints_of, choose_checkpoint, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
@@ -54,14 +54,14 @@ def test_a_failed_save_keeps_what_was_there(run_dir, snapshot_of, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("part", PARTS)
-def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, part, value):
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, component, value):
     snapshot = snapshot_of(run_dir, 199)
-    tensors = snapshot.parts[part]
+    tensors = snapshot.state_dicts[component]
     name = max((name for name, tensor in tensors.items() if tensor.ndim), default=min(tensors))
     tensors[name] = tensors[name].float()
     tensors[name].view(-1)[0] = value
-    with pytest.raises(NonFiniteError, match=f"{part}/{name}"):
+    with pytest.raises(NonFiniteError, match=f"{component}/{name}"):
         write_checkpoint(run_dir, snapshot)
     assert [path.name for path in checkpoints_of(run_dir)] == ["000000128", "000000160"]
     assert not list(run_dir.rglob(".partial-*"))
@@ -70,7 +70,7 @@ def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, par
 def test_a_save_on_a_name_that_is_there_replaces_it(run_dir, snapshot_of):
     before = facts_of_run(run_dir)["state_sha256"]
     snapshot = snapshot_of(run_dir, 160)
-    next(iter(snapshot.parts["generator"].values())).add_(1)
+    next(iter(snapshot.state_dicts["generator"].values())).add_(1)
     write_checkpoint(run_dir, snapshot)
     assert facts_of_run(run_dir)["state_sha256"] != before
     assert not list(run_dir.rglob(".replaced-*"))
@@ -104,5 +104,5 @@ def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
 def test_a_snapshot_says_how_much_it_takes_on_disk(run_dir, newest, snapshot_of):
     written = sum(path.stat().st_size for path in newest.glob("*.safetensors"))
     written += (run_dir / "generator.safetensors").stat().st_size
-    headers = 200 * sum(len(tensors) + 5 for tensors in snapshot_of(run_dir, 160).parts.values()) * 2
+    headers = 200 * sum(len(tensors) + 5 for tensors in snapshot_of(run_dir, 160).state_dicts.values()) * 2
     assert 0 < written - snapshot_of(run_dir, 160).bytes < headers

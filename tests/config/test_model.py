@@ -13,8 +13,8 @@ SIZES = {"fmap_base": 100, "fmap_decay": 0.5, "fmap_max": 30, "stddev_group": 4,
 
 
 def test_every_key_of_the_model_reaches_the_architecture():
-    found = ModelConfig(latent_size=7, **SIZES).architecture(64, channels=1, labels=3)
-    assert found == Architecture(resolution=64, channels=1, labels=3, latent_size=7, **SIZES)
+    found = ModelConfig(latent_size=7, **SIZES).architecture(64, channels=1, num_classes=3)
+    assert found == Architecture(resolution=64, channels=1, num_classes=3, latent_size=7, **SIZES)
 
 
 @pytest.mark.parametrize(("base", "largest", "size"), [(8192, 512, 512), (256, 512, 256)])
@@ -73,9 +73,9 @@ def test_features_are_part_of_the_architecture_with_the_checksum_of_their_weight
     path = tmp_path / "weights.safetensors"
     model = ModelConfig(latent_size=7, **SIZES, features="torchvision:squeezenet1_1", features_weights=str(path))
     with pytest.raises(UserError, match="no weights at"):
-        model.architecture(64, channels=3, labels=0)
+        model.architecture(64, channels=3, num_classes=0)
     save_file(squeezenet1_1().state_dict(), path)
-    found = model.architecture(64, channels=3, labels=0).features
+    found = model.architecture(64, channels=3, num_classes=0).features
     assert found == f"torchvision:squeezenet1_1@{sha256(path.read_bytes()).hexdigest()[:16]}"
     with pytest.raises(UserError, match="1 or 3 channels"):
-        model.architecture(64, channels=4, labels=0)
+        model.architecture(64, channels=4, num_classes=0)

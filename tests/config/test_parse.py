@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config.parse import parse_grid, parse_seeds, table
+from pggan.config.parse import parse_grid, parse_seeds, per_resolution
 from pggan.core.errors import UserError
 
 
@@ -34,33 +34,33 @@ def test_what_is_no_grid_is_refused_with_its_key(bad):
 
 
 def test_a_number_is_a_table_for_all_resolutions():
-    assert table("batch", 16, 4, least=1, whole=True) == {4: 16}
-    assert table("rate", {4: 0.5, 8: 1}, 4, least=0) == {4: 0.5, 8: 1}
+    assert per_resolution("batch", 16, 4, least=1, whole=True) == {4: 16}
+    assert per_resolution("rate", {4: 0.5, 8: 1}, 4, least=0) == {4: 0.5, 8: 1}
 
 
 @pytest.mark.parametrize("wrong", [True, "many", None, nan, inf, -inf, -1, [4]])
 def test_an_entry_that_is_no_finite_number_in_range_is_refused(wrong):
     for value in (wrong, {4: 1, 8: wrong}):
         with pytest.raises(UserError, match=r"rate=.*\n.*number of at least 0"):
-            table("rate", value, 4, least=0)
+            per_resolution("rate", value, 4, least=0)
 
 
 def test_whole_numbers_are_asked_for_where_they_are_needed():
-    assert table("rate", 1.5, 4, least=0) == {4: 1.5}
+    assert per_resolution("rate", 1.5, 4, least=0) == {4: 1.5}
     with pytest.raises(UserError, match="whole number of at least 1"):
-        table("batch", 1.5, 4, least=1, whole=True)
+        per_resolution("batch", 1.5, 4, least=1, whole=True)
 
 
 @pytest.mark.parametrize("entries", [{8: 1}, {}])
 def test_a_table_covers_the_first_resolution(entries):
     with pytest.raises(UserError, match="no entry for 4x4"):
-        table("batch", entries, 4, least=1)
+        per_resolution("batch", entries, 4, least=1)
     if entries:
-        assert table("batch", entries, 8, least=1) == entries
-        assert table("batch", entries, 16, least=1) == entries
+        assert per_resolution("batch", entries, 8, least=1) == entries
+        assert per_resolution("batch", entries, 16, least=1) == entries
 
 
 @pytest.mark.parametrize("key", ["8", 12, 0, -4, 8.0])
 def test_entries_are_for_powers_of_two(key):
     with pytest.raises(UserError, match="not a resolution"):
-        table("batch", {4: 1, key: 1}, 4, least=1)
+        per_resolution("batch", {4: 1, key: 1}, 4, least=1)

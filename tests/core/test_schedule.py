@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pggan.config import TrainConfig
-from pggan.core.schedule import Schedule, table_at
+from pggan.core.schedule import Schedule, value_at
 from pggan.core.validation import validated
 from tests.composed import composed
 
@@ -294,9 +294,9 @@ def test_an_entry_of_a_table_holds_up_to_the_next_one_listed(entries, resolution
             break
     if expected is None:
         with pytest.raises(KeyError):
-            table_at(entries, resolution)
+            value_at(entries, resolution)
     else:
-        assert table_at(entries, resolution) == expected
+        assert value_at(entries, resolution) == expected
 
 
 # ---- single cases ----------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_shard_that_is_a_link_is_refused(dataset):
 
 def test_a_label_without_a_class_is_refused(tmp_path):
     pyramid = write_pyramid(tmp_path / "set", random_images(2), {}, labels=[0, 1], class_names=["cat", "dog"])
-    edit_index(pyramid.path, labels=["cat"])
+    edit_index(pyramid.path, class_names=["cat"])
     with pytest.raises(UserError, match=r"label outside 0\.\.0"):
         ImagePyramid(pyramid.path)
 

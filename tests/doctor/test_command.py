@@ -80,7 +80,7 @@ def test_losses_that_are_not_finite_are_a_reason_not_to_train(monkeypatch):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_product_that_is_rounded_more_than_its_precision_says_is_reported(monkeypatch, precision):
     chosen, cpu = accelerator.Precision(precision), command.choose_device("cpu")
-    assert accelerator.product(chosen, cpu).verdict is Verdict.ok
+    assert accelerator.matmul(chosen, cpu).verdict is Verdict.ok
     right = accelerator.torch.Tensor.__matmul__
 
     def wrong(a, b):
@@ -88,7 +88,7 @@ def test_a_product_that_is_rounded_more_than_its_precision_says_is_reported(monk
 
     monkeypatch.setattr(accelerator.torch.Tensor, "__matmul__", wrong)
     expected = Verdict.broken if precision == "fp32" else Verdict.limited
-    assert accelerator.product(chosen, cpu).verdict is expected
+    assert accelerator.matmul(chosen, cpu).verdict is expected
 
 
 def test_fused_kernels_that_are_wrong_or_fail_are_reported(monkeypatch):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.sampling.explore.drawing import Drawing
-from pggan.sampling.explore.page import KINDS, page_files, to_file
+from pggan.sampling.explore.page import CONTENT_TYPES, page_files, to_file
 from pggan.sampling.explore.requests import MAX_IMAGES, FilmForm
 
 LOOK = "resolution=16&alpha=0.5&truncation=0.7&label=2"
@@ -78,12 +78,15 @@ def test_every_file_of_the_page_is_served_as_what_it_is(server):
     assert {"index.html", "app.js", "style.css", "licences.txt"} <= set(names)
     for name in names:
         response, content = ask(server, "GET", f"/{name}")
-        assert (response.status, response.headers["Content-Type"]) == (200, KINDS["." + name.rpartition(".")[2]])
+        assert (response.status, response.headers["Content-Type"]) == (
+            200,
+            CONTENT_TYPES["." + name.rpartition(".")[2]],
+        )
         assert content == names[name]
         assert "default-src 'self'" in response.headers["Content-Security-Policy"]
     assert ask(server, "GET", "/")[1] == names["index.html"]
     about = json.loads(ask(server, "GET", "/model.json")[1])
-    assert (about["resolution"], about["alpha"], about["labels"], about["latent_size"]) == (16, 0.526, 3, 20)
+    assert (about["resolution"], about["alpha"], about["num_classes"], about["latent_size"]) == (16, 0.526, 3, 20)
     assert len(ask(server, "GET", "/directions.bin")[1]) == 4 * 20 * 8
 
 

@@ -42,17 +42,17 @@ def archive(path, files):
     return path
 
 
-@pytest.mark.parametrize("labels", [0, 3])
-def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, labels):
+@pytest.mark.parametrize("num_classes", [0, 3])
+def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes):
     import onnxruntime
 
-    network: Generator = make_network(labels)
+    network: Generator = make_network(num_classes)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
-    one_hot = F.one_hot(classes, labels).float() if labels else None
+    one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
     for truncation in (0.0, 0.7, 1.0, 1.3):
         feed = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
-        feed |= {"labels": one_hot.numpy()} if labels else {}
-        centers = [mean_features(network, int(label) if labels else None) for label in classes]
+        feed |= {"labels": one_hot.numpy()} if num_classes else {}
+        centers = [mean_features(network, int(label) if num_classes else None) for label in classes]
         features = torch.lerp(torch.cat(centers), network.features(latents, one_hot), truncation)
         for level in network.architecture.resolutions:
             graph = build_level(network, level).SerializeToString()

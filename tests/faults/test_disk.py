@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints.header import PARTS
+from pggan.checkpoints.header import COMPONENTS
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.write import Snapshot, write_checkpoint
 from pggan.cli.main import main
@@ -174,11 +174,11 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
     for name in ("fsync", "rename", "replace"):
         watch(name)
     saved, _ = newest_checkpoint(tmp_path)
-    parts = {part: saved.load(part) for part in PARTS}
+    state_dicts = {component: saved.load(component) for component in COMPONENTS}
     stage = {key: saved.header[key] for key in ("phase", "resolution", "alpha")}
-    write_checkpoint(tmp_path, Snapshot(parts, 16, 0, saved.architecture, stage, {"config": {}}))
+    write_checkpoint(tmp_path, Snapshot(state_dicts, 16, 0, saved.architecture, stage, {"config": {}}))
     half = str(tmp_path / "checkpoints" / ".partial-000000016")
-    names = [*(f"{part}.safetensors" for part in PARTS), "state.json"]
+    names = [*(f"{component}.safetensors" for component in COMPONENTS), "state.json"]
     renamed = order.index(("rename", half))
     assert {("fsync", f"{half}/{name}") for name in names} | {("fsync", half)} <= set(order[:renamed])
     assert ("fsync", str(tmp_path / "checkpoints")) in order[renamed:]

@@ -19,8 +19,8 @@ EXACT = 1e-9
 
 def maps_of(backbone, images):
     found, x = [], images
-    for part in backbone.parts:
-        x = part(x)
+    for block in backbone.blocks:
+        x = block(x)
         found.append(x)
     return found
 

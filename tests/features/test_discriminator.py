@@ -19,9 +19,9 @@ from pggan.networks.features.projection import WIDTH, FeatureProjection
 from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
-from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 from tests.definitions import ADAM, WGAN_GP, variant
 from tests.features.conftest import tiny_backbone
 from tests.processes import in_processes, values_of
@@ -75,7 +75,7 @@ def test_below_the_first_resolution_it_is_the_plain_one():
 
 
 def test_the_part_of_the_heads_fades_in_beside_the_plain_one_at_the_first_resolution_alone():
-    network = discriminator_of(labels=2)
+    network = discriminator_of(num_classes=2)
     plain = plain_of(network)
 
     def heads(side, alpha):
@@ -139,15 +139,15 @@ def test_penalties_are_taken_at_images_and_projected_features(jvp):
 def test_every_loss_trains_and_micro_batches_give_the_same_update(loss):
     whole, metrics = take(loss)
     assert all(value.isfinite().all() for value in metrics.values())
-    parts, _ = take(loss, micro_batch_size=2)
-    pairs = zip(whole.d.optimizer.params, parts.d.optimizer.params, strict=True)
+    divided, _ = take(loss, micro_batch_size=2)
+    pairs = zip(whole.d.optimizer.params, divided.d.optimizer.params, strict=True)
     used = [pair for pair in pairs if pair[0] in whole.d.optimizer.state]
     names = [
         name for name, _ in whole.d.network.named_parameters() if not name.startswith(("blocks.16", "from_rgb.16"))
     ]
     assert len(used) == len(names)
     for one, other in used:  # gradients are equal, up to the rounding of sums over pixels and images
-        mean, expected = parts.d.optimizer.state[other]["exp_avg"], whole.d.optimizer.state[one]["exp_avg"]
+        mean, expected = divided.d.optimizer.state[other]["exp_avg"], whole.d.optimizer.state[one]["exp_avg"]
         torch.testing.assert_close(mean, expected, rtol=0, atol=1e-4 * float(expected.abs().max()) + 1e-7)
 
 
@@ -177,8 +177,8 @@ def test_scores_compare_the_images_of_a_group():
     alone = network(images, 8)[0]
     alike = network(images[[0, 1, 0, 1]], 8)[0]  # groups are strided: each holds the same image twice
     assert (alone[:2] - alike[:2]).abs().min() > 10 * ROUNDING
-    parts = network(torch.cat([images, images[[0, 1, 0, 1]]]), 8, parts=2)[0]
-    torch.testing.assert_close(parts, torch.cat([alone, alike]), rtol=0, atol=ROUNDING)
+    joined = network(torch.cat([images, images[[0, 1, 0, 1]]]), 8, sub_batches=2)[0]
+    torch.testing.assert_close(joined, torch.cat([alone, alike]), rtol=0, atol=ROUNDING)
 
 
 def test_gradients_at_images_are_those_of_finite_differences():
@@ -195,7 +195,7 @@ def test_gradients_at_images_are_those_of_finite_differences():
 
 def test_labels_are_judged_by_the_same_heads():
     labels = torch.eye(3)[[0, 1, 2, 0]]
-    state = new_state(variant(ARCHITECTURE, labels=3), ADAM, 0, CPU)
+    state = new_state(variant(ARCHITECTURE, num_classes=3), ADAM, 0, CPU)
     trainer = Trainer(state, LOGISTIC, ComputeOptions())
     metrics = trainer.step(PHASE, reals_of(labels=labels), StepRng(0, 0, CPU), 0.9)
     assert {"D/class_loss_reals", "G/class_loss_fakes"} <= set(metrics)
@@ -204,14 +204,14 @@ def test_labels_are_judged_by_the_same_heads():
 @pytest.mark.slow
 def test_a_counted_step_has_the_operations_and_the_memory_of_features():
     options = ComputeOptions(method=NATIVE)
-    of_trainer = TrainerParts(LOGISTIC, ADAM, options)
+    of_trainer = TrainerFactory(LOGISTIC, ADAM, options)
     fake = StepCostEstimator(ARCHITECTURE, of_trainer, CPU)
     count = fake.count(dataclasses.replace(PHASE, alpha=1.0, fading=False))
     network = discriminator_of()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        for parts in (2, 1):  # reals and fakes, then G's fakes; weights are prepared once for each pass
+        for sub_batches in (2, 1):  # reals and fakes, then G's fakes; weights are prepared once for each pass
             with use_options(network, options):
-                network(torch.cat([reals_of().images] * parts), 8, parts=parts)
+                network(torch.cat([reals_of().images] * sub_batches), 8, sub_batches=sub_batches)
     counts = counter.get_flop_counts()["Global"]
     forward = sum(counts.values()) - counts[torch.ops.aten.bmm]  # kernels are made by it
     assert count.flops.discriminator_forward == forward

@@ -48,15 +48,15 @@ def no_logits(scores):
 
 def linear_critic(weights):
     """Score: the inner product with `weights` [C, R, R]."""
-    return lambda images, *, parts=1: no_logits((images * weights).flatten(1).sum(1))
+    return lambda images, *, sub_batches=1: no_logits((images * weights).flatten(1).sum(1))
 
 
 def watched_critic(weights):
     """A linear critic that remembers the batches that it was shown, one by one or joined."""
     seen = []
 
-    def critic(images, *, parts=1):
-        seen.extend(images.detach().clone().chunk(parts))
+    def critic(images, *, sub_batches=1):
+        seen.extend(images.detach().clone().chunk(sub_batches))
         return linear_critic(weights)(images)
 
     return critic, seen

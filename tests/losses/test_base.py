@@ -129,7 +129,7 @@ def test_mixing_changes_from_step_to_step_and_is_repeated_by_the_same_step():
 def test_terms_are_one_number_per_image(loss):
     labels = torch.eye(4)[:3]
 
-    def critic(images, *, parts=1):
+    def critic(images, *, sub_batches=1):
         return images.flatten(1).sum(1), images.flatten(1)[:, :4]
 
     reals = reals_of(normal(3, 1, 4, 4), labels, labels)
@@ -168,7 +168,7 @@ def test_label_loss_is_the_cross_entropy_worked_by_hand():
 
 
 def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():
-    def critic(images, *, parts=1):  # the logits are the first three pixels
+    def critic(images, *, sub_batches=1):  # the logits are the first three pixels
         return images.flatten(1).sum(1), images.flatten(1)[:, :3]
 
     reals, fakes = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)

@@ -92,7 +92,7 @@ def test_the_native_norm_does_not_depend_on_the_missing_levels():
 
 def quadratic_critic(curvature):
     """Score: curvature / 2 * |x|^2, so that the gradient is curvature * x."""
-    return lambda images, *, parts=1: no_logits(curvature / 2 * images.square().flatten(1).sum(1))
+    return lambda images, *, sub_batches=1: no_logits(curvature / 2 * images.square().flatten(1).sum(1))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,9 @@ def test_the_penalty_and_its_gradient_are_those_of_finite_differences(
     critic.zero_grad(set_to_none=True)
     context = PenaltyContext((penalty,), missing, None, None if scale is None else torch.tensor(scale), jvp)
     if jvp:
-        found, scores = penalty.by_jvp(lambda images, *, parts=1: critic(images, 8, parts=parts), POINTS, context)
+        found, scores = penalty.by_jvp(
+            lambda images, *, sub_batches=1: critic(images, 8, sub_batches=sub_batches), POINTS, context
+        )
         close(scores, Naive(critic).scores(POINTS.double().numpy(), 8)[:, 0], rtol=1e-4, atol=1e-5)
     else:
         seen = POINTS.clone().requires_grad_()
@@ -249,7 +251,7 @@ def test_a_discriminator_of_zeros_gets_finite_gradients(critic):
         same = normal(1, 2, 8, 8).repeat(2, 1, 1, 1)
         terms = for_d(
             loss,
-            lambda images, *, parts=1: dead(images, 8, parts=parts),
+            lambda images, *, sub_batches=1: dead(images, 8, sub_batches=sub_batches),
             reals_of(same.clone()),
             same.clone(),
             phase(resolution=8),
@@ -321,7 +323,7 @@ def test_the_loss_scale_is_taken_out_of_the_gradient_in_float32(jvp):
     penalty = GradientPenalty(name="p", at=PenaltyAt.reals, weight=1e9)
     context = PenaltyContext((penalty,), 0, None, torch.tensor(2.0**12), jvp)
 
-    def critic(images, *, parts=1):
+    def critic(images, *, sub_batches=1):
         return no_logits((images * w).flatten(1).sum(1) / 2**10)
 
     found = (

@@ -21,8 +21,8 @@ class Repeating:
     def __init__(self, reals):
         self.reals = reals
 
-    def read(self, numbers):
-        return self.reals.read([number % 3 for number in numbers])
+    def read(self, indices):
+        return self.reals.read([number % 3 for number in indices])
 
 
 def test_a_generator_that_repeats_itself_stands_out(task_of, make_pyramid, tmp_path):

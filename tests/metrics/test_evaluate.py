@@ -11,7 +11,7 @@ from pggan.config import METRICS
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.metrics import images
-from pggan.metrics.evaluate import KINDS, evaluate, images_of
+from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import pixel_extractor
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
@@ -24,7 +24,7 @@ def evaluated(run, data, metrics, group, count=None, **stage):
 
 
 def test_a_metric_is_the_class_in_the_file_of_its_name_and_no_file_with_a_metric_is_left_out():
-    assert {name: kind.key for name, kind in KINDS.items()} == {name: name for name in METRICS}
+    assert {name: kind.key for name, kind in METRIC_CLASSES.items()} == {name: name for name in METRICS}
     room = Path(evaluate.__code__.co_filename).parent
     defining = {path.stem for path in room.glob("*.py") if re.search(r"^    key = ", path.read_text(), re.MULTILINE)}
     assert defining == set(METRICS)
@@ -34,9 +34,9 @@ def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, 
     drawn = Counter()
     read = images.FakeImages.read
 
-    def counted(self, numbers):
-        drawn.update(numbers)
-        return read(self, numbers)
+    def counted(self, indices):
+        drawn.update(indices)
+        return read(self, indices)
 
     monkeypatch.setattr(images.FakeImages, "read", counted)
     metrics = [name for name in METRICS if name != "neighbours"]
@@ -86,7 +86,7 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
 @pytest.mark.parametrize(("metric", "count"), [("kid", 3), ("precision_recall", 3), ("fid", 1)])
 def test_too_few_images_are_refused(toy_data, metric, count):
     with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
-        images_of(KINDS[metric], count, ImagePyramid(toy_data))
+        images_of(METRIC_CLASSES[metric], count, ImagePyramid(toy_data))
 
 
 def test_another_number_of_channels_is_refused(finished_run, make_pyramid, tmp_path, alone):
@@ -109,7 +109,7 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
     generator, reals = load(str(run_dir), "cpu"), images.RealImages(ImagePyramid(labelled_data), 16)
-    assert list(generator.label_names) == ImagePyramid(labelled_data).class_names
+    assert list(generator.class_names) == ImagePyramid(labelled_data).class_names
     fakes = images.FakeImages(generator, generator.settings(), reals, 5)
     label = int(reals.labels()[3])
     alone_drawn = generator.render(generator.latents([8]), label=label)

@@ -17,8 +17,8 @@ def gray(level):
 class Noise:
     """A generator that draws nothing like the data."""
 
-    def read(self, numbers):
-        return np.stack([np.random.default_rng(n).integers(0, 256, (16, 16, 3), np.uint8) for n in numbers])
+    def read(self, indices):
+        return np.stack([np.random.default_rng(n).integers(0, 256, (16, 16, 3), np.uint8) for n in indices])
 
 
 def measured(task, count):
@@ -42,8 +42,8 @@ def test_a_copy_is_closer_than_nearly_all_training_images_are_to_each_other(task
     pyramid = write_pyramid(tmp_path / "data", [gray(level) for level in levels], {})
 
     class Beside:
-        def read(self, numbers):
-            return np.stack([gray(levels[2 + number % 20] + 4) for number in numbers])
+        def read(self, indices):
+            return np.stack([gray(levels[2 + number % 20] + 4) for number in indices])
 
     _, found = measured(task_of(Beside(), pyramid), 22)
     assert found["copies@pixels-22"] == 0

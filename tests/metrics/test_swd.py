@@ -91,8 +91,8 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
 class Blank:
     """A generator that has collapsed to one grey."""
 
-    def read(self, numbers):
-        return np.full((len(numbers), 16, 16, 3), 90, np.uint8)
+    def read(self, indices):
+        return np.full((len(indices), 16, 16, 3), 90, np.uint8)
 
 
 def test_patches_lie_anywhere_in_an_image():
@@ -107,7 +107,7 @@ def test_places_of_patches_do_not_depend_on_the_images_shown_before(alone, task_
     for count in (66, 70):
         collector = PatchCollector(count, 16, 3, task.partition)
         feed(task.reals, [collector], task.partition, "", task.progress)
-        patches.append(collector.tables[16][:66])
+        patches.append(collector.patches[16][:66])
     assert torch.equal(*patches)
 
 

@@ -91,7 +91,7 @@ def test_activation_and_its_gradients_are_rounded_once(shape, dtype, launched, s
     through = gradient.detach().double() * torch.where(exact > 0, 1.0, LEAKY_SLOPE)
     assert_rounded(found[0], through)
     assert_sums(found[1], through, through.abs())
-    assert launched == ["forward", "backward"]
+    assert launched == ["bias_act_forward", "bias_act_backward"]
 
 
 @EACH
@@ -108,7 +108,7 @@ def test_activation_and_norm_and_their_gradients_are_rounded_once(shape, dtype, 
     sizes = slope * scale * (g.abs() + wide.abs() * (g * wide).abs().mean(1, keepdim=True))
     assert_close(found[0], through, sizes)
     assert_sums(found[1], through, sizes)
-    assert launched == ["forward", "backward"]
+    assert launched == ["bias_act_forward", "bias_act_backward"]
 
 
 @EACH
@@ -123,7 +123,13 @@ def test_second_and_forward_derivatives_of_the_activation_go_through_the_kernels
     assert_rounded(second, exact, direction.abs() + spread.abs())
     _, tangent = torch.func.jvp(lambda x: activate(x, bias.detach()), (x.detach(),), (direction,))
     assert_rounded(tangent, slope * direction.double())
-    assert launched == ["forward", "backward", "backward", "forward", "backward"]
+    assert launched == [
+        "bias_act_forward",
+        "bias_act_backward",
+        "bias_act_backward",
+        "bias_act_forward",
+        "bias_act_backward",
+    ]
 
 
 @DTYPE
@@ -147,7 +153,7 @@ def test_a_blend_and_its_gradients_are_rounded_once(shape, dtype, alpha, launche
     assert_rounded(of_new.detach(), a * wide, wide.abs())
     (second,) = torch.autograd.grad((of_old * old.detach()).sum() + (of_new * new.detach()).sum(), gradient)
     assert torch.equal(second, found)
-    assert launched == ["blend", "split", "blend"]
+    assert launched == ["blend", "blend_backward", "blend"]
 
 
 def test_the_penalty_alone_sums_no_gradient_of_biases(monkeypatch):
@@ -181,7 +187,9 @@ def test_the_gradient_of_a_generator_is_that_of_float64(launched):
         return (g(latents.to(kind), None, 8, torch.tensor(0.5, dtype=kind)) * direction.to(kind)).sum()
 
     found, exact = gradients(ready(Generator, TINY), score), gradients(ready(Generator, TINY).double(), score)
-    assert launched == ["forward"] * 4 + ["blend", "split"] + ["backward"] * 4  # two per level
+    assert (
+        launched == ["bias_act_forward"] * 4 + ["blend", "blend_backward"] + ["bias_act_backward"] * 4
+    )  # two per level
     assert (found - exact).norm() <= WHOLE * exact.norm()
 
 
@@ -193,7 +201,7 @@ def test_the_gradient_of_a_penalised_discriminator_is_that_of_float64(jvp, launc
 
     def loss(d):
         points = images.to(d.weights[0].dtype)
-        critic = lambda images, parts=1: d(images, 8, alpha.to(images.dtype), parts)  # noqa: E731
+        critic = lambda images, sub_batches=1: d(images, 8, alpha.to(images.dtype), sub_batches)  # noqa: E731
         if jvp:
             value, scores = penalty.by_jvp(critic, points, context)
             return (value + critic(points)[0]).sum()

@@ -94,7 +94,7 @@ def plain_discriminator(d, images, level):
     x = F.leaky_relu(d.from_rgb[str(level)](images), 0.2)
     for resolution in LEVELS[LEVELS.index(level) : 0 : -1]:
         x = d.blocks[str(resolution)](x)
-    return d.head(x, parts=1)[:, 0]
+    return d.head(x, sub_batches=1)[:, 0]
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -153,7 +153,7 @@ def test_a_fading_score_is_that_of_blended_features(tall_d, level):
         x = 0.7 * old + 0.3 * new
         for resolution in LEVELS[LEVELS.index(level) - 1 : 0 : -1]:
             x = tall_d.blocks[str(resolution)](x)
-        expected = tall_d.head(x, parts=1)[:, 0]
+        expected = tall_d.head(x, sub_batches=1)[:, 0]
         torch.testing.assert_close(tall_d(images, level, alpha)[0], expected, atol=1e-5, rtol=1e-5)
 
 

@@ -13,9 +13,9 @@ from pggan.networks.networks import initialize
 from tests.networks.naive import naive_conv, naive_stddev, naive_up, normal
 
 
-def with_stddev(features, group, parts=1):
+def with_stddev(features, group, sub_batches=1):
     """The features and, as the last map, their minibatch standard deviation."""
-    values = minibatch_stddev(features, group, parts)
+    values = minibatch_stddev(features, group, sub_batches)
     return torch.cat([features, values[:, None, None, None].expand(-1, 1, *features.shape[2:])], 1)
 
 
@@ -151,6 +151,6 @@ def test_first_and_second_gradients_are_finite_for_identical_images(count):
 @pytest.mark.parametrize(("count", "group"), [(4, 2), (4, 4), (3, 4), (1, 4), (6, 2)])
 def test_joined_batches_have_groups_of_their_own(count, group):
     first, second, third = normal(3 * count, 3, 4, 4).chunk(3)
-    joined = with_stddev(torch.cat([first, 5 * second, third]), group, parts=3)
+    joined = with_stddev(torch.cat([first, 5 * second, third]), group, sub_batches=3)
     expected = [naive_stddev(x.double().numpy(), group) for x in (first, 5 * second, third)]
     np.testing.assert_allclose(joined.numpy(), np.concatenate(expected), atol=1e-5)

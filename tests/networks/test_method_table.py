@@ -49,8 +49,8 @@ def test_a_layer_takes_the_method_of_the_table_unless_the_options_name_one():
     torch.nn.init.zeros_(layer.bias)
     table = MethodTable({SHAPE: IM2COL})
     for options, expected in (
-        (ComputeOptions(table=table), IM2COL),
-        (ComputeOptions(method=DIRECT, table=table), DIRECT),
+        (ComputeOptions(method_table=table), IM2COL),
+        (ComputeOptions(method=DIRECT, method_table=table), DIRECT),
     ):
         layer.context.options, layer.context.cache = options, {}
         layer(x)
@@ -61,7 +61,9 @@ def test_a_layer_takes_the_method_of_the_table_unless_the_options_name_one():
 def test_options_with_other_tables_differ():
     """Captured steps are kept by their options."""
     assert ComputeOptions() == ComputeOptions()
-    assert ComputeOptions(table=MethodTable({SHAPE: IM2COL})) != ComputeOptions(table=MethodTable({SHAPE: WINOGRAD}))
+    assert ComputeOptions(method_table=MethodTable({SHAPE: IM2COL})) != ComputeOptions(
+        method_table=MethodTable({SHAPE: WINOGRAD})
+    )
 
 
 def test_a_recorder_notes_shapes_and_goes_by_the_rule():

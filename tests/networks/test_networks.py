@@ -54,7 +54,7 @@ def test_parameter_counts_are_the_official_ones_at_every_final_resolution(resolu
     [
         ({"resolution": 128, "fmap_base": 2048}, 13_629_810, 13_636_897),
         ({"resolution": 32, "fmap_base": 4096, "fmap_max": 128, "latent_size": 128}, 1_296_908, 1_298_689),
-        ({"resolution": 32, "labels": 10}, 20_801_548, 20_731_915),
+        ({"resolution": 32, "num_classes": 10}, 20_801_548, 20_731_915),
     ],
     ids=["ablation", "cifar", "labels"],
 )
@@ -161,7 +161,7 @@ def test_the_bias_of_the_first_layer_is_one_number_per_feature_map():
 
 
 def test_labels_widen_the_first_layer_of_g_and_the_last_of_d():
-    architecture = variant(labels=10)
+    architecture = variant(num_classes=10)
     assert tuple(on_meta(Generator, architecture).stem.dense.weight.shape) == (8192, 522)
     assert tuple(on_meta(Discriminator, architecture).head.score.weight.shape) == (11, 512)
 
@@ -292,12 +292,12 @@ def test_the_features_of_every_generator_block_have_unit_mean_square():
 # ---- definition -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("labels", "blur"), [(0, True), (0, False), (3, False)])
+@pytest.mark.parametrize(("num_classes", "blur"), [(0, True), (0, False), (3, False)])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, labels, blur):
-    g = ready(Generator, variant(TINY, resampling=resampling, labels=labels, blur=blur)).double()
+def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, num_classes, blur):
+    g = ready(Generator, variant(TINY, resampling=resampling, num_classes=num_classes, blur=blur)).double()
     latents = normal(3, 7, dtype=torch.float64)
-    one_hot = torch.eye(3, dtype=torch.float64) if labels else None
+    one_hot = torch.eye(3, dtype=torch.float64) if num_classes else None
     given = None if one_hot is None else one_hot.numpy()
     for level in (4, 8, 16):
         for alpha in (0.0, 0.3, 0.8, 1.0):
@@ -306,17 +306,17 @@ def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, lab
             np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize(("labels", "residual"), [(0, True), (0, False), (3, False)])
+@pytest.mark.parametrize(("num_classes", "residual"), [(0, True), (0, False), (3, False)])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_discriminator_is_the_naive_one_at_every_level_and_alpha(resampling, labels, residual):
-    d = ready(Discriminator, variant(TINY, resampling=resampling, labels=labels, residual=residual)).double()
+def test_the_discriminator_is_the_naive_one_at_every_level_and_alpha(resampling, num_classes, residual):
+    d = ready(Discriminator, variant(TINY, resampling=resampling, num_classes=num_classes, residual=residual)).double()
     for level in (4, 8, 16):
         images = normal(4, 3, level, level, seed=level, dtype=torch.float64)
         for alpha in (0.0, 0.3, 0.8, 1.0):
             scores, logits = d(images, level, alpha)
             expected = Naive(d).scores(images.numpy(), level, alpha)
             assert scores.shape == (4,)
-            assert logits.shape == (4, labels)
+            assert logits.shape == (4, num_classes)
             np.testing.assert_allclose(scores.detach().numpy(), expected[:, 0], atol=2e-6)  # ends in float32
             np.testing.assert_allclose(logits.detach().numpy(), expected[:, 1:], atol=2e-6)
 
@@ -398,7 +398,7 @@ def test_the_length_of_a_latent_does_not_matter(factor):
 
 
 def test_labels_are_normalised_together_with_the_latent():
-    g = ready(Generator, variant(TINY, labels=2))
+    g = ready(Generator, variant(TINY, num_classes=2))
     latents, labels = normal(2, 7), torch.eye(2)
     torch.testing.assert_close(g(5 * latents, 5 * labels, 8), g(latents, labels, 8), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(g(5 * latents, labels, 8), g(latents, labels, 8), atol=1e-3)
@@ -417,7 +417,7 @@ def test_scores_of_joined_batches_are_those_of_each_batch_by_itself():
     d = ready(Discriminator, TINY)
     first, second = normal(4, 3, 16, 16), 2 * normal(4, 3, 16, 16, seed=1)
     for alpha in (0.0, 0.5, 1.0):
-        joined = d(torch.cat([first, second]), 16, alpha, parts=2)[0]
+        joined = d(torch.cat([first, second]), 16, alpha, sub_batches=2)[0]
         apart = torch.cat([d(first, 16, alpha)[0], d(second, 16, alpha)[0]])
         torch.testing.assert_close(joined, apart, atol=2e-5, rtol=1e-5)
     assert (joined - d(torch.cat([first, second]), 16)[0]).abs().max() > 1e-3  # one batch is something else
@@ -455,7 +455,7 @@ def test_images_at_the_start_of_training_have_about_the_range_of_reals():
 
 
 def test_labels_change_the_image():
-    g = ready(Generator, variant(TINY, labels=3))
+    g = ready(Generator, variant(TINY, num_classes=3))
     latents = normal(1, 7).expand(3, -1)
     images = g(latents, torch.eye(3), 8)
     assert (images[0] - images[1]).abs().max() > 1e-2
@@ -463,7 +463,7 @@ def test_labels_change_the_image():
 
 
 def test_class_logits_are_separate_from_the_score():
-    d = ready(Discriminator, variant(TINY, labels=3))
+    d = ready(Discriminator, variant(TINY, num_classes=3))
     images = normal(2, 3, 8, 8)
     scores, logits = d(images, 8)
     assert logits.shape == (2, 3)

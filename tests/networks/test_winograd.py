@@ -37,7 +37,7 @@ def test_a_batch_worked_on_in_chunks_is_the_batch_in_one(monkeypatch, method):
 @pytest.mark.parametrize("onednn", [False, True])
 def test_chunks_are_as_equal_as_can_be(monkeypatch, images, expected, onednn):
     """Of about 8 images each, and twice as many where oneDNN multiplies."""
-    monkeypatch.setattr("pggan.networks.products.prefers_onednn", lambda: onednn)
+    monkeypatch.setattr("pggan.networks.matmul.prefers_onednn", lambda: onednn)
     count = images * (2 if onednn else 1)
     batch, kernel = torch.empty(count, 1, 8, 8), torch.empty(4, 2, 2)  # 4 tiles, 4 numbers of the domain, 2 maps
     monkeypatch.setattr(winograd, "CHUNK", 8 * 4 * 4 * 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.inputs import micro_batches
+from pggan.training.inputs import split_into_micro_batches
 
 
 class Inputs:
@@ -48,7 +48,7 @@ def test_the_parts_make_the_whole_batch_each_image_once(case):
     rows = np.concatenate([part.indices(batch) for part in parts])
     assert sorted(rows) == list(range(batch))
     assert all(len(part.indices(batch)) for part in parts)
-    assert parts[0].largest_part(batch) == max(len(part.indices(batch)) for part in parts)
+    assert parts[0].largest_local_batch(batch) == max(len(part.indices(batch)) for part in parts)
 
 
 @given(divisions())
@@ -79,7 +79,7 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
 
     def passes(partition):
         share = Inputs(torch.from_numpy(partition.indices(batch)), partition.micro_batch_size(batch))
-        return [tuple(part.kept.tolist()) for part in micro_batches(share, partition.stddev_group)]
+        return [tuple(part.kept.tolist()) for part in split_into_micro_batches(share, partition.stddev_group)]
 
     alone = dataclasses.replace(parts[0], rank=0, world_size=1)
     wanted = passes(alone)
@@ -97,7 +97,7 @@ def test_three_ranks_share_four_chunks_unevenly():
     parts = [BatchPartition(rank, 3, 4, True, None) for rank in range(3)]
     assert [len(part.chunks_of(part.rank, 16)) for part in parts] == [1, 1, 2]
     assert [part.indices(16).tolist() for part in parts] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
-    assert parts[0].largest_part(16) == 8
+    assert parts[0].largest_local_batch(16) == 8
 
 
 @pytest.mark.fault(21)

@@ -98,7 +98,7 @@ def test_sending_all_is_adam(beta1):
 def test_momentum_of_what_is_sent_is_forgotten_and_of_what_waits_is_kept():
     ours = compressor(2, beta1=0.5)
     ours.select([torch.tensor([8.0, 1.0])], 1, FINITE)
-    assert ours.mean.tolist() == [0, 0.5]
+    assert ours.exp_avg.tolist() == [0, 0.5]
     ours.select([torch.tensor([0.0, 0.0])], 0, FINITE)
     # Adam's mean of (1, 0) at beta1 = 0.5 is 1/3, its root of the mean square sqrt(0.99 / 1.99); the sent entry rests.
     torch.testing.assert_close(ours.residual, torch.tensor([0, 1 + (1 / 3) / (0.99 / 1.99) ** 0.5]))
@@ -108,7 +108,7 @@ def test_worth_is_between_the_update_and_what_the_loss_falls_by():
     ours = compressor(3)
     ours.select([torch.tensor([0.01, 0.1, 1.0])], 0, FINITE)
     ours.residual[:] = torch.tensor([20.0, 8.0, 1.0])
-    ours.mean_square[:] = torch.tensor([1e-4, 1e-2, 1.0])
+    ours.exp_avg_sq[:] = torch.tensor([1e-4, 1e-2, 1.0])
     # Worth 20 * 0.1, 8 * 0.316 and 1, where the largest update is the first and the largest fall of the loss the last.
     message = ours.select([torch.zeros(3)], 1, torch.tensor(False))
     assert decoded(message, count=1, size=3).tolist() == [0, 8, 0]
@@ -134,7 +134,7 @@ def test_gradients_are_clipped_to_the_norm_of_one_rank():
     clipped, free = compressor(2, clip=5.0), compressor(2)
     clipped.select([torch.tensor([30.0, 40.0])], 0, FINITE)
     free.select([torch.tensor([3.0, 4.0])], 0, FINITE)
-    torch.testing.assert_close(clipped.mean_square, free.mean_square)
+    torch.testing.assert_close(clipped.exp_avg_sq, free.exp_avg_sq)
     clipped.select([torch.tensor([0.0, 0.0])], 0, FINITE)
     assert clipped.residual.isfinite().all()
 
@@ -205,7 +205,7 @@ def test_a_restored_state_goes_on_to_the_bit():
 def test_a_state_that_does_not_fit_is_refused():
     with pytest.raises(RuntimeError, match="residual"):
         compressor(5).load_state_dict(compressor(6).state_dict())
-    with pytest.raises(RuntimeError, match="mean"):
+    with pytest.raises(RuntimeError, match="exp_avg"):
         compressor(5, beta1=0.5).load_state_dict(compressor(5).state_dict())
 
 

@@ -77,8 +77,8 @@ def taken_in(group, clip=None, precision=Precision.fp32):
 
     reducer.start_all_reduce = watched
     take(trainer, FIRST, 1)
-    mean_square = reducer._compressors["d"].mean_square
-    return found["d"], (mean_square.double() / (1 - ADAM.beta2)).sum().sqrt().item()
+    exp_avg_sq = reducer._compressors["d"].exp_avg_sq
+    return found["d"], (exp_avg_sq.double() / (1 - ADAM.beta2)).sum().sqrt().item()
 
 
 def skipped(group):
@@ -186,19 +186,19 @@ def test_the_warmup_counts_images_of_the_phase(monkeypatch):
 
 def test_more_ranks_get_the_mean_of_what_fewer_had_kept():
     reducer = reducer_of(ProcessGroup(RankInfo(2, 3, 2, 3), CPU, None, None))
-    kept = {f"d/{rank}/{name}": torch.full((5,), rank + 1.0) for rank in (0, 1) for name in ("residual", "mean_square")}
+    kept = {f"d/{rank}/{name}": torch.full((5,), rank + 1.0) for rank in (0, 1) for name in ("residual", "exp_avg_sq")}
     kept |= {f"d/{rank}/steps": torch.tensor(7.0) for rank in (0, 1)}
     reducer.load_extra_state({"compression": kept, "generator": {}})
     found = reducer._compressors["d"].state_dict()
     # What waits, in the mean of all, is what it was.
-    assert found["residual"].tolist() == found["mean_square"].tolist() == [1.5] * 5
+    assert found["residual"].tolist() == found["exp_avg_sq"].tolist() == [1.5] * 5
     assert float(found["steps"]) == 7
 
 
 def test_as_many_ranks_get_each_what_it_had_kept():
     for rank in (0, 1):
         reducer = reducer_of(ProcessGroup(RankInfo(rank, 2, rank, 2), CPU, None, None))
-        names = ("residual", "mean_square", "steps")
+        names = ("residual", "exp_avg_sq", "steps")
         kept = {f"g/{other}/{name}": torch.tensor([other + 1.0]) for other in (1, 0) for name in names}
         kept |= {f"g/{other}/steps": torch.tensor(7.0) for other in (0, 1)}
         reducer.load_extra_state({"compression": kept})

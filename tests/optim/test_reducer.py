@@ -20,8 +20,8 @@ from pggan.optim.elastic import ElasticReducer
 from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer
-from pggan.training.parts import sends_sparse_updates
-from tests.definitions import ADAM, before_step, variant
+from pggan.training.trainer_factory import sends_sparse_updates
+from tests.definitions import ADAM, LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -35,17 +35,6 @@ REDUCERS = {
 BATCH = 8
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
-LOSSES = {
-    "wgan_gp": {
-        "penalty_weight": 10.0,
-        "target": 1.0,
-        "drift": 0.001,
-        "penalty_resolution": "final",
-        "reg_interval": 1,
-    },
-    "logistic": {"gamma": 1.0, "reg_interval": 1},
-    "relativistic": {"gamma": 1.0, "reg_interval": 1},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +42,7 @@ class Case:
     """One step to take, on one rank or on several."""
 
     loss: str
-    labels: int = 0
+    num_classes: int = 0
     precision: Precision = Precision.fp32
     gradients: str = "fp32"
     elastic: bool = False
@@ -73,9 +62,9 @@ class Case:
     def reals(self):
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(BATCH, 3, PHASE.resolution, PHASE.resolution, generator=generator).clamp(-1, 1)
-        if not self.labels:
+        if not self.num_classes:
             return Reals(images, None, None)
-        one_hot = torch.nn.functional.one_hot(torch.arange(2 * BATCH) % self.labels, self.labels).float()
+        one_hot = torch.nn.functional.one_hot(torch.arange(2 * BATCH) % self.num_classes, self.num_classes).float()
         return Reals(images, one_hot[:BATCH], one_hot[BATCH:])
 
 
@@ -89,7 +78,7 @@ def flat(trainable):
 
 def step(case, group):
     """Gradients of both networks (before the update), the metrics, and the weights before and afterwards."""
-    architecture = dataclasses.replace(ARCHITECTURE, labels=case.labels)
+    architecture = dataclasses.replace(ARCHITECTURE, num_classes=case.num_classes)
     trainer, _ = build_trainer(case.config(), architecture, [PHASE], group, check_memory=False)
     state, gradients = trainer.state, {}
     for name, trainable in both(state):
@@ -130,10 +119,10 @@ def steps(cases):
 
 SAME = [
     *(Case(loss) for loss in LOSSES),
-    *(Case(loss, labels=3) for loss in LOSSES),
+    *(Case(loss, num_classes=3) for loss in LOSSES),
     *(Case(loss, precision=Precision.fp16) for loss in LOSSES),
     *(Case(loss, elastic=True) for loss in LOSSES),
-    Case("wgan_gp", labels=3, precision=Precision.fp16, elastic=True),
+    Case("wgan_gp", num_classes=3, precision=Precision.fp16, elastic=True),
 ]
 SHORT = [Case(loss, gradients="bf16") for loss in LOSSES]
 POISONED = [
@@ -247,9 +236,9 @@ def test_a_flat_buffer_carries_the_gradients_in_use_and_the_loss(trainable):
     buffer = FlatBuffer(trainable)
     used = [weight for weight in trainable.network.weights if weight.grad is not None]
     wanted = [weight.grad.clone() for weight in used]
-    numbers = buffer.fill(torch.tensor(3.5))
-    assert len(numbers) == sum(gradient.numel() for gradient in wanted) + 1
-    assert float(buffer.attach(numbers * 2)) == 7.0
+    flat = buffer.fill(torch.tensor(3.5))
+    assert len(flat) == sum(gradient.numel() for gradient in wanted) + 1
+    assert float(buffer.attach(flat * 2)) == 7.0
     for weight, gradient in zip(used, wanted, strict=True):
         assert weight.grad.equal(gradient * 2)
     assert all(weight.grad is None for weight in trainable.network.weights[-2:])
@@ -258,16 +247,16 @@ def test_a_flat_buffer_carries_the_gradients_in_use_and_the_loss(trainable):
 def test_gradients_become_views_with_the_strides_of_their_weights(trainable):
     """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
     buffer = FlatBuffer(trainable)
-    numbers = buffer.fill(torch.tensor(0.0))
-    buffer.attach(numbers)
+    flat = buffer.fill(torch.tensor(0.0))
+    buffer.attach(flat)
     strided = 0
     for weight in trainable.network.weights:
         if weight.grad is not None:
             assert weight.grad.stride() == weight.stride()
-            assert weight.grad.untyped_storage().data_ptr() == numbers.untyped_storage().data_ptr()
+            assert weight.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
             strided += weight.ndim == 4 and not weight.is_contiguous()
     assert strided  # channels last
-    numbers.zero_()
+    flat.zero_()
     assert all(float(weight.grad.abs().sum()) == 0 for weight in buffer.weights)
 
 

@@ -17,7 +17,7 @@ from tests.definitions import ADAM, WGAN_GP, before_step, variant
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
 MOMENTUM = dataclasses.replace(ADAM, beta1=0.5)  # both moments matter
-PARTS = {"generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler"}
+COMPONENTS = {"generator", "discriminator", "generator_ema", "optimizer_g", "optimizer_d", "grad_scaler"}
 
 
 def state_of(seed=0, **changes):
@@ -36,14 +36,16 @@ def train(state, steps, resolution=8, alpha=0.6):
 def saved(state):
     """A copy of everything that `tensors` gives, as a file would hold it: without memory layout."""
     return {
-        part: {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        for part, tensors in state.state_dict().items()
+        component: {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+        }
+        for component, tensors in state.state_dict().items()
     }
 
 
-def restored(parts, state, seed=9):
+def restored(state_dicts, state, seed=9):
     other = state_of(seed)
-    other.load_state_dict(parts)
+    other.load_state_dict(state_dicts)
     other.images, other.phase_index = state.images, state.phase_index
     return other
 
@@ -54,8 +56,9 @@ def digest(state):
 
 def same(one, other):
     return one.keys() == other.keys() and all(
-        one[part].keys() == other[part].keys() and all(torch.equal(one[part][n], other[part][n]) for n in one[part])
-        for part in one
+        one[component].keys() == other[component].keys()
+        and all(torch.equal(one[component][n], other[component][n]) for n in one[component])
+        for component in one
     )
 
 
@@ -70,9 +73,9 @@ def trained():
 def test_a_new_state_has_shown_no_images_and_has_no_moments():
     state = state_of()
     assert (state.images, state.phase_index) == (0, -1)
-    parts = state.state_dict()
-    assert set(parts) == PARTS
-    assert parts["optimizer_g"] == parts["optimizer_d"] == {}
+    state_dicts = state.state_dict()
+    assert set(state_dicts) == COMPONENTS
+    assert state_dicts["optimizer_g"] == state_dicts["optimizer_d"] == {}
 
 
 def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
@@ -81,9 +84,11 @@ def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
 
 
 def test_the_average_starts_as_the_generator():
-    parts = state_of().state_dict()
-    assert parts["generator_ema"].keys() == parts["generator"].keys()
-    assert all(torch.equal(parts["generator_ema"][name], tensor) for name, tensor in parts["generator"].items())
+    state_dicts = state_of().state_dict()
+    assert state_dicts["generator_ema"].keys() == state_dicts["generator"].keys()
+    assert all(
+        torch.equal(state_dicts["generator_ema"][name], tensor) for name, tensor in state_dicts["generator"].items()
+    )
 
 
 def test_generator_and_discriminator_start_with_unrelated_weights():
@@ -213,28 +218,28 @@ def test_a_run_may_resume_in_another_precision(half):
 
 
 def test_tensors_hold_every_weight_and_every_moment(trained):
-    parts = trained.state_dict()
-    assert set(parts) == PARTS
-    for part, network in (
+    state_dicts = trained.state_dict()
+    assert set(state_dicts) == COMPONENTS
+    for component, network in (
         ("generator", trained.g.network),
         ("discriminator", trained.d.network),
         ("generator_ema", trained.g_ema),
     ):
-        assert parts[part].keys() == {name for name, _ in network.named_parameters()}
-    for part, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
+        assert state_dicts[component].keys() == {name for name, _ in network.named_parameters()}
+    for component, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
         named = zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True)
         used = {name for (name, _), param in named if param in trainable.optimizer.state}
         kinds = ("step", "exp_avg", "exp_avg_sq")
-        assert parts[part].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
+        assert state_dicts[component].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
         for name in used:
-            assert parts[part][f"{name}/step"].item() == 3
-            assert parts[part][f"{name}/exp_avg"].shape == trainable.network.get_parameter(name).shape
+            assert state_dicts[component][f"{name}/step"].item() == 3
+            assert state_dicts[component][f"{name}/exp_avg"].shape == trainable.network.get_parameter(name).shape
 
 
 def test_loading_gives_back_what_was_saved(trained):
-    parts = saved(trained)
-    other = restored(parts, trained)
-    assert same(other.state_dict(), parts)
+    state_dicts = saved(trained)
+    other = restored(state_dicts, trained)
+    assert same(other.state_dict(), state_dicts)
     assert digest(other) == digest(trained)
 
 
@@ -250,8 +255,8 @@ def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
 
 def test_going_on_after_loading_uses_the_moments():
     straight = train(state_of(), 2)
-    parts = saved(straight)
-    without = restored({**parts, "optimizer_g": {}, "optimizer_d": {}}, straight)
+    state_dicts = saved(straight)
+    without = restored({**state_dicts, "optimizer_g": {}, "optimizer_d": {}}, straight)
     for state in (straight, without):
         train(state, 1)
     assert not same({"g": straight.state_dict()["generator"]}, {"g": without.state_dict()["generator"]})
@@ -273,64 +278,68 @@ def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
 
 
 def test_loading_does_not_change_what_was_given(trained):
-    parts = saved(trained)
-    before = deepcopy(parts)
-    train(restored(parts, trained), 2)
-    assert same(parts, before)
+    state_dicts = saved(trained)
+    before = deepcopy(state_dicts)
+    train(restored(state_dicts, trained), 2)
+    assert same(state_dicts, before)
 
 
-@pytest.mark.parametrize("part", ["generator", "discriminator", "generator_ema"])
-def test_weights_of_other_networks_are_refused(trained, part):
-    parts = saved(trained)
-    name = next(iter(parts[part]))
+@pytest.mark.parametrize("component", ["generator", "discriminator", "generator_ema"])
+def test_weights_of_other_networks_are_refused(trained, component):
+    state_dicts = saved(trained)
+    name = next(iter(state_dicts[component]))
     with pytest.raises(RuntimeError):
-        state_of().load_state_dict({**parts, part: {n: t for n, t in parts[part].items() if n != name}})
+        state_of().load_state_dict(
+            {**state_dicts, component: {n: t for n, t in state_dicts[component].items() if n != name}}
+        )
     with pytest.raises(RuntimeError):
-        state_of().load_state_dict({**parts, part: {**parts[part], "more": torch.zeros(1)}})
+        state_of().load_state_dict({**state_dicts, component: {**state_dicts[component], "more": torch.zeros(1)}})
     with pytest.raises(RuntimeError):
-        state_of(fmap_max=5).load_state_dict(parts)
+        state_of(fmap_max=5).load_state_dict(state_dicts)
 
 
-@pytest.mark.parametrize("part", ["optimizer_g", "optimizer_d"])
-def test_moments_of_other_networks_are_refused(trained, part):
+@pytest.mark.parametrize("component", ["optimizer_g", "optimizer_d"])
+def test_moments_of_other_networks_are_refused(trained, component):
     # Fused Adam would read a moment that is too small beyond its end.
-    parts = saved(trained)
-    name = next(name for name in parts[part] if name.endswith("exp_avg"))
+    state_dicts = saved(trained)
+    name = next(name for name in state_dicts[component] if name.endswith("exp_avg"))
     with pytest.raises(RuntimeError):
-        state_of().load_state_dict({**parts, part: {**parts[part], name: torch.zeros(2, 2)}})
+        state_of().load_state_dict({**state_dicts, component: {**state_dicts[component], name: torch.zeros(2, 2)}})
     with pytest.raises(RuntimeError):
-        state_of().load_state_dict({**parts, part: {**parts[part], "more/exp_avg": torch.zeros(1)}})
+        state_of().load_state_dict(
+            {**state_dicts, component: {**state_dicts[component], "more/exp_avg": torch.zeros(1)}}
+        )
 
 
 # ---- the digest ------------------------------------------------------------------------------------------
 
 
 def test_the_digest_does_not_depend_on_order_or_memory_layout(trained):
-    parts = saved(trained)
-    expected = state_sha256(parts, 5, 1)
-    backwards = {part: dict(reversed(parts[part].items())) for part in reversed(parts)}
+    state_dicts = saved(trained)
+    expected = state_sha256(state_dicts, 5, 1)
+    backwards = {component: dict(reversed(state_dicts[component].items())) for component in reversed(state_dicts)}
     assert state_sha256(backwards, 5, 1) == expected
     strided = {
-        part: {
+        component: {
             name: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
             for name, tensor in tensors.items()
         }
-        for part, tensors in parts.items()
+        for component, tensors in state_dicts.items()
     }
     assert state_sha256(strided, 5, 1) == expected
     assert len(expected) == 64
 
 
 def test_the_digest_changes_with_the_clock(trained):
-    parts = trained.state_dict()
-    digests = {state_sha256(parts, images, phase) for images in (0, 1, 11, 12) for phase in (-1, 0, 1, 11)}
+    state_dicts = trained.state_dict()
+    digests = {state_sha256(state_dicts, images, phase) for images in (0, 1, 11, 12) for phase in (-1, 0, 1, 11)}
     assert len(digests) == 16
 
 
 def test_the_digest_changes_with_the_smallest_change_of_any_tensor(trained):
-    parts = saved(trained)
-    digests = [state_sha256(parts, 0, 0)]
-    for part, tensors in parts.items():
+    state_dicts = saved(trained)
+    digests = [state_sha256(state_dicts, 0, 0)]
+    for component, tensors in state_dicts.items():
         for name, tensor in list(tensors.items())[::7]:
             for position in {0, tensor.numel() // 2, tensor.numel() - 1}:
                 changed = tensor.clone()
@@ -339,7 +348,7 @@ def test_the_digest_changes_with_the_smallest_change_of_any_tensor(trained):
                 flat[position] = (
                     flat[position] + 1 if whole else torch.nextafter(flat[position], torch.tensor(torch.inf))
                 )
-                digests.append(state_sha256({**parts, part: {**tensors, name: changed}}, 0, 0))
+                digests.append(state_sha256({**state_dicts, component: {**tensors, name: changed}}, 0, 0))
     assert len(digests) > 50
     assert len(set(digests)) == len(digests)
 
@@ -355,7 +364,7 @@ def test_the_digest_changes_with_names_shapes_and_types():
         {"a": {"x": torch.zeros(2, 3), "y": torch.zeros(0)}},
         {"a": {}},
     ]
-    digests = {state_sha256(parts, 0, 0) for parts in [plain, *others]}
+    digests = {state_sha256(state_dicts, 0, 0) for state_dicts in [plain, *others]}
     assert len(digests) == len(others) + 1
 
 

@@ -7,7 +7,7 @@ from pggan.config import PlanConfig
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.performance.plan.phases import phase_costs
-from pggan.training.parts import TrainerParts
+from pggan.training.trainer_factory import TrainerFactory
 from tests.composed import composed
 
 TINY = [
@@ -37,8 +37,8 @@ def make_config():
 def costs(make_config):
     """What its phases cost on one rank."""
     config, group = make_config(), ProcessGroup.single_process(torch.device("cpu"))
-    parts = TrainerParts.of(config, group.device, 1)
-    return phase_costs(config, config.model.architecture(8, 3, 0), parts, group, lambda text: None)
+    factory = TrainerFactory.of(config, group.device, 1)
+    return phase_costs(config, config.model.architecture(8, 3, 0), factory, group, lambda text: None)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_card_that_is_not_here_is_predicted(plan_of):
 @pytest.fixture
 def counted_kernels(monkeypatch, costs):
     """Let steps launch two kernels each, which nobody has to count."""
-    kernels = {Kernel(KernelKind.product, 10**6, 10**9): 1, Kernel(KernelKind.elementwise, 10**6): 1}
+    kernels = {Kernel(KernelKind.matmul, 10**6, 10**9): 1, Kernel(KernelKind.elementwise, 10**6): 1}
     found = [replace(cost, kernels=StepKernels(kernels, kernels, 1)) for cost in costs]
     monkeypatch.setattr("pggan.performance.plan.command.phase_costs", lambda *_, memory: found)
 

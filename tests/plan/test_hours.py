@@ -51,8 +51,8 @@ def test_grey_images_have_one_channel_unless_another_number_is_given(tmp_path):
 
 def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data, tmp_path):
     facts = facts_of(configured(f"data.path={toy_data}").data)
-    assert (facts.images, facts.resolution, facts.labels) == (48, 16, 0)
-    assert facts_of(configured(f"data.path={labelled_data}", "data.labels=true").data).labels == 3
+    assert (facts.images, facts.resolution, facts.num_classes) == (48, 16, 0)
+    assert facts_of(configured(f"data.path={labelled_data}", "data.labels=true").data).num_classes == 3
     assert not facts.drawn
     assert facts_of(configured("data.count=100").data).drawn
     write_pyramid(tmp_path / "drawn", [np.zeros((4, 4, 3), np.uint8)] * 2, {"kind": "avatars"})

@@ -8,8 +8,8 @@ import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.performance.plan.phases import fitting_kernels, halfway, phase_costs
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def test_operations_are_the_mean_over_the_interval_of_lazy_penalties(costs):
 @pytest.mark.slow
 def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(costs, make_config):
     config = make_config()
-    fake = StepCostEstimator(config.model.architecture(8, 3, 0), TrainerParts.of(config, CPU, 1), CPU)
+    fake = StepCostEstimator(config.model.architecture(8, 3, 0), TrainerFactory.of(config, CPU, 1), CPU)
     expected = fake.peak_bytes(halfway(costs[1].phase))
     assert costs[1].peak_bytes == costs[2].peak_bytes == expected
     assert halfway(costs[1].phase).alpha == 0.5
@@ -61,9 +61,9 @@ def test_a_pass_takes_at_most_the_usable_memory_and_at_least_a_group(usable, mic
 def test_augmentation_is_part_of_every_cost(make_config):
     def cost(*overrides):
         config, device = make_config("schedule.final_resolution=4", *overrides), torch.device("meta")
-        group, parts = ProcessGroup.single_process(device), TrainerParts.of(config, device, 1)
+        group, factory = ProcessGroup.single_process(device), TrainerFactory.of(config, device, 1)
         architecture = config.model.architecture(4, 3, 0)
-        (found,) = phase_costs(config, architecture, parts, group, lambda text: None, memory=2**34)
+        (found,) = phase_costs(config, architecture, factory, group, lambda text: None, memory=2**34)
         return found
 
     plain, augmented = cost(), cost("augmentation=ada")
@@ -76,7 +76,7 @@ def test_passes_leave_room_for_captures_where_steps_are_captured(make_config, mo
     """A step of one image needs 1,000 bytes of nine tenths of the memory, or 1.4 times as many if it is captured."""
 
     class Fake:
-        def __init__(self, architecture, parts, device):
+        def __init__(self, architecture, factory, device):
             self.state = SimpleNamespace(g_ema=SimpleNamespace(architecture=architecture))
 
         def count(self, phase):
@@ -87,9 +87,9 @@ def test_passes_leave_room_for_captures_where_steps_are_captured(make_config, mo
 
     monkeypatch.setattr("pggan.performance.plan.phases.StepCostEstimator", Fake)
     config, group = make_config(), ProcessGroup.single_process(torch.device("meta"))
-    parts, architecture = TrainerParts.of(config, CPU, 1), config.model.architecture(8, 3, 0)
+    factory, architecture = TrainerFactory.of(config, CPU, 1), config.model.architecture(8, 3, 0)
     for capture, memory, size in ((False, 8900, None), (True, 8900, 4), (True, 12500, None)):
-        given = replace(parts, capture=capture)
+        given = replace(factory, capture=capture)
         found = phase_costs(config, architecture, given, group, lambda text: None, memory=memory)
         assert {cost.micro_batch_size for cost in found} == {size}
 
@@ -108,8 +108,8 @@ def test_a_phase_that_is_not_reached_costs_nothing(make_config, monkeypatch):
 
     monkeypatch.setattr("pggan.performance.plan.phases.StepCostEstimator", Counted)
     config, group = make_config("schedule.total_images=40"), ProcessGroup.single_process(CPU)
-    parts = TrainerParts.of(config, CPU, 1)
-    found = phase_costs(config, config.model.architecture(8, 3, 0), parts, group, lambda text: None)
+    factory = TrainerFactory.of(config, CPU, 1)
+    found = phase_costs(config, config.model.architecture(8, 3, 0), factory, group, lambda text: None)
     assert [(cost.phase.name, cost.images, cost.steps) for cost in found] == [
         ("4x4 stable", 32, 4),
         ("8x8 fade", 8, 1),

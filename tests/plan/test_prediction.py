@@ -12,14 +12,14 @@ from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.phases import fitting_kernels
 from pggan.performance.plan.prediction import ASSUMPTIONS, kernel_seconds, predicted_time, prediction_notes, step_time
 from pggan.training.kernel_counter import Kernel, KernelKind
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCostEstimator, StepKernels
+from pggan.training.trainer_factory import TrainerFactory
 from tests.definitions import ADAM, PAPER, WGAN_GP
 from tests.training.test_step_cost import phase_at
 
 META, BF16 = torch.device("meta"), Precision.bf16
 # A large copy reaches 1 TB/s, a large product 100 TFLOP/s.
-CARD = DeviceSpec("A round one", 1e12 / ASSUMPTIONS.copy_rate, 2**34, {BF16: 1e14 / ASSUMPTIONS.product_rate})
+CARD = DeviceSpec("A round one", 1e12 / ASSUMPTIONS.copy_rate, 2**34, {BF16: 1e14 / ASSUMPTIONS.matmul_rate})
 
 
 def seconds(kind, *sizes, **more):
@@ -32,19 +32,19 @@ def test_memory_limits_all_kernels_but_products():
 
 
 def test_products_take_as_long_as_their_bytes_or_their_operations_need():
-    assert seconds(KernelKind.product, 10**9, 10**9, channels=512) == pytest.approx(1e-3 / 0.7)
-    assert seconds(KernelKind.product, 10**6, 10**12, channels=512) == pytest.approx(10e-3 / 0.6)
+    assert seconds(KernelKind.matmul, 10**9, 10**9, channels=512) == pytest.approx(1e-3 / 0.7)
+    assert seconds(KernelKind.matmul, 10**6, 10**12, channels=512) == pytest.approx(10e-3 / 0.6)
 
 
 def test_few_channels_are_padded():
-    full, half, few, matrices = (seconds(KernelKind.product, 1, 10**12, channels=count) for count in (64, 48, 3, 0))
+    full, half, few, matrices = (seconds(KernelKind.matmul, 1, 10**12, channels=count) for count in (64, 48, 3, 0))
     assert [half / full, few / full, matrices / full] == pytest.approx([64 / 48, 2, 1])
 
 
 def test_a_graph_adds_the_starts_and_without_one_the_host_may_be_what_takes_longest():
-    long, short = Kernel(KernelKind.product, 1, 6 * 10**11), Kernel(KernelKind.elementwise, 850_000, launches=2)
+    long, short = Kernel(KernelKind.matmul, 1, 6 * 10**11), Kernel(KernelKind.elementwise, 850_000, launches=2)
     time = step_time({long: 1, short: 1000}, CARD, BF16)
-    assert (time.launches, time.product_bytes, time.other_bytes) == (2001, 1, 850_000_000)
+    assert (time.launches, time.matmul_bytes, time.other_bytes) == (2001, 1, 850_000_000)
     assert time.captured == pytest.approx(10e-3 + 1e-3 + 2001 * 1.6e-6)
     assert time.eager == pytest.approx(2001 * 13e-6)
     assert step_time({long: 9}, CARD, BF16).eager == step_time({long: 9}, CARD, BF16).captured
@@ -106,7 +106,7 @@ def test_passes_are_halved_until_they_fit():
 def test_the_prediction_of_the_papers_step_is_above_the_floor_of_fused_kernels_and_of_its_order():
     """Between products at their full rate, with all else fused, and that floor at the lowest of the assumed shares."""
     phase, options = phase_at(64, 32), ComputeOptions(dtype=torch.bfloat16)
-    fake = StepCostEstimator(PAPER, TrainerParts(WGAN_GP, ADAM, options), META)
+    fake = StepCostEstimator(PAPER, TrainerFactory(WGAN_GP, ADAM, options), META)
     time = step_time(fake.kernels(phase).with_penalties, CARD, BF16)
     count = fake.count(phase)
     flops, moved = count.flops.mean(1), count.moved_bytes[0]

@@ -4,7 +4,7 @@ import pytest
 
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
-from pggan.core.schedule import table_at
+from pggan.core.schedule import value_at
 from pggan.core.validation import validated
 from pggan.performance.plan import recipe
 from pggan.performance.plan.data_facts import DataFacts
@@ -124,7 +124,7 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
     for side in (32, 128, 256):
         facts = DataFacts(50_000, side, 3, 0, drawn=False, note="")
         found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
-        gammas[side] = found["loss.gamma"], 0.0002 * side**2 / table_at(batch, side)
+        gammas[side] = found["loss.gamma"], 0.0002 * side**2 / value_at(batch, side)
     assert gammas[32][0] == gammas[128][0] == recipe.MIN_GAMMA
     assert gammas[256][0] == pytest.approx(gammas[256][1], rel=0.05)
 

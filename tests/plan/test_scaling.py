@@ -17,7 +17,7 @@ from pggan.performance.plan.scaling import (
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 MILLION = 10**6  # numbers
 # 100 steps of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
-LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numbers=(600_000, 400_000))
+LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numels=(600_000, 400_000))
 FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
 SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
 
@@ -107,8 +107,8 @@ def test_one_device_sends_nothing():
 
 
 def test_the_size_of_a_gradient_depends_on_the_reduction():
-    def seconds(reduction, numbers, ratio):
-        return Interconnect(LINK, reduction, ratio).seconds(2, numbers)
+    def seconds(reduction, numel, ratio):
+        return Interconnect(LINK, reduction, ratio).seconds(2, numel)
 
     # Between two devices, an all-reduce sends the numbers once in either round, half at a time.
     assert seconds(Reduction.fp32, MILLION, 0.5) == pytest.approx(4e6 / 1e9 + 2e-3)

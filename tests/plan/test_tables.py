@@ -51,7 +51,7 @@ def test_numbers_of_a_column_share_a_unit_that_fits_the_largest():
 
 def test_the_table_of_a_prediction_fits_into_80_columns(capsys):
     """With the figures of the slowest card at 1024x1024, and those of the fastest one at 4x4."""
-    figures = {"product": 2345.0, "other": 2345.0, "start": 0.123, "captured": 2345.0, "eager": 2345.0}
+    figures = {"matmul": 2345.0, "other": 2345.0, "launch": 0.123, "captured": 2345.0, "eager": 2345.0}
     row = {"resolution": 1024, "fading": False, "launches": 2345, "share_of_memory": 1.0}
     row |= {f"{part}_milliseconds": milliseconds for part, milliseconds in figures.items()}
     row |= {"captured_images_per_second": 123_456.0, "eager_images_per_second": 23_456.0}

@@ -24,7 +24,7 @@ from pggan.run.inspect import facts_of_run
 from pggan.training import build, step
 from pggan.training.memory_fit import MemoryFit
 
-PARTS = ("generator_ema", "discriminator", "generator", "grad_scaler", "optimizer_d", "optimizer_g")
+COMPONENTS = ("generator_ema", "discriminator", "generator", "grad_scaler", "optimizer_d", "optimizer_g")
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -42,7 +42,7 @@ def test_a_run_leaves_everything_the_design_promises(finished_run):
     assert pictures == ["fakes-000000000.png", "fakes-000000080.png", "fakes-000000160.png", "reals.png"]
     assert len(list((finished_run / "samples" / "timelapse").iterdir())) == 21  # one per update, and the first
     checkpoint = {path.name for path in (finished_run / "checkpoints" / "000000160").iterdir()}
-    assert checkpoint == {*(f"{part}.safetensors" for part in PARTS), "state.json"}
+    assert checkpoint == {*(f"{component}.safetensors" for component in COMPONENTS), "state.json"}
     facts = facts_of_run(finished_run)
     assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")
 
@@ -65,8 +65,8 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
     wanted |= {"learning_rate_g", "learning_rate_d"}
     assert all(wanted <= set(line) for line in metrics)
     for line in metrics:
-        parts = line["D/wasserstein"] + line["D/drift"] + line["D/gradient_penalty"]
-        assert line["D/loss"] == pytest.approx(parts, rel=1e-5)
+        terms = line["D/wasserstein"] + line["D/drift"] + line["D/gradient_penalty"]
+        assert line["D/loss"] == pytest.approx(terms, rel=1e-5)
 
 
 def test_tensorboard_shows_the_scalars_and_all_grids(finished_run):
@@ -177,7 +177,7 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
     config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
     assert train.run(config) == 0
     assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(metrics_of(tmp_path)[-1])
-    assert facts_of_run(tmp_path)["architecture"]["labels"] == 3
+    assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def network() -> Generator:
     architecture = Architecture(
         resolution=4,
         channels=3,
-        labels=0,
+        num_classes=0,
         latent_size=SIZE,
         fmap_base=64,
         fmap_decay=1.0,

@@ -47,7 +47,7 @@ def by_features():
 
 def test_features_are_compared_by_their_directions_at_every_place():
     class Known:  # two maps of two features each
-        parts = (nn.Identity(), lambda x: x[:, :, :1, :1] * torch.tensor([1.0, 0.0])[:, None, None])
+        blocks = (nn.Identity(), lambda x: x[:, :, :1, :1] * torch.tensor([1.0, 0.0])[:, None, None])
 
         def prepare(self, images):
             return images[:, :2]

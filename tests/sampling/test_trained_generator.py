@@ -25,7 +25,7 @@ def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generato
 
 def test_it_says_what_it_is(generator):
     assert (generator.resolution, generator.alpha, generator.images) == (16, 31 / 32, 96)
-    assert (generator.resolutions, generator.latent_size, generator.labels) == ((4, 8, 16), 8, 3)
+    assert (generator.resolutions, generator.latent_size, generator.num_classes) == ((4, 8, 16), 8, 3)
 
 
 @pytest.mark.parametrize("seeds", [[3, 4, 5], "3-5", range(3, 6), np.arange(3, 6), (seed for seed in (3, 4, 5))])
@@ -42,7 +42,7 @@ def test_pictures_are_those_of_the_latents(generator):
 
 def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labelled_data, tmp_path):
     names = ImagePyramid(labelled_data).class_names
-    assert list(generator.label_names) == names
+    assert list(generator.class_names) == names
     latents = generator.latents([7])
     wanted = generator.render(latents, label=2)
     for label in ("2", names[2]):
@@ -58,7 +58,7 @@ def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labe
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", 3], ["a", "b", "c" * 300]])
 def test_a_file_that_names_its_classes_wrongly_is_refused(generator, tmp_path, names):
-    save_generator(replace(generator.loaded, label_names=names), path := tmp_path / "generator.safetensors")
+    save_generator(replace(generator.loaded, class_names=names), path := tmp_path / "generator.safetensors")
     with pytest.raises(UserError, match="not a valid generator"):
         pggan.load(path)
 

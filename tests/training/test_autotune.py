@@ -78,12 +78,12 @@ def case(tiny_config):
 )
 def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
     config, trainer, phases, partition = case(*overrides)
-    chosen = autotune(config, trainer, phases, partition, ALONE).table.names()
+    chosen = autotune(config, trainer, phases, partition, ALONE).method_table.names()
     timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU, ShapeRecorder())
     timer.trainer.micro_batch_sizes = trainer.micro_batch_sizes
     for phase in phases:
         timer.seconds(phase, 1, 0.0)
-    shapes = timer.trainer.options.table.shapes
+    shapes = timer.trainer.options.method_table.shapes
     assert chosen.keys() == {str(shape) for shape in shapes}
     assert {*measured} == {sample_of(shape) for shape in shapes}
 
@@ -92,47 +92,47 @@ def test_the_shapes_are_those_of_real_steps(case, measured, overrides):
 def test_whatever_times_updates_takes_the_methods_of_a_run(case, measured, tmp_path):
     """A calibration, a timer of `hours=`, and a step of `bench scaling`."""
     config, trainer, phases, _ = case()
-    of_run = autotune(*case(), ALONE).table.names()
+    of_run = autotune(*case(), ALONE).method_table.names()
     assert set(of_run.values()) == {"im2col"}
     timer = single_device_timer(config, trainer.state.g_ema.architecture, phases, CPU)
-    assert timer.trainer.options.table.names() == of_run
+    assert timer.trainer.options.method_table.names() == of_run
     write_noise(tmp_path / "noise", trainer.state.g_ema.architecture, 16)
     plan = validated(PlanConfig, composed("plan", [*TINY, "model.fmap_max=8", "schedule.batch={4: 16, 8: 8}"]))
     costs = [SimpleNamespace(phase=phase) for phase in phases]
     calibration = Calibration(plan, plan.model.architecture(8, 3, 0), costs, ALONE, tmp_path / "noise")
-    names = calibration.run.trainer.options.table.names()
+    names = calibration.run.trainer.options.method_table.names()
     assert of_run.items() <= names.items()
     assert any(name.startswith("4x") for name in names)  # a group of minibatch stddev alone is timed, too
     scaling = validated(BenchScalingConfig, composed("bench scaling", ["stages=[8]", "batch=8", "model.fmap_max=8"]))
-    assert set(Runner(scaling, ALONE, 8, 8).trainer.options.table.names().values()) == {"im2col"}
+    assert set(Runner(scaling, ALONE, 8, 8).trainer.options.method_table.names().values()) == {"im2col"}
 
 
 def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
     first = autotune(*case(), ALONE)
-    assert set(first.table.names().values()) == {"im2col"}
+    assert set(first.method_table.names().values()) == {"im2col"}
     count = len(measured)
     assert f"{count} measured in" in first.summary
     assert f"kept in {folder}" in first.summary
     again = autotune(*case(), ALONE)
     assert len(measured) == count == len(set(measured))
-    assert again.table.names() == first.table.names()
+    assert again.method_table.names() == first.method_table.names()
     assert "measured in" not in again.summary
 
 
 @pytest.mark.slow
 def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
-    first = autotune(*case(), ALONE).table.names()
+    first = autotune(*case(), ALONE).method_table.names()
     known, *others = first
     recorded = {known: "winograd", others[0]: "unknown", others[1]: [7], "16x512x4x4-up-512": "im2col"}
-    assert autotune(*case(), ALONE, recorded=recorded).table.names() == {**first, known: "winograd"}
+    assert autotune(*case(), ALONE, recorded=recorded).method_table.names() == {**first, known: "winograd"}
     for nonsense in ([], "im2col", 3):
-        assert autotune(*case(), ALONE, recorded=nonsense).table.names() == first
+        assert autotune(*case(), ALONE, recorded=nonsense).method_table.names() == first
 
 
 def test_shapes_of_half_precision_are_measured_as_such(case, measured):
     choice = autotune(*case("precision=bf16"), ALONE)
     assert {shape.dtype for shape in measured} == {torch.bfloat16}
-    assert set(choice.table.names().values()) == {"im2col"}
+    assert set(choice.method_table.names().values()) == {"im2col"}
 
 
 def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_same_run(case, measured, monkeypatch):
@@ -140,10 +140,10 @@ def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_s
         patch.setattr(module, "MAX_SECONDS", 0.0)
         hurried = autotune(*case(), ALONE)
     assert not measured
-    assert set(hurried.table.names().values()) == {"native"}
+    assert set(hurried.method_table.names().values()) == {"native"}
     assert "more by the heuristic, as 0 s are over" in hurried.summary
     again = autotune(*case(), ALONE)
-    assert (again.table.names(), measured) == (hurried.table.names(), [])
+    assert (again.method_table.names(), measured) == (hurried.method_table.names(), [])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_where_time_is_short_the_rule_stays_so_that_the_same_command_makes_the_s
 )
 def test_nothing_is_measured_where_it_would_not_be_used(case, measured, changed):
     choice = autotune(*case(*(f"{key}={value}" for key, value in changed.items())), ALONE)
-    assert (choice.table.names(), choice.summary, measured) == ({}, "", [])
+    assert (choice.method_table.names(), choice.summary, measured) == ({}, "", [])
 
 
 def test_rank_0_chooses_for_all(case, measured):
@@ -170,9 +170,9 @@ def test_rank_0_chooses_for_all(case, measured):
             is_main=is_main, device=CPU, broadcast_object=lambda names: sent.append(names) or sent[0]
         )
 
-    chosen = autotune(config, trainer, phases, replace(partition, rank=0), group(True)).table.names()
+    chosen = autotune(config, trainer, phases, replace(partition, rank=0), group(True)).method_table.names()
     count = len(measured)
-    other = autotune(config, trainer, phases, partition, group(False)).table.names()
+    other = autotune(config, trainer, phases, partition, group(False)).method_table.names()
     assert other == chosen == sent[0]
     assert (len(measured), sent[1]) == (count, {})
     assert {name.split("x")[0] for name in chosen} == {"8", "4", "16"}  # a half of each batch; reals with fakes

@@ -10,7 +10,7 @@ from pggan.config.compute import Precision, Switch
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.optim.reducer import AllReduceBf16, GradientReducer
-from pggan.training import build, parts
+from pggan.training import build, trainer_factory
 from pggan.training.build import build_trainer
 from pggan.training.memory_fit import MemoryFit
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
@@ -41,8 +41,8 @@ def fits(monkeypatch):
     """The settings that `fit_memory` was called with; it finds micro-batches of 4 at 8x8."""
     calls = []
 
-    def fit_memory(architecture, phases, parts, **settings):
-        calls.append({"parts": parts, **settings})
+    def fit_memory(architecture, phases, factory, **settings):
+        calls.append({"factory": factory, **settings})
         return MemoryFit("little", {(8, 8): 4})
 
     monkeypatch.setattr(build, "fit_memory", fit_memory)
@@ -102,7 +102,7 @@ def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_im
     assert (memory.summary, trainer.micro_batch_sizes) == ("little", {(8, 8): 4})
     assert fits[0]["free"] == 7 * GIB
     assert fits[0]["every_phase"]
-    assert not fits[0]["parts"].capture
+    assert not fits[0]["factory"].capture
 
 
 def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
@@ -121,11 +121,11 @@ def test_compiled_steps_have_a_dry_run_wherever_they_are_taken():
 
 def test_steps_are_captured_but_for_those_with_sparse_updates(fits, monkeypatch):
     """These are all-gathered between two parts of a step, by collectives that wait."""
-    monkeypatch.setattr(parts, "captures_graphs", lambda *_: True)
+    monkeypatch.setattr(trainer_factory, "captures_graphs", lambda *_: True)
     dgc, alone = {"name": "dgc", "ratio": 0.1, "warmup_images": 0, "clip": None}, ProcessGroup.single_process(CPU)
     for gradients, group, captured in (({"name": "bf16"}, two_ranks(), True), (dgc, alone, True), (dgc, None, False)):
         trainer, _ = built(config_of(gradients=gradients), group or two_ranks())
-        assert (trainer.graphs is not None) == fits[-1]["parts"].capture == captured
+        assert (trainer.graphs is not None) == fits[-1]["factory"].capture == captured
 
 
 def test_what_the_device_can_not_do_and_batches_that_can_not_be_shared_are_refused():

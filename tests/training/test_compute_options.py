@@ -29,7 +29,7 @@ LOSSES = {
     "logistic": Logistic(gamma=1.0, reg_interval=1),
     "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
-ARCHITECTURE = variant(resolution=32, labels=2, latent_size=8, fmap_base=64, fmap_max=16)
+ARCHITECTURE = variant(resolution=32, num_classes=2, latent_size=8, fmap_base=64, fmap_max=16)
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 
 
@@ -81,7 +81,7 @@ def plain_steps(loss):
 
 
 def name_of(options):
-    fields = [field for field in dataclasses.fields(options) if field.name != "table"]
+    fields = [field for field in dataclasses.fields(options) if field.name != "method_table"]
     changed = {field.name: getattr(options, field.name) for field in fields}
     changed = {name: value for name, value in changed.items() if value not in (None, False)}
     return ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in changed.items())

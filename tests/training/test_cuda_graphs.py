@@ -23,7 +23,7 @@ from pggan.losses.logistic import Logistic
 from pggan.networks.convolution import DIRECT
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
-from pggan.training import build, cuda_graphs, parts
+from pggan.training import build, cuda_graphs, trainer_factory
 from pggan.training.cuda_graphs import WARMUP_STEPS, CapturedStep, CudaGraphs, GraphPool
 from pggan.training.inputs import draw_inputs
 from pggan.training.passes import Passes
@@ -174,11 +174,11 @@ def test_the_loss_of_a_step_whose_capture_broke_off_between_micro_batches_is_cou
 
 def breaks_in_the_second_part(trainer, function, _):
     """A capture that fails in D's second micro-batch."""
-    passes, parts = trainer.passes, []
+    passes, calls = trainer.passes, []
 
     def d(*arguments, **options):
-        parts.append(arguments)
-        if len(parts) == 2:
+        calls.append(arguments)
+        if len(calls) == 2:
             raise RuntimeError("operation not permitted when stream is capturing")
         return passes.d(*arguments, **options)
 
@@ -204,7 +204,7 @@ def agreed():
         raise RuntimeError("not on this rank")
 
     able = group.rank == 0
-    cuda_graphs.capture, parts.captures_graphs = stand_in if able else fails, lambda *_: True
+    cuda_graphs.capture, trainer_factory.captures_graphs = stand_in if able else fails, lambda *_: True
     build.compiled_passes = lambda: Passes() if able else Passes(d=fails)
     sizes = {
         name: getattr(ARCHITECTURE, name) for name in ModelConfig.__dataclass_fields__ if hasattr(ARCHITECTURE, name)

@@ -10,7 +10,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
-from pggan.training.inputs import draw_inputs, micro_batches, scalars_to_tensors
+from pggan.training.inputs import draw_inputs, scalars_to_tensors, split_into_micro_batches
 from tests.definitions import WGAN_GP
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ def test_alpha_stays_a_constant_where_no_layers_fade_in():
 def test_micro_batches_are_whole_groups_of_minibatch_stddev_of_at_most_the_size(size, parts):
     """Of 8 images in groups of 2, group g is made of images g and g + 4; a group is the least."""
     inputs = inputs_of(options=ComputeOptions(micro_batch_size=size), labels=torch.eye(8))
-    found = micro_batches(inputs, stddev_group=2)
+    found = split_into_micro_batches(inputs, stddev_group=2)
     assert [len(part.latents_d) for part in found] == parts
     positions = [part.reals.labels.argmax(1) for part in found]
     assert sorted(torch.cat(positions).tolist()) == list(range(8))

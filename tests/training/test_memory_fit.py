@@ -10,8 +10,8 @@ from pggan.losses.logistic import Logistic
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.memory_fit import fit_memory
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 from tests.definitions import ADAM, WGAN_GP
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
 
@@ -21,8 +21,8 @@ GIB = 2**30
 
 def fitted(free, options=ComputeOptions(), loss=WGAN_GP, phases=PHASES, ranks=1, capture=False, **more):  # noqa: B008
     partition = BatchPartition(0, ranks, ARCHITECTURE.stddev_group, elastic=False, configured_size=None)
-    parts = TrainerParts(loss, ADAM, options, capture=capture)
-    return fit_memory(ARCHITECTURE, phases, parts, device=CPU, free=free, partition=partition, **more)
+    factory = TrainerFactory(loss, ADAM, options, capture=capture)
+    return fit_memory(ARCHITECTURE, phases, factory, device=CPU, free=free, partition=partition, **more)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_batch_that_does_not_fit_is_calculated_in_micro_batches_that_do():
     """As the real step was counted, at 4x4, where that is soonest done."""
     phase = Phase(0, 4, False, 1.0, 0, 1, 1024, 0.001, 0.001, 2)
     loss = Logistic(gamma=1.0, reg_interval=1)
-    need = StepCostEstimator(ARCHITECTURE, TrainerParts(loss, ADAM), CPU).peak_bytes(phase)
+    need = StepCostEstimator(ARCHITECTURE, TrainerFactory(loss, ADAM), CPU).peak_bytes(phase)
     summary, sizes, _ = fitted(int(0.8 * need), loss=loss, phases=[phase])
     assert sizes == {(4, 1024): 512}
     assert "4x4 in micro-batches of 512" in summary
@@ -114,7 +114,7 @@ def test_a_resolution_gets_the_smallest_micro_batches_of_its_phases(monkeypatch)
 
 
 def test_what_the_gradient_reducer_keeps_is_not_free(per_image):
-    weights = StepCostEstimator(ARCHITECTURE, TrainerParts(WGAN_GP, ADAM), CPU).weight_bytes
+    weights = StepCostEstimator(ARCHITECTURE, TrainerFactory(WGAN_GP, ADAM), CPU).weight_bytes
     free = int(16 * GIB / 0.9) + 3 * weights
     assert not fitted(free + 1, gradient_copies=3).micro_batch_sizes
     assert fitted(free - 10, gradient_copies=4).micro_batch_sizes

@@ -197,7 +197,7 @@ def test_latents_depend_on_the_seed_and_the_image_count_only():
 
 
 def test_fakes_of_d_have_the_labels_of_its_reals_and_fakes_of_g_their_own():
-    state, given = state_of(labels=3), []
+    state, given = state_of(num_classes=3), []
     state.g.network.register_forward_pre_hook(lambda network, arguments: given.append(arguments[1].clone()))
     labels, drawn = torch.eye(3)[[0, 1, 2, 0]], torch.eye(3)[[2, 2, 1, 0]]
     metrics = step(state, reals=reals_at(labels=labels, fake_labels=drawn))

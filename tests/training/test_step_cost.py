@@ -18,15 +18,15 @@ from pggan.networks.convolution import NATIVE
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.training.op_counter import OpCounter
-from pggan.training.parts import TrainerParts
 from pggan.training.step import Trainer
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 from tests.definitions import ADAM, PAPER, WGAN_GP, variant
 
 CPU = torch.device("cpu")
 LAZY = replace(WGAN_GP, reg_interval=2)
 LOSSES = [LAZY, Logistic(gamma=1.0, reg_interval=2), Relativistic(gamma=1.0, reg_interval=2)]
-SMALL = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8, labels=3)
+SMALL = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8, num_classes=3)
 BATCH = 8
 
 
@@ -59,7 +59,7 @@ def real_step(state, phase, loss, images, options=ComputeOptions(), labels=None)
 
 
 def fake(architecture=PAPER, loss=WGAN_GP, options=ComputeOptions(), device=CPU):  # noqa: B008
-    return StepCostEstimator(architecture, TrainerParts(loss, ADAM, options), device)
+    return StepCostEstimator(architecture, TrainerFactory(loss, ADAM, options), device)
 
 
 LARGE = 64  # images of a batch: at 1024x1024 they would need 100 GB if they were real

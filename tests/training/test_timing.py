@@ -61,7 +61,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def of(seconds):
-        def single_device_timer(config, architecture, phases, device, table):
+        def single_device_timer(config, architecture, phases, device, method_table):
             def measure(phase, *_):
                 found.append(phase)
                 now[0] += 8 * seconds[phase.resolution]
@@ -118,12 +118,12 @@ def test_real_updates_take_time(tiny_config, overrides):
 
 def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny_config):
     config = tiny_config()
-    for labels in (0, 3):
-        architecture, phase = config.model.architecture(16, 3, labels), config.schedule.build().at(100)
+    for num_classes in (0, 3):
+        architecture, phase = config.model.architecture(16, 3, num_classes), config.schedule.build().at(100)
         reals = noise(architecture, CPU)(phase, StepRng(0, 0, CPU))
         assert reals.images.shape == (8, 3, 16, 16)
         assert -1 <= reals.images.min() < -0.9 < 0.9 < reals.images.max() <= 1
-        assert labels == 0 or reals.labels.sum(1).tolist() == [1.0] * 8
+        assert num_classes == 0 or reals.labels.sum(1).tolist() == [1.0] * 8
 
 
 @pytest.mark.slow

@@ -34,12 +34,12 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of index.json.  `labels` names the classes; `levels` lists the shards of each resolution."""
+    """The content of index.json.  `levels` lists the shards of each resolution."""
 
     images: int
     channels: int
     resolution: int
-    labels: list[str] | None
+    class_names: list[str] | None  # None: without labels
     labels_file: StoredFile | None
     levels: dict[int, list[StoredFile]]
     source: dict[str, Any]
@@ -71,16 +71,16 @@ def parse_index(content: bytes) -> Index:
     possible = resolution >= MIN_RESOLUTION and is_power_of_two(resolution)
     if images < 1 or channels not in (1, 3, 4) or not possible:
         raise ValueError(f"{images} images of {channels} channels and side {resolution} are not possible")
-    labels = raw.get("labels")
-    if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
-        raise ValueError("'labels' is not a list of names")
-    labels_file = None if labels is None else _parse_files([raw.get("labels_file")], images, LABEL_BYTES)[0]
+    names = raw.get("class_names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError("'class_names' is not a list of names")
+    labels_file = None if names is None else _parse_files([raw.get("labels_file")], images, LABEL_BYTES)[0]
     shards = _field(raw, "levels", dict)
     levels = {
         level: _parse_files(_field(shards, str(level), list), images, level * level * channels)
         for level in levels_up_to(resolution)
     }
-    return Index(images, channels, resolution, labels, labels_file, levels, _field(raw, "source", dict))
+    return Index(images, channels, resolution, names, labels_file, levels, _field(raw, "source", dict))
 
 
 def _parse_files(raw: list[object], images: int, image_bytes: int) -> list[StoredFile]:

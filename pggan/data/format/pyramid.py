@@ -54,7 +54,7 @@ class ImagePyramid:
         self.channels = index.channels
         self.resolution = index.resolution
         self.resolutions = levels_up_to(index.resolution)
-        self.class_names = index.labels
+        self.class_names = index.class_names
         self.source = index.source
         for stored in index.files(self.resolutions):
             file = self.path / stored.file
@@ -69,7 +69,7 @@ class ImagePyramid:
                 )
         self.labels: NDArray[np.int64] | None = None
         if index.labels_file is not None:
-            file, last = self.path / index.labels_file.file, len(index.labels or ()) - 1
+            file, last = self.path / index.labels_file.file, len(index.class_names or ()) - 1
             self.labels = np.fromfile(file, dtype="<i8").astype(np.int64)
             if self.labels.min() < 0 or self.labels.max() > last:
                 raise UserError(f"{file} holds a label outside 0..{last}.", PREPARE_AGAIN)

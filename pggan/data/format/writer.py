@@ -41,7 +41,7 @@ def make_index(
         images=layout.images,
         channels=layout.channels,
         resolution=layout.resolution,
-        labels=None if class_names is None else list(class_names),
+        class_names=None if class_names is None else list(class_names),
         labels_file=labels_file,
         levels=levels,
         source=source,

@@ -58,7 +58,7 @@ def run(config: ExportConfig) -> int:
     difference = write(loaded.network, out, loaded.resolution, loaded.alpha, properties)
     size = f"{loaded.resolution}x{loaded.resolution}, alpha {loaded.alpha:g}"
     print(f"{out}: {size}; at most {difference:.1e} from PyTorch in batches of {' and '.join(map(str, BATCHES))}")
-    labels = f" and one-hot labels [N, {generator.labels}]" if generator.labels else ""
+    labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
     print(f"{NEXT} in another program, latents [N, {generator.latent_size}] from N(0, 1){labels} give the images")
     return 0
 

@@ -25,7 +25,9 @@ def example_inputs(network: Generator, count: int) -> Inputs:
     """Random latents [N, Z], always the same, and labels [N, L] where there are any."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     latents = torch.randn(count, a.latent_size, generator=random)
-    return (latents, F.one_hot(torch.arange(count) % a.labels, a.labels).float()) if a.labels else (latents,)
+    if not a.num_classes:
+        return (latents,)
+    return latents, F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()
 
 
 def draw(network: Generator, inputs: Inputs, resolution: int, alpha: float) -> Tensor:

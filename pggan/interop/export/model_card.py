@@ -6,7 +6,7 @@ from typing import Any
 
 from pggan.core.atomic_io import read_json
 from pggan.core.errors import UserError
-from pggan.core.tables import three_digits
+from pggan.core.formatting import three_digits
 from pggan.networks.networks import count_parameters
 from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -43,8 +43,8 @@ def model_card(generator: TrainedGenerator, name: str, facts: ModelCardData) -> 
     a, network = generator.network.architecture, generator.network
     licence = [f"license: {facts.license}"] if facts.license else []
     stage = f"{generator.resolution}x{generator.resolution} pixels, alpha {generator.alpha:g}"
-    names = f": {', '.join(generator.label_names)}" if generator.label_names else ""
-    classes = f"| classes | {a.labels}{names} |\n" if a.labels else ""
+    names = f": {', '.join(generator.class_names)}" if generator.class_names else ""
+    classes = f"| classes | {a.num_classes}{names} |\n" if a.num_classes else ""
     lines = "\n".join(
         [
             "library_name: pggan",

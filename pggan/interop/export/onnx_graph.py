@@ -124,14 +124,14 @@ def latent_inputs(network: Generator) -> Shapes:
     """Names and shapes of the inputs: latents, and labels where there are any."""
     a = network.architecture
     inputs: Shapes = {"latents": ["N", a.latent_size]}
-    return inputs | {"labels": ["N", a.labels]} if a.labels else inputs
+    return inputs | {"labels": ["N", a.num_classes]} if a.num_classes else inputs
 
 
 def add_stem(graph: Graph, network: Generator) -> str:
     """Latents and labels to 4x4 features."""
     stem, width = network.stem, network.stem.width
     x = "latents"
-    if network.architecture.labels:
+    if network.architecture.num_classes:
         x = graph.apply("Concat", "inputs", "latents", "labels", axis=1)
     x = graph.normalize("inputs", x)
     kernel = graph.weight("stem.dense.weight", stem.dense.weight.detach().t() * stem.dense.scale)

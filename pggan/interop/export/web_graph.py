@@ -36,9 +36,9 @@ def build_level(network: Generator, resolution: int) -> "ModelProto":
 
 def _truncate(graph: Graph, features: str, network: Generator) -> str:
     """Features pulled towards the mean ones of their class, as `draw_batch` does."""
-    labels = network.architecture.labels
-    centers = torch.cat([mean_features(network, label) for label in (range(labels) if labels else [None])])
-    if labels:
+    num_classes = network.architecture.num_classes
+    centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
+    if num_classes:
         table = graph.weight("centers", centers.flatten(1))
         shape = graph.weight("center.shape", torch.tensor([-1, *centers.shape[1:]]))
         center = graph.apply("Reshape", "center", graph.apply("MatMul", "center.flat", "labels", table), shape)

@@ -37,7 +37,7 @@ def widths_to_architecture(widths: list[int], *, channels: int, latent_size: int
         architecture = Architecture(
             resolution=2 ** (len(widths) + 1),
             channels=channels,
-            labels=0,
+            num_classes=0,
             latent_size=latent_size,
             fmap_base=width << stage,
             fmap_decay=1.0,

@@ -15,7 +15,7 @@ from pggan.interop.importers.torch_file import read_torch_file
 from pggan.networks.networks import count_parameters
 from pggan.sampling.output.images import check_output
 
-KINDS = {
+IMPORTERS = {
     "the official implementation": (is_official, from_official),
     "pytorch_GAN_zoo": (is_gan_zoo, from_gan_zoo),
     "pro-gan-pth": (is_pro_gan_pth, from_pro_gan_pth),
@@ -28,10 +28,10 @@ def run(config: ImportConfig) -> int:
     if not source.is_file():
         raise UserError(f"source={source} is no file.", "Name a .pkl of the official networks, or a file of PyTorch.")
     out = check_output(config.out, (".safetensors",))
-    kind, generator = read_foreign(source)
+    program, generator = read_foreign(source)
     save_generator(generator, out)
     size, parameters = generator.resolution, count_parameters(generator.network)
-    print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {kind}")
+    print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {program}")
     print(next_command("sample", "seeds=0-63", run=out))
     return 0
 
@@ -40,13 +40,13 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
     """The program that trained the generator in a file, and the generator; raises UserError for any other file."""
     try:
         content = _content(path)
-        for kind, (matches, convert) in KINDS.items():
+        for program, (matches, convert) in IMPORTERS.items():
             if matches(content):
-                return kind, convert(content)
+                return program, convert(content)
         raise ValueError("it has the names of none of these")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        remedy = f"Give a generator of {', '.join(KINDS)}."
+        remedy = f"Give a generator of {', '.join(IMPORTERS)}."
         raise UserError(f"{path} can't be imported: {reason}.", remedy) from error
 
 

@@ -34,13 +34,13 @@ def from_official(content: Any) -> LoadedGenerator:
         if settings.get(name, value) != value:
             raise ValueError(f"it was built with {name}={settings[name]}, which this program has not")
     values = {name: value.value if isinstance(value, Array) else np.asarray(value) for name, value in variables.items()}
-    labels = int(settings.get("label_size", 0))
+    num_classes = int(settings.get("label_size", 0))
     architecture = architecture_from(
         {
             "resolution": int(settings.get("resolution", 32)),
             "channels": int(settings.get("num_channels", 1)),
-            "labels": labels,
-            "latent_size": values["4x4/Dense/weight"].shape[0] - labels,
+            "num_classes": num_classes,
+            "latent_size": values["4x4/Dense/weight"].shape[0] - num_classes,
             "fmap_base": int(settings.get("fmap_base", 8192)),
             "fmap_decay": float(settings.get("fmap_decay", 1.0)),
             "fmap_max": int(settings.get("fmap_max", 512)),

@@ -53,9 +53,9 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
         self.train(False)
-        self.parts, self.channels = nn.ModuleList(), []
-        for part, channels in split_at_strides(layers, name):
-            self.parts.append(part)
+        self.blocks, self.channels = nn.ModuleList(), []
+        for block, channels in split_at_strides(layers, name):
+            self.blocks.append(block)
             self.channels.append(channels)
         freeze(self)
         self.to(memory_format=torch.channels_last)
@@ -70,7 +70,7 @@ class Backbone(nn.Module):
 
 
 def split_at_strides(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential, int]]:
-    """The layers as four parts, each of which ends with the last map of its stride, and the channels of that map."""
+    """The layers as four blocks, each of which ends with the last map of its stride, and the channels of that map."""
     found: list[nn.Module] = []
     sides: list[tuple[int, int]] = []  # stride and channels after each layer
     with torch.no_grad():

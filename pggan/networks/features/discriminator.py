@@ -52,7 +52,7 @@ class ProjectedDiscriminator(Discriminator):
         halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
         self.dense = EqualizedLinear(LAST_FEATURES, (WIDTH + 1) * len(STRIDES))
-        self.score = OutputLinear(1 + architecture.labels, LAST_FEATURES, gain=1.0)
+        self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
         self.index_weights()
 
     def set_backbone(self, backbone: Backbone, dtype: torch.dtype | None) -> None:
@@ -62,28 +62,28 @@ class ProjectedDiscriminator(Discriminator):
     def features(self, images: Tensor) -> Tensor:
         """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""
         x, maps = self.backbone.prepare(images).to(self.backbone.mean.dtype), []
-        for part, scale in zip(self.backbone.parts, self.backbone.scales, strict=True):
-            x = self.run_block(part, x)
+        for block, scale in zip(self.backbone.blocks, self.backbone.scales, strict=True):
+            x = self.run_block(block, x)
             maps.append(x / scale)
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(maps))]
         return torch.cat(rows, 1)[:, :, None, None]
 
     def score_features(
-        self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+        self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of what `features` made of images of `resolution`.
 
-        `alpha` and `parts`: as of `forward`.
+        `alpha` and `sub_batches`: as of `forward`.
         """
         channels, sides = self.architecture.channels, [max(resolution, SIDE) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
         pixels, *rows = torch.split(features.flatten(1), sizes, 1)
         images = pixels.view(-1, channels, resolution, resolution)
-        scores, logits = super().forward(images, resolution, alpha, parts)
+        scores, logits = super().forward(images, resolution, alpha, sub_batches)
         found = []
         for head, row, side in zip(self.scales, rows, sides, strict=True):
             maps = row.view(-1, WIDTH, side, side)
-            found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, parts)[:, None]]
+            found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, sub_batches)[:, None]]
         weight = HEADS_WEIGHT * (alpha if resolution == self.architecture.features_from else 1)
         output = weight * self.score(self.dense(torch.cat(found, 1), activate))
         return scores + output[:, 0], logits + output[:, 1:]
@@ -93,11 +93,11 @@ class ProjectedDiscriminator(Discriminator):
         return self.score if self.architecture.has_features(resolution) else super().last_layer(resolution)
 
     def forward(
-        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, parts: int = 1
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
         if not self.architecture.has_features(resolution):
-            return super().forward(images, resolution, alpha, parts)
-        return self.score_features(self.features(images), resolution, alpha, parts)
+            return super().forward(images, resolution, alpha, sub_batches)
+        return self.score_features(self.features(images), resolution, alpha, sub_batches)
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:

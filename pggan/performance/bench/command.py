@@ -20,7 +20,7 @@ from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.loader import budget_bytes
 from pggan.performance.bench.loading import decoding_table, loading_table, measure_decoding, measure_loading
-from pggan.performance.bench.steps import Steps, phase_of, projected_hours, stage_table
+from pggan.performance.bench.steps import Steps, estimated_hours, phase_of, stage_table
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware
 
@@ -65,7 +65,7 @@ def measure_steps(config: BenchConfig, steps: Steps, phases: list[Phase], errors
         yield {
             "matmul_teraflop_per_second": {name: rate.flops_per_second / 1e12 for name, rate in rates.items()},
             "copy_gigabyte_per_second": {name: rate.bytes_per_second / 1e9 for name, rate in rates.items()},
-            "projected_hours": projected_hours(config.schedule.build(), rows),
+            "estimated_hours": estimated_hours(config.schedule.build(), rows),
             "stages": [*rows],
             "missing_stages": missing_stages(phases, rows),
         }

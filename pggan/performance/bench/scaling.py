@@ -22,10 +22,10 @@ from pggan.config.describe import to_plain, versions
 from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
+from pggan.core.formatting import new_table, three_digits
 from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.core.tables import new_table, three_digits
 from pggan.data.stream.to_float import mirrored, to_float
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
@@ -112,7 +112,7 @@ class Runner:
 
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
-        architecture = config.model.architecture(max(config.batches())[0], 3, labels=0)
+        architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
         trained = trainer_config(config)
         self.trainer, _ = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
         autotune_convolutions(trained, self.trainer, [self.phase], group)

@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pggan.config import BenchConfig, OptimizerConfig
 from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
+from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
-from pggan.core.tables import Log
 from pggan.losses import build_loss
 from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.performance.bench.variants import EMA_DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
@@ -42,7 +42,7 @@ class Steps:
 
     def __init__(self, config: BenchConfig, device: torch.device, channels: int, log: Log) -> None:
         """Raises UserError, before anything is made, for what `device` can't do; `log` is told what fails later."""
-        architecture = config.model.architecture(max(config.batches())[0], channels, labels=0)
+        architecture = config.model.architecture(max(config.batches())[0], channels, num_classes=0)
         self.device, self.loss, self.channels = device, build_loss(config.loss), channels
         self.variants = make_variants(config, architecture, device, log)
         self.architecture, self.mode = architecture, FakeTensorMode(allow_non_fake_inputs=True)
@@ -51,9 +51,9 @@ class Steps:
 
     def rates(self) -> dict[str, Rates]:
         """The rates of the device in the precision of every variant."""
-        kinds = {name: (one.precision, one.parts.options.dtype or torch.float32) for name, one in self.variants.items()}
-        found = {kind: measured_rates(self.device, *kind) for kind in dict.fromkeys(kinds.values())}
-        return {name: found[kind] for name, kind in kinds.items()}
+        used = {name: (v.precision, v.factory.options.dtype or torch.float32) for name, v in self.variants.items()}
+        found = {both: measured_rates(self.device, *both) for both in dict.fromkeys(used.values())}
+        return {name: found[both] for name, both in used.items()}
 
     def measure(self, phase: Phase, steps: int, warmup: int) -> dict[str, float]:
         """Seconds per update of every variant: medians of `steps` rounds in which all take their turn.
@@ -92,11 +92,12 @@ class Steps:
 
     def costs(self, phase: Phase) -> dict[str, StepCost]:
         """The cost of a step of every variant, each way to calculate it counted once."""
-        eager = {name: replace(one.parts, capture=False) for name, one in self.variants.items()}
+        eager = {name: replace(one.factory, capture=False) for name, one in self.variants.items()}
         found = {
-            parts: StepCostEstimator(self.architecture, parts, self.device).cost(phase) for parts in set(eager.values())
+            factory: StepCostEstimator(self.architecture, factory, self.device).cost(phase)
+            for factory in set(eager.values())
         }
-        costs = {name: found[parts] for name, parts in eager.items()}
+        costs = {name: found[factory] for name, factory in eager.items()}
         if REFERENCE in costs and self.device.type != "cuda":  # where the device can't tell it
             costs[REFERENCE] = replace(costs[REFERENCE], peak_bytes=self._fake_reference_peak(phase))
         return costs
@@ -143,7 +144,7 @@ class Steps:
         return counter.peak
 
 
-def projected_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | None:
+def estimated_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | None:
     """Hours of a whole schedule at the measured rates; None where a resolution was not measured."""
     rates = {row["resolution"]: row["images_per_second"] for row in rows}
     if not {phase.resolution for phase in schedule.phases} <= set(rates):

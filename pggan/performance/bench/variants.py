@@ -10,16 +10,16 @@ from pggan.config import BenchConfig, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.errors import UserError
+from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.performance.bench.reference_step import ReferenceStep
 from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.cuda_graphs import WARMUP_STEPS
-from pggan.training.parts import TrainerParts
+from pggan.training.trainer_factory import TrainerFactory
 
 REFERENCE = "reference"
 EMA_DECAY = 0.999
@@ -31,8 +31,8 @@ class Variant(ABC):
     warmup = 0  # steps that it needs before it is as fast as it gets
     layout: torch.memory_format  # of the images it is given
 
-    def __init__(self, precision: Precision, parts: TrainerParts, device: torch.device) -> None:
-        self.precision, self.parts, self.device = precision, parts, device
+    def __init__(self, precision: Precision, factory: TrainerFactory, device: torch.device) -> None:
+        self.precision, self.factory, self.device = precision, factory, device
         self.notices: list[str] = []  # of the stage that is measured
         self.held = self.peak = 0  # bytes of a CUDA device: allocated inside `counted` and not released, and the most
 
@@ -63,7 +63,7 @@ class TrainerVariant(Variant):
     layout = torch.channels_last
 
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device, log: Log) -> None:
-        super().__init__(config.precision, TrainerParts.of(config, device, 1), device)
+        super().__init__(config.precision, TrainerFactory.of(config, device, 1), device)
         self.config, self.log = config, log
         with self.counted():
             group = ProcessGroup.single_process(device)
@@ -95,7 +95,7 @@ class ReferenceVariant(Variant):
 
     def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
         self.loss = build_loss(config.loss)
-        super().__init__(Precision.fp32, TrainerParts(self.loss, config.optimizer), device)
+        super().__init__(Precision.fp32, TrainerFactory(self.loss, config.optimizer), device)
         with self.counted():
             self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
 
@@ -118,7 +118,7 @@ def make_variants(
         if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
             problem = f"modes=[{','.join(config.modes)}]: there are no CUDA graphs on {device.type}."
             raise UserError(problem, "Use modes=[eager] or [compiled].")
-        TrainerParts.of(one, device, 1)
+        TrainerFactory.of(one, device, 1)
 
     def log_of(name: str) -> Log:
         return lambda text: log(f"{name}: {text}")

@@ -13,8 +13,8 @@ from torch import Tensor
 from pggan.config import ModelConfig, Precision, TrainerConfig
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
+from pggan.core.formatting import three_digits
 from pggan.core.rng import StepRng
-from pggan.core.tables import three_digits
 from pggan.networks.activation import Activation, activate, activate_and_normalize
 from pggan.networks.fused import KERNELS
 from pggan.performance.bench.steps import phase_of
@@ -25,7 +25,7 @@ from pggan.training.cuda_graphs import capture
 from pggan.training.device_rates import matmul_rate
 
 GIB = 2**30
-SIDE = 64  # of the product whose result is compared
+SIDE = 64  # of the matmul whose result is compared
 PIXELS = 256  # of the maps that fused kernels are tried on
 DRIVER = Path("/proc/driver/nvidia/version")
 SMALL = ModelConfig(
@@ -63,8 +63,8 @@ def gpu_memory(device: torch.device) -> Finding:
     return Finding(f"{free / GIB:.1f} of {total / GIB:.1f} GiB free")
 
 
-def product(precision: Precision, device: torch.device) -> Finding:
-    """A matrix product in `precision`: its error, and the rate of a large one."""
+def matmul(precision: Precision, device: torch.device) -> Finding:
+    """A matrix multiplication in `precision`: its error, and the rate of a large one."""
     set_float32(device, precision)
     dtype = DTYPES.get(precision, torch.float32)
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def product(precision: Precision, device: torch.device) -> Finding:
     # Each factor and the result are rounded once (u); sums of SIDE products are accumulated in float32.
     rounding = 2**-11 if precision is Precision.tf32 else torch.finfo(dtype).eps / 2
     if not error <= 3 * rounding + SIDE * 2**-24:
-        wrong = f"products are wrong by {error:.1g}"
+        wrong = f"matrix products are wrong by {error:.1g}"
         if precision is Precision.fp32:
             return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
         return Finding(wrong, Verdict.limited, f"Use another precision than {precision}.")

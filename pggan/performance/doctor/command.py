@@ -52,7 +52,7 @@ def checks(device: torch.device) -> list[Check]:
         Check("GPU", accelerator.gpu),
         *[Check("GPU memory", accelerator.gpu_memory, Verdict.broken)] * cuda,
         *(
-            Check(str(one), partial(accelerator.product, one), remedy=f"Use another precision than {one}.")
+            Check(str(one), partial(accelerator.matmul, one), remedy=f"Use another precision than {one}.")
             for one in precisions
         ),
         *[Check("CUDA graphs", accelerator.cuda_graphs, remedy="Train with compute.cuda_graphs=off.")] * cuda,

@@ -15,8 +15,8 @@ from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
+from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
-from pggan.core.tables import Log
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.format.writer import write_pyramid
 from pggan.data.stream.loader import budget_bytes
@@ -79,12 +79,8 @@ class PhaseTimers(NamedTuple):
     """The timers of one phase."""
 
     run: RepeatedTimer  # the steps of the run
-    single_device: (
-        RepeatedTimer  # the largest part of the batch, nothing to reduce; in a run of one rank the same as `run`
-    )
-    small: (
-        RepeatedTimer | None
-    )  # one group of minibatch stddev alone; None if the part is one, or another phase measures it
+    single_device: RepeatedTimer  # the largest local batch, nothing to reduce; in a run of one rank the same as `run`
+    small: RepeatedTimer | None  # one group of minibatch stddev; None if the batch is one, or another phase measures it
 
     def all(self) -> list[RepeatedTimer]:
         """All timers that there are, each once."""
@@ -95,15 +91,15 @@ class PhaseTimers(NamedTuple):
         if self.small is None:
             return 0.0  # the batch can't be divided any further
         group = self.small.phase.batch
-        part = self.single_device
-        per_image = (part.seconds - self.small.seconds) / (part.phase.batch - group)
+        local = self.single_device
+        per_image = (local.seconds - self.small.seconds) / (local.phase.batch - group)
         return max(self.small.seconds - per_image * group, 0.0)
 
     def timing(self, fixed_seconds: float) -> Timing:
         """The median of all rounds; a whole batch on one device is scaled up from the part of a rank."""
-        part = self.single_device
-        fixed = min(fixed_seconds, part.seconds)
-        whole = fixed + (part.seconds - fixed) * self.run.phase.batch / part.phase.batch
+        local = self.single_device
+        fixed = min(fixed_seconds, local.seconds)
+        whole = fixed + (local.seconds - fixed) * self.run.phase.batch / local.phase.batch
         return Timing(self.run.seconds, whole, fixed, MEASURED)
 
 
@@ -121,8 +117,8 @@ class Calibration:
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
             self.single_device = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
-        parts = [replace(cost.phase, batch=size) for cost in costs for size in self._parts(cost.phase)]
-        autotune_convolutions(alone, self.single_device.trainer, parts, self.single_device.group)
+        phases = [replace(cost.phase, batch=size) for cost in costs for size in self._batches(cost.phase)]
+        autotune_convolutions(alone, self.single_device.trainer, phases, self.single_device.group)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.
@@ -162,17 +158,19 @@ class Calibration:
                 raise UserError(problem, "Leave out calibrate=true, or lower schedule.batch.")
         return True
 
-    def _parts(self, phase: Phase) -> tuple[int, int]:
-        """Images that a single device is timed with: the largest part of a batch, and a group of minibatch stddev."""
-        part = self.partition.largest_part(phase.batch)
-        return part, min(self.config.model.stddev_group, part)
+    def _batches(self, phase: Phase) -> tuple[int, int]:
+        """Images that a single device is timed with: the largest local batch, and a group of minibatch stddev."""
+        local = self.partition.largest_local_batch(phase.batch)
+        return local, min(self.config.model.stddev_group, local)
 
     def _timers(self, phase: Phase, found: Sequence[PhaseTimers]) -> PhaseTimers:
         run = RepeatedTimer(self.run, phase)
-        part, group = self._parts(phase)
-        whole = run if self.run is self.single_device else RepeatedTimer(self.single_device, replace(phase, batch=part))
+        local, group = self._batches(phase)
+        whole = (
+            run if self.run is self.single_device else RepeatedTimer(self.single_device, replace(phase, batch=local))
+        )
         first = phase.resolution not in [timers.run.phase.resolution for timers in found]
-        small = RepeatedTimer(self.single_device, replace(phase, batch=group)) if group < part and first else None
+        small = RepeatedTimer(self.single_device, replace(phase, batch=group)) if group < local and first else None
         return PhaseTimers(run, whole, small)
 
     def _measure(self, timers: PhaseTimers, round_number: int, log: Log) -> None:
@@ -185,7 +183,7 @@ class Calibration:
 
 def write_noise(path: Path, architecture: Architecture, images: int) -> None:
     """Write a pyramid of `images` images of noise, of all classes in turn."""
-    side, classes = architecture.resolution, architecture.labels
+    side, classes = architecture.resolution, architecture.num_classes
     pixels = np.random.default_rng(0).integers(0, 256, (images, side, side, architecture.channels), np.uint8)
     names = [str(number) for number in range(classes)] or None
     labels = [number % classes for number in range(images)] if classes else ()

@@ -31,7 +31,7 @@ from pggan.performance.plan.scaling import LINKS
 from pggan.performance.plan.summary import elsewhere, summary, this_machine
 from pggan.performance.plan.tables import tables
 from pggan.training.compute_options import configure_process
-from pggan.training.parts import TrainerParts
+from pggan.training.trainer_factory import TrainerFactory
 
 
 def run(config: PlanConfig) -> int:
@@ -58,17 +58,17 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
     """Plan, on one of the ranks; rank 0 prints.  Returns the exit code."""
     config = replace(config, processes=sorted({*config.processes, group.world_size}))
     device = group.device
-    parts = TrainerParts.of(config, device, group.world_size)
+    factory = TrainerFactory.of(config, device, group.world_size)
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     data, channels, classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
     with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:
-        costs = phase_costs(config, architecture, parts, group, status.update)
+        costs = phase_costs(config, architecture, factory, group, status.update)
         if config.calibrate:
             spent = measured_time(config, architecture, costs, group, data=data, log=status.update)
         else:
-            spent = assumed_time(config, parts.options, device, costs)
+            spent = assumed_time(config, factory.options, device, costs)
     if not group.is_main:
         return 0
     plan = summary(config, architecture, costs, spent, this_machine(device))
@@ -81,13 +81,13 @@ def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
         problem = "device= predicts steps as PyTorch's kernels, not as those that compute.compile=true makes."
         raise UserError(problem, "Leave out one of them.")
     precision = card.precision(config.precision)
-    parts = TrainerParts.of(replace(config, precision=precision), torch.device("cuda"), 1)
+    factory = TrainerFactory.of(replace(config, precision=precision), torch.device("cuda"), 1)
     _, channels, classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
     group = ProcessGroup.single_process(torch.device("meta"))
     with Console(stderr=True, highlight=False).status("Counting") as status:
-        costs = phase_costs(config, architecture, parts, group, status.update, memory=card.memory_bytes)
-    spent, prediction = predicted_time(config, costs, card, precision, captured=parts.capture)
+        costs = phase_costs(config, architecture, factory, group, status.update, memory=card.memory_bytes)
+    spent, prediction = predicted_time(config, costs, card, precision, captured=factory.capture)
     plan = summary(config, architecture, costs, spent, elsewhere(key, card))
     plan["prediction"] = prediction
     plan["notes"] += prediction_notes(prediction)

@@ -24,7 +24,7 @@ class DataFacts(NamedTuple):
     images: int
     resolution: int  # largest power of two that they serve without being enlarged
     channels: int
-    labels: int  # classes to train with
+    num_classes: int  # to train with
     drawn: bool  # avatars, not photographs
     note: str  # in words
 
@@ -38,12 +38,12 @@ def facts_of(config: DataConfig) -> DataFacts:
         note = f"{config.count:,} avatars, drawn at any size"
         return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
     if Path(config.path, INDEX_FILE).is_file():
-        pyramid, labels = ImagePyramid(Path(config.path)), 0
+        pyramid, num_classes = ImagePyramid(Path(config.path)), 0
         if config.labels:
-            labels = len(pyramid.class_names or ())
+            num_classes = len(pyramid.class_names or ())
         note = f"{pyramid.images:,} images, prepared at {pyramid.resolution}x{pyramid.resolution}"
         drawn = pyramid.source.get("kind") == "avatars"
-        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, labels, drawn=drawn, note=note)
+        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
         problem = "hours= has to know the classes of data.labels=true before the images are prepared."
         raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pggan.config import TrainConfig
 from pggan.core.intervals import multiples_between
-from pggan.metrics.evaluate import KINDS
+from pggan.metrics.evaluate import METRIC_CLASSES
 from pggan.performance.plan.calibration import Timing
 from pggan.performance.plan.phases import PhaseCost
 from pggan.run.evaluation import MAX_POINTS
@@ -17,7 +17,7 @@ def evaluation_seconds(config: TrainConfig, costs: Sequence[PhaseCost], timings:
     total = 0.0
     for cost, timing in zip(costs, timings, strict=True):
         phase, end = cost.phase, min(cost.phase.end, schedule.total)
-        if not all(KINDS[name].undefined(phase.resolution) for name in chosen.metrics):
+        if not all(METRIC_CLASSES[name].undefined(phase.resolution) for name in chosen.metrics):
             total += multiples_between(every, phase.start, end) * chosen.count * timing.seconds / phase.batch
     if chosen.interval_images is not None:
         return total

@@ -13,8 +13,8 @@ from pggan.config.describe import command_seconds
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
-from pggan.core.schedule import Phase, Table, table_at
-from pggan.core.tables import Log, duration
+from pggan.core.formatting import Log, duration
+from pggan.core.schedule import PerResolution, Phase, value_at
 from pggan.distributed.process_group import rank_from_environment
 from pggan.performance.plan.data_facts import DataFacts, facts_of
 from pggan.performance.plan.recipe import Choice, GivenKeys, Machine, NetworkSizes, RecipeChooser
@@ -42,51 +42,51 @@ class MeasuredCosts:
     threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        architecture = self.config.model.architecture(4, self.facts.channels, self.facts.labels)
+        architecture = self.config.model.architecture(4, self.facts.channels, self.facts.num_classes)
         self.model, self.scale = CostModel.of(self.config, architecture, self.device), 1.0
 
-    def __call__(self, networks: NetworkSizes, batch: Table) -> dict[int, float]:
+    def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
         known, model = self.known.get(networks, {}), self._model(networks)
         levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
-        expected = {side: model.seconds(side, self._part(batch, side)) for side in levels}
+        expected = {side: model.seconds(side, self._local_batch(batch, side)) for side in levels}
         scale = known[max(known)] / expected[max(known)] if known else self.scale
-        return {side: known.get(side, scale * expected[side]) / table_at(batch, side) for side in levels}
+        return {side: known.get(side, scale * expected[side]) / value_at(batch, side) for side in levels}
 
-    def measure(self, config: TrainConfig, networks: NetworkSizes, batch: Table, seconds: float) -> None:
+    def measure(self, config: TrainConfig, networks: NetworkSizes, batch: PerResolution, seconds: float) -> None:
         """Measure steps of `networks` as `config` makes them, of the highest level first.
 
         Args: seconds: of all steps at most; choosing convolution methods for the networks comes before.
         """
         schedule, model = config.schedule.build(), self._model(networks)
         stable = {phase.resolution: phase for phase in schedule.phases}
-        parts = [replace(phase, batch=self._part(batch, phase.resolution)) for phase in stable.values()]
-        timer = single_device_timer(config, model.architecture, parts, self.device)
+        phases = [replace(phase, batch=self._local_batch(batch, phase.resolution)) for phase in stable.values()]
+        timer = single_device_timer(config, model.architecture, phases, self.device)
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
-        for part in [parts[-1], *parts[:-1]]:
-            step, side = self.scale * model.seconds(part.resolution, part.batch), part.resolution
+        for local in [phases[-1], *phases[:-1]]:
+            step, side = self.scale * model.seconds(local.resolution, local.batch), local.resolution
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
             tries = 2 if self.chooses_threads and not self.threads else 1
             if time.perf_counter() - began + first + tries * timer.need(step, STEPS) < seconds:
-                found[side] = self._seconds(timer, part)
+                found[side] = self._seconds(timer, local)
                 highest = max(found)
-                self.scale = found[highest] / model.seconds(highest, self._part(batch, highest))
+                self.scale = found[highest] / model.seconds(highest, self._local_batch(batch, highest))
         self.known[networks] = found
 
-    def _seconds(self, timer: StepTimer, part: Phase) -> float:
+    def _seconds(self, timer: StepTimer, local: Phase) -> float:
         """The time of a step; of the first one, with fewer and fewer CPU threads as long as they are faster.
 
         Beside other work, threads that wait for each other can be many times slower than one alone.
         """
-        best, threads = timer.seconds(part, STEPS, 0.0, median), torch.get_num_threads()
+        best, threads = timer.seconds(local, STEPS, 0.0, median), torch.get_num_threads()
         if not self.chooses_threads or self.threads:
             return best
-        reason = f"a step at {part.resolution}x{part.resolution} takes {1000 * best:.3g} ms"
+        reason = f"a step at {local.resolution}x{local.resolution} takes {1000 * best:.3g} ms"
         fewer = threads // 2
         while fewer:
             torch.set_num_threads(fewer)
-            seconds = timer.seconds(part, STEPS, 0.0, median)
+            seconds = timer.seconds(local, STEPS, 0.0, median)
             reason += f", {1000 * seconds:.3g} with {fewer}"
             if seconds >= best:
                 break
@@ -97,11 +97,11 @@ class MeasuredCosts:
 
     def _model(self, networks: NetworkSizes) -> CostModel:
         model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
-        facts = self.facts
-        return replace(self.model, architecture=model.architecture(networks.resolution, facts.channels, facts.labels))
+        architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
+        return replace(self.model, architecture=architecture)
 
-    def _part(self, batch: Table, side: int) -> int:
-        return -(-int(table_at(batch, side)) // self.ranks)
+    def _local_batch(self, batch: PerResolution, side: int) -> int:
+        return -(-int(value_at(batch, side)) // self.ranks)
 
 
 def find_recipe(

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 from pggan.config import PlanConfig
 from pggan.core.architecture import Architecture
+from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
-from pggan.core.tables import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.inputs import half_of_pass
 from pggan.training.memory_fit import usable_share
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import Count, StepCostEstimator, StepKernels
+from pggan.training.trainer_factory import TrainerFactory
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def halfway(phase: Phase) -> Phase:
 def phase_costs(
     config: PlanConfig,
     architecture: Architecture,
-    parts: TrainerParts,
+    factory: TrainerFactory,
     group: ProcessGroup,
     log: Log,
     *,
@@ -47,9 +47,9 @@ def phase_costs(
     Args: log: told what is being counted; memory: bytes of the card that the run is predicted for, whose group is on
     the device "meta".
     """
-    schedule, interval = config.schedule.build(), parts.loss.reg_interval
+    schedule, interval = config.schedule.build(), factory.loss.reg_interval
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
-    fake = StepCostEstimator(architecture, parts, group.device)
+    fake = StepCostEstimator(architecture, factory, group.device)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
@@ -58,13 +58,13 @@ def phase_costs(
         log(f"Counting a step at {phase.name}")
         count = fake.count(halfway(phase))
         at = phase.resolution, phase.batch
-        part = replace(halfway(phase), batch=partition.largest_part(phase.batch))
+        local = replace(halfway(phase), batch=partition.largest_local_batch(phase.batch))
         size, kernels = partition.micro_batch_size(phase.batch), None
         if memory is not None:
-            size, kernels = fitting_kernels(fake, part, usable_share(capture=parts.capture) * memory, size)
+            size, kernels = fitting_kernels(fake, local, usable_share(capture=factory.capture) * memory, size)
             peaks.setdefault(at, kernels.peak_bytes)
         elif at not in peaks:  # the fading phase comes first, and needs more
-            peaks[at] = fake.peak_bytes(part, size)
+            peaks[at] = fake.peak_bytes(local, size)
         images, flops = min(phase.end, schedule.total) - phase.start, count.flops.mean(interval)
         costs.append(PhaseCost(phase, images, steps, count, flops, peaks[at], size, kernels))
     return costs

@@ -23,23 +23,23 @@ from pggan.training.memory_fit import USABLE, usable_share
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Shares of a data sheet's figures that kernels reach, and the time of starting one.
+    """Shares of a data sheet's figures that kernels reach, and the time of launching one.
 
-    Sources: the first two were measured on an H200 (a copy at 4.3 of 4.8 TB/s, a product of 8192x8192 matrices in
+    Sources: the first two were measured on an H200 (a copy at 4.3 of 4.8 TB/s, a matmul of 8192x8192 in
     bfloat16 at 790 of 989 TFLOP/s).  All others are estimates that no step on a card has confirmed yet.
     """
 
     copy_rate: float = 4.3 / 4.8  # of the bandwidth, by a large copy
-    product_rate: float = 790 / 989  # of the tensor cores' rate, by a large product
-    convolution_of_product_rate: float = 0.6
+    matmul_rate: float = 790 / 989  # of the tensor cores' rate, by a large matmul
+    convolution_of_matmul_rate: float = 0.6
     convolution_of_copy_rate: float = 0.7
     elementwise_of_copy_rate: float = 0.85
     broadcast_of_copy_rate: float = 0.575
     reduction_of_copy_rate: float = 0.45
     filling_channels: int = 64  # fewer are padded, up to `most_padding` times the operations
     most_padding: float = 2.0
-    graph_start_seconds: float = 1.6e-6  # of a kernel in a CUDA graph
-    host_start_seconds: float = 13e-6  # of a kernel started by Python, autograd included
+    graph_launch_seconds: float = 1.6e-6  # of a kernel in a CUDA graph
+    host_launch_seconds: float = 13e-6  # of a kernel launched by Python, autograd included
 
 
 ASSUMPTIONS = Assumptions()
@@ -49,17 +49,17 @@ class StepTime(NamedTuple):
     """One step, by what takes its time; in seconds."""
 
     launches: float
-    product_bytes: float
+    matmul_bytes: float
     other_bytes: float
-    products: float  # convolutions and products of matrices
-    others: float  # all that memory limits alone
-    starts: float  # of kernels in a CUDA graph
-    host: float  # for starting all kernels eagerly
+    matmul: float  # and convolutions
+    other: float  # all that memory limits alone
+    launching: float  # kernels in a CUDA graph
+    host: float  # for launching all kernels eagerly
 
     @property
     def captured(self) -> float:
         """The time as a CUDA graph."""
-        return self.products + self.others + self.starts
+        return self.matmul + self.other + self.launching
 
     @property
     def eager(self) -> float:
@@ -68,9 +68,9 @@ class StepTime(NamedTuple):
 
 
 def kernel_seconds(kernel: Kernel, card: DeviceSpec, precision: Precision) -> float:
-    """The time of a kernel on `card` after its start."""
+    """The time of a kernel on `card` after its launch."""
     a, copying = ASSUMPTIONS, card.bytes_per_second * ASSUMPTIONS.copy_rate
-    if kernel.kind is not KernelKind.product:
+    if kernel.kind is not KernelKind.matmul:
         shares = {
             KernelKind.elementwise: a.elementwise_of_copy_rate,
             KernelKind.broadcast: a.broadcast_of_copy_rate,
@@ -78,20 +78,20 @@ def kernel_seconds(kernel: Kernel, card: DeviceSpec, precision: Precision) -> fl
         }
         return kernel.bytes / (copying * shares[kernel.kind])
     padding = min(max(a.filling_channels / kernel.channels, 1), a.most_padding) if kernel.channels else 1.0
-    multiplying = card.flops_per_second[precision] * a.product_rate * a.convolution_of_product_rate
+    multiplying = card.flops_per_second[precision] * a.matmul_rate * a.convolution_of_matmul_rate
     return max(kernel.bytes / (copying * a.convolution_of_copy_rate), padding * kernel.flops / multiplying)
 
 
 def step_time(kernels: Mapping[Kernel, int], card: DeviceSpec, precision: Precision) -> StepTime:
     """The time of the step that launches `kernels`."""
-    sums: dict[bool, tuple[float, float]] = {}  # bytes and seconds, of products and of all else
-    for product in (True, False):
-        found = [(kernel, n) for kernel, n in kernels.items() if (kernel.kind is KernelKind.product) == product]
+    sums: dict[bool, tuple[float, float]] = {}  # bytes and seconds, of matmul and of all else
+    for matmul in (True, False):
+        found = [(kernel, n) for kernel, n in kernels.items() if (kernel.kind is KernelKind.matmul) == matmul]
         seconds = fsum(n * kernel_seconds(kernel, card, precision) for kernel, n in found)
-        sums[product] = (sum(n * kernel.bytes for kernel, n in found), seconds)
+        sums[matmul] = (sum(n * kernel.bytes for kernel, n in found), seconds)
     launches = sum(n * kernel.launches for kernel, n in kernels.items())
-    starts, host = launches * ASSUMPTIONS.graph_start_seconds, launches * ASSUMPTIONS.host_start_seconds
-    return StepTime(launches, sums[True][0], sums[False][0], sums[True][1], sums[False][1], starts, host)
+    launching, host = launches * ASSUMPTIONS.graph_launch_seconds, launches * ASSUMPTIONS.host_launch_seconds
+    return StepTime(launches, sums[True][0], sums[False][0], sums[True][1], sums[False][1], launching, host)
 
 
 def mean_time(cost: PhaseCost, card: DeviceSpec, precision: Precision, reg_interval: int) -> StepTime:
@@ -113,7 +113,7 @@ def predicted_time(
     times = [mean_time(cost, card, precision, interval) for cost in costs]
     room = usable_share(capture=True) * card.memory_bytes  # a phase that needs more is trained without CUDA graphs
     timings = [
-        Timing(time.captured, time.captured, time.starts, PREDICTED)
+        Timing(time.captured, time.captured, time.launching, PREDICTED)
         if captured and cost.peak_bytes <= room
         else Timing(time.eager, time.eager, time.host, PREDICTED)
         for cost, time in zip(costs, times, strict=True)
@@ -142,11 +142,11 @@ def phase_row(cost: PhaseCost, time: StepTime, card: DeviceSpec) -> dict[str, An
         "resolution": cost.phase.resolution,
         "fading": cost.phase.fading,
         "launches": time.launches,
-        "product_bytes": time.product_bytes,
+        "matmul_bytes": time.matmul_bytes,
         "other_bytes": time.other_bytes,
-        "product_milliseconds": 1000 * time.products,
-        "other_milliseconds": 1000 * time.others,
-        "start_milliseconds": 1000 * time.starts,
+        "matmul_milliseconds": 1000 * time.matmul,
+        "other_milliseconds": 1000 * time.other,
+        "launch_milliseconds": 1000 * time.launching,
         "host_milliseconds": 1000 * time.host,
         "peak_memory_bytes": cost.peak_bytes,
         "share_of_memory": cost.peak_bytes / card.memory_bytes,
@@ -165,13 +165,13 @@ def prediction_notes(prediction: dict[str, Any]) -> list[str]:
     bandwidth, rate = prediction["bytes_per_second"] / 1e9, prediction["flops_per_second"] / 1e12
     notes = [
         f"Prediction: {bandwidth:,.0f} GB/s and {rate:g} TFLOP/s in {prediction['precision']} by the data sheet, of "
-        f"which a copy reaches {a.copy_rate:.0%} and a large product {a.product_rate:.0%}, as measured on an H200. Of "
-        f"these rates, convolutions reach {a.convolution_of_product_rate:.0%} of the product's or "
+        f"which a copy reaches {a.copy_rate:.0%} and a large matmul {a.matmul_rate:.0%}, as measured on an H200. Of "
+        f"these rates, convolutions reach {a.convolution_of_matmul_rate:.0%} of the matmul's or "
         f"{a.convolution_of_copy_rate:.0%} of the copy's, with fewer than {a.filling_channels} channels padded up to "
         f"{a.most_padding:g} times; elementwise kernels {a.elementwise_of_copy_rate:.0%}, broadcasts "
-        f"{a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. A kernel starts "
-        f"in {1e6 * a.graph_start_seconds:g} µs in a CUDA graph, and takes {1e6 * a.host_start_seconds:g} µs of the "
-        "host without one. The shares are assumptions, not yet compared with a card; expect ±25 %."
+        f"{a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. Launching "
+        f"a kernel takes {1e6 * a.graph_launch_seconds:g} µs in a CUDA graph, and {1e6 * a.host_launch_seconds:g} µs "
+        "of the host without one. The shares are assumptions, not yet compared with a card; expect ±25 %."
     ]
     split = [row for row in prediction["phases"] if row["micro_batch_size"] is not None]
     if split:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from pggan.config import TrainConfig
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.errors import UserError
-from pggan.core.schedule import Table, table_at
-from pggan.core.tables import duration
+from pggan.core.formatting import duration
+from pggan.core.schedule import PerResolution, value_at
 from pggan.performance.plan.data_facts import DataFacts
 
 MAX_RESOLUTION = 1024  # of the paper
@@ -85,8 +85,8 @@ class GivenKeys(Protocol):
         """Whether the command line, or a recipe that it names, has `key`."""
 
 
-# Seconds of an image at every level of networks, with a table of batches.
-Costs = Callable[[NetworkSizes, Table], Mapping[int, float]]
+# Seconds of an image at every level of networks, with so many images per batch.
+Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
 @dataclass
@@ -104,7 +104,7 @@ class RecipeChooser:
     seconds: float
     found: list[Choice] = field(default_factory=list)
 
-    def choose(self) -> tuple[NetworkSizes, Table]:
+    def choose(self) -> tuple[NetworkSizes, PerResolution]:
         """Fill `found`, in the order in which keys are chosen; returns what is to be measured for them.
 
         Raises UserError where the time does not suffice for a step of every phase.
@@ -149,7 +149,7 @@ class RecipeChooser:
 
     def _candidates(self, side: int) -> list[NetworkSizes]:
         """Sizes of networks for a final resolution, the narrowest first."""
-        model, least = self.config.model, table_at(MIN_WIDTH, side)
+        model, least = self.config.model, value_at(MIN_WIDTH, side)
         if self.given.has("model.fmap_max") or self.given.has("model.fmap_base"):
             return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
         widths = [width for width in WIDTHS if width >= least]
@@ -158,32 +158,32 @@ class RecipeChooser:
     def _least_seconds(self, networks: NetworkSizes, times: int = 1) -> float:
         """The time in which `networks` grow, and see `times` as many images as the final resolution is worth."""
         side = networks.resolution
-        each = self.costs(networks, self._batch_table(side))
+        each = self.costs(networks, self._batch_sizes(side))
         return growth_seconds(each) + times * self._final_images(side) * each[side]
 
     def _final_images(self, side: int) -> int:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
-    def _batch_table(self, resolution: int) -> dict[int, int]:
+    def _batch_sizes(self, resolution: int) -> dict[int, int]:
         if self.given.has("schedule.batch"):
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
-        table = {MIN_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
+        batch = {MIN_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
         least = self.config.model.stddev_group * self.machine.ranks
-        return {side: max(batch, least) for side, batch in table.items() if side <= resolution}
+        return {side: max(size, least) for side, size in batch.items() if side <= resolution}
 
     def _batch(self, resolution: int) -> dict[int, int]:
-        table = self._batch_table(resolution)
+        batch = self._batch_sizes(resolution)
         few = "as in the demo: larger batches make fewer steps in the time"
         many = "the official preset's for one GPU, at least a group of minibatch stddev for every rank"
-        self._take("schedule.batch", table, few if self.machine.kind == "cpu" else many)
-        return table
+        self._take("schedule.batch", batch, few if self.machine.kind == "cpu" else many)
+        return batch
 
     # ---- lengths ----
 
-    def _require_time(self, side: int, batch: Table, each: Mapping[int, float]) -> None:
+    def _require_time(self, side: int, batch: PerResolution, each: Mapping[int, float]) -> None:
         """Raise UserError unless there is time for a step of every phase."""
         phases = {level: 1 if level == min(each) else 2 for level in each}
-        once = sum(phases[level] * each[level] * table_at(batch, level) for level in each)
+        once = sum(phases[level] * each[level] * value_at(batch, level) for level in each)
         if once > self.seconds:
             raise UserError(
                 f"hours= is too short for one step of every phase up to {side}x{side}, which take {duration(once)} "
@@ -196,7 +196,7 @@ class RecipeChooser:
         """Whether a recipe, and not the command line, has the lengths of the phases."""
         return self.given.has("schedule.stable_images") and not self.given.in_command("schedule.stable_images")
 
-    def _lengths(self, networks: NetworkSizes, batch: Table, each: Mapping[int, float]) -> int:
+    def _lengths(self, networks: NetworkSizes, batch: PerResolution, each: Mapping[int, float]) -> int:
         """Choose the images of every phase; returns their sum."""
         if self._scales_lengths:
             return self._scaled_lengths(each)
@@ -207,14 +207,14 @@ class RecipeChooser:
             factor = min(fitting, 1.0)
             why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
 
-        def of_level(table: Table, level: int) -> int:
-            return two_digits(min(factor * table[level], MAX_IMAGES), least=int(table_at(batch, level)))
+        def of_level(images: PerResolution, level: int) -> int:
+            return two_digits(min(factor * images[level], MAX_IMAGES), least=int(value_at(batch, level)))
 
         levels = sorted(each)
         stable = {level: of_level(STABLE, level) for level in levels[:-1]}
         fade = {level: of_level(FADE, level) for level in levels[1:]}
-        growing = sum(images * each[level] for table in (stable, fade) for level, images in table.items())
-        stable[side] = two_digits((self.seconds - growing) / each[side], least=int(table_at(batch, side)))
+        growing = sum(images * each[level] for phases in (stable, fade) for level, images in phases.items())
+        stable[side] = two_digits((self.seconds - growing) / each[side], least=int(value_at(batch, side)))
         self._take("schedule.stable_images", stable, f"{why}, {side}x{side} the rest")
         self._take("schedule.fade_images", fade or 0, "as above")
         if side < PUBLISHED_FROM:
@@ -233,13 +233,13 @@ class RecipeChooser:
         reason = f"the recipe's times {factor:.3g}, which fill the time"
         total = 0
         for key, fading in (("stable_images", False), ("fade_images", True)):
-            table = {
+            lengths = {
                 phase.resolution: two_digits(factor * images, least=phase.batch)
                 for phase, images in phases
                 if phase.fading is fading
             }
-            total += sum(table.values())
-            self.found.append(Choice(f"schedule.{key}", table or 0, reason))
+            total += sum(lengths.values())
+            self.found.append(Choice(f"schedule.{key}", lengths or 0, reason))
         decay = two_digits(factor * config.lr_decay_images, least=0)
         self.found.append(Choice("schedule.lr_decay_images", decay, reason))
         self.found.append(Choice("schedule.total_images", None, "decided on the way, to end in time"))
@@ -247,7 +247,7 @@ class RecipeChooser:
 
     # ---- training ----
 
-    def _loss(self, side: int, batch: Table) -> str:
+    def _loss(self, side: int, batch: PerResolution) -> str:
         """Choose the loss; returns its name."""
         published = side >= PUBLISHED_FROM
         why = (
@@ -258,7 +258,7 @@ class RecipeChooser:
         name = str(self.config.loss["name"]) if self.given.has("loss.name") else name
         if name == "wgan_gp":
             return name
-        size = int(table_at(batch, side))
+        size = int(value_at(batch, side))
         rule = 0.0002 * side**2 / size
         less = "" if rule >= MIN_GAMMA else "; at least 1, because less was worse in runs of minutes"
         reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"

@@ -19,9 +19,9 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import make_directory
 from pggan.core.environment import child_variables
 from pggan.core.errors import UserError
+from pggan.core.formatting import Log
 from pggan.core.intervals import lies_between, multiples_between
 from pggan.core.schedule import Schedule
-from pggan.core.tables import Log
 from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
 from pggan.networks.networks import Generator
 from pggan.networks.numerics import ComputeOptions

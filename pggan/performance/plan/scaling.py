@@ -52,12 +52,12 @@ class Interconnect(NamedTuple):
     reduction: Reduction
     ratio: float  # share of a gradient's numbers that dgc sends
 
-    def seconds(self, devices: int, numbers: int) -> float:
+    def seconds(self, devices: int, numel: int) -> float:
         """The time until every one of `devices` has the sum of their gradients of `numbers` numbers."""
         if self.reduction is Reduction.dgc:
-            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numbers))
+            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
-            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numbers / devices
+            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numel / devices
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
 
@@ -69,7 +69,7 @@ class Load(NamedTuple):
     group: int  # images that stay together
     seconds: float  # of a step
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
-    numbers: tuple[int, ...]  # in the gradients of a step, network by network
+    numels: tuple[int, ...]  # in the gradients of a step, network by network
 
     def compute_seconds(self, devices: int) -> float:
         """The time of a step on the device that has the most images of the batch."""
@@ -90,7 +90,7 @@ def split(loads: Sequence[Load], network: Interconnect, devices: int, scaling: S
         if scaling is Scaling.strong:
             steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
         compute += steps * seconds
-        communication += steps * sum(network.seconds(reducing, numbers) for numbers in load.numbers)
+        communication += steps * sum(network.seconds(reducing, numel) for numel in load.numels)
     return compute, communication
 
 

@@ -76,9 +76,9 @@ def summary(
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
     group, overhead, loads, phases = config.model.stddev_group, sum(spent.overhead.values()), [], []
     for cost, timing in zip(costs, spent.timings, strict=True):
-        batch, numbers = cost.phase.batch, (cost.count.generator_gradient, cost.count.discriminator_gradient)
+        batch, numels = cost.phase.batch, (cost.count.generator_gradient, cost.count.discriminator_gradient)
         fixed = timing.fixed_seconds
-        loads.append(Load(cost.steps, batch, min(group, batch), timing.single_device_seconds, fixed, numbers))
+        loads.append(Load(cost.steps, batch, min(group, batch), timing.single_device_seconds, fixed, numels))
         row = phase_row(cost, timing, spent.devices * watts)
         phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.network)})
     hours = sum(row["hours"] for row in phases) + overhead / 3600

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pggan.core.tables import duration, new_table, three_digits
+from pggan.core.formatting import duration, new_table, three_digits
 from pggan.performance.plan.calibration import EXTRAPOLATED
 from pggan.performance.plan.scaling import LINKS, Reduction, Scaling
 
@@ -51,14 +51,14 @@ def prediction_table(prediction: dict[str, Any]) -> Table:
     """How a predicted time comes about: a row per phase, and the hours."""
     table = new_table(
         f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of a step, images per second",
-        *("phase", "ker-\nnels", "prod-\nucts", "rest", "starts", "CUDA\ngraph"),
+        *("phase", "ker-\nnels", "mat-\nmul", "other", "launch", "CUDA\ngraph"),
         *("\nimg/s", "eager", "\nimg/s", "mem-\nory"),
     )
     for row in prediction["phases"]:
         table.add_row(
             short_name(row),
             f"{row['launches']:,.0f}",
-            *(three_digits(row[f"{part}_milliseconds"]) for part in ("product", "other", "start", "captured")),
+            *(three_digits(row[f"{kind}_milliseconds"]) for kind in ("matmul", "other", "launch", "captured")),
             three_digits(row["captured_images_per_second"]),
             three_digits(row["eager_milliseconds"]),
             three_digits(row["eager_images_per_second"]),
@@ -101,8 +101,8 @@ def work_table(plan: dict[str, Any]) -> Table:
 
 def scaling_table(scaling: dict[str, Any]) -> Table:
     """Strong beside weak scaling: a row per number of devices and gradient reduction."""
-    parts, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
-    table = new_table(f"Scaling on {scaling['network']}: {scaling['link']['source']}", "n", "gradients", *parts, *parts)
+    names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
+    table = new_table(f"Scaling on {scaling['network']}: {scaling['link']['source']}", "n", "gradients", *names, *names)
     table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
     for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
         cells = []

@@ -47,11 +47,11 @@ class Drawing:
         zoom = automatic_zoom(settings.resolution, settings.resolution)
         larger = enlarge_smoothly if form.smooth else enlarge
 
-        def draw(numbers: Sequence[int]) -> Iterator[Pixels]:
-            for start in range(0, len(numbers), BLOCK):
+        def draw(indices: Sequence[int]) -> Iterator[Pixels]:
+            for start in range(0, len(indices), BLOCK):
                 if self._cancelled:
                     raise UserError("The film was cancelled.", "Export it again.")
-                block = list(numbers[start : start + BLOCK])
+                block = list(indices[start : start + BLOCK])
                 yield from larger(self.images(latents[block], settings), zoom)
                 self.film_progress = (block[-1] + 1, len(latents))
 

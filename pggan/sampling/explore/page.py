@@ -19,7 +19,7 @@ from pggan.sampling.output.film import ANIMATED, VIDEO
 from pggan.sampling.trained_generator import TrainedGenerator
 
 STATIC = Path(__file__).parent / "static"
-KINDS = {
+CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -31,7 +31,7 @@ DIRECTIONS = 8  # sliders, where no file of directions is named
 
 def page_files() -> dict[str, bytes]:
     """The content of each file of the page, by its name."""
-    return {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in KINDS}
+    return {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in CONTENT_TYPES}
 
 
 def describe_page(generator: TrainedGenerator, name: str, renderer: str, films: Sequence[str]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def describe_page(generator: TrainedGenerator, name: str, renderer: str, films: 
         "latent_size": generator.latent_size,
         "resolutions": generator.resolutions,
         "channels": generator.network.architecture.channels,
-        "labels": generator.labels,
+        "num_classes": generator.num_classes,
         "resolution": generator.resolution,
         "alpha": generator.alpha,
         "images": generator.images,
@@ -74,7 +74,7 @@ def page_directions(generator: TrainedGenerator, given: str | None) -> Tensor:
     if given is not None:
         directions = load_vectors("directions", given, generator.latent_size, "directions")
         return unit(directions)
-    labels = F.one_hot(torch.tensor([0]), generator.labels).float() if generator.labels else None
+    labels = F.one_hot(torch.tensor([0]), generator.num_classes).float() if generator.num_classes else None
     return directions_of_activations(generator.network, min(DIRECTIONS, generator.latent_size), labels)
 
 

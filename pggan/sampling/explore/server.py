@@ -15,7 +15,7 @@ from pggan.core.errors import UserError
 from pggan.core.version import __version__
 from pggan.sampling.explore.access import Access
 from pggan.sampling.explore.drawing import Drawing
-from pggan.sampling.explore.page import KINDS, page_files, to_file
+from pggan.sampling.explore.page import CONTENT_TYPES, page_files, to_file
 from pggan.sampling.explore.requests import (
     MAX_FRAMES,
     MAX_IMAGES,
@@ -43,10 +43,10 @@ Query = dict[str, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a request: a status, a kind and a content, and headers beyond those of all answers."""
+    """An answer to a request: a status, a content and its type, and headers beyond those of all answers."""
 
     content: bytes
-    kind: str = BINARY
+    content_type: str = BINARY
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -65,7 +65,7 @@ class Server(ThreadingHTTPServer):
         self.access = Access.of(host, self.server_port)
         self.drawing = drawing
         files = page_files()
-        self.files = {f"/{name}": Answer(files[name], KINDS[PurePosixPath(name).suffix]) for name in files}
+        self.files = {f"/{name}": Answer(files[name], CONTENT_TYPES[PurePosixPath(name).suffix]) for name in files}
         self.files["/"] = self.files["/index.html"]
         self.files["/model.json"] = Answer(json.dumps(model).encode(), JSON)
         self.files["/directions.bin"] = Answer(directions)
@@ -178,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
-        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.content)))
         self.end_headers()
         self.wfile.write(answer.content)

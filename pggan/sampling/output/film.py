@@ -22,7 +22,7 @@ WORTH_LOOKING_AT = 512  # pixels that small films are enlarged to
 
 @dataclass(frozen=True)
 class Film:
-    """`count` frames, `fps` per second; `draw` gives those of increasing numbers, uint8 [H, W, C], one at a time."""
+    """`count` frames, `fps` per second; `draw` gives those of increasing indices, uint8 [H, W, C], one at a time."""
 
     count: int
     fps: int

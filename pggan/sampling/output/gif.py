@@ -44,9 +44,9 @@ def write_gif(film: Film, path: Path) -> None:
 def choose_palette(film: Film) -> Image.Image:
     """A picture with the palette of COLORS colours that suits frames from the whole of `film`."""
     wanted = min(SAMPLED_FRAMES, film.count)
-    numbers = sorted({round(number) for number in np.linspace(0, film.count - 1, wanted)})
+    indices = sorted({round(number) for number in np.linspace(0, film.count - 1, wanted)})
     found = []
-    for frame in film.draw(numbers):
+    for frame in film.draw(indices):
         pixels = to_rgb(frame).reshape(-1, 3)
         found.append(pixels[:: -(-len(pixels) * wanted // SAMPLED_PIXELS)])
     together = Image.fromarray(np.concatenate(found)[None])

@@ -13,7 +13,8 @@ from pggan.core.schedule import Phase
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
 from tests.cuda.null_gpu import session
-from tests.cuda.programs.trainers import CUDA, LOSSES, growth, new_trainer, take_step
+from tests.cuda.programs.trainers import CUDA, growth, new_trainer, take_step
+from tests.definitions import LOSSES
 
 BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for one GPU, at every other resolution
 PHASES = growth(4, 1024, 4)

@@ -12,7 +12,8 @@ from pggan.config import ComputeConfig, PenaltyStrategy, Switch
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
 from tests.cuda.null_gpu import session
-from tests.cuda.programs.trainers import LOSSES, growth, new_trainer, take_step
+from tests.cuda.programs.trainers import growth, new_trainer, take_step
+from tests.definitions import LOSSES
 
 BATCH = 8
 PHASES = [phase for phase in growth(4, 16, BATCH) if phase.name in ("4x4 stable", "8x8 fade", "16x16 stable")]
@@ -31,7 +32,7 @@ def configurations() -> list[Configuration]:
             "precision": precision,
             "augmentation": AUGMENTATIONS[(loss + number) % 3],
             "penalty": PENALTIES[(loss + number) % 2],
-            "labels": (0, 3)[(loss + number // 2) % 2],
+            "num_classes": (0, 3)[(loss + number // 2) % 2],
             "micro_batch_size": (None, 4)[(loss // 2 + number) % 2],
             "reg_interval": (1, 2)[(loss + 3 * number) // 2 % 2],
         }

@@ -15,20 +15,10 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.step import Trainer
+from tests.definitions import LOSSES
 
 CUDA = torch.device("cuda")
 gc.freeze()  # captures collect garbage, which takes long among the objects of all modules
-LOSSES: dict[str, dict[str, Any]] = {
-    "wgan_gp": {
-        "penalty_weight": 10.0,
-        "target": 1.0,
-        "drift": 0.001,
-        "penalty_resolution": "final",
-        "reg_interval": 1,
-    },
-    "logistic": {"gamma": 1.0, "reg_interval": 1},
-    "relativistic": {"gamma": 1.0, "reg_interval": 1},
-}
 ADA = {"p": None, "target": 0.6, "interval": 1, "rampup_images": 1000, "blit": True, "geometry": True, "colors": True}
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -41,7 +31,7 @@ def new_trainer(
     phases: Sequence[Phase],
     *,
     width: int = 16,
-    labels: int = 0,
+    num_classes: int = 0,
     loss: str = "wgan_gp",
     reg_interval: int = 1,
     augmentation: str = "none",
@@ -63,7 +53,7 @@ def new_trainer(
         compute=compute,
     )
     configure_process(CUDA, config.precision)
-    architecture = model.architecture(max(phase.resolution for phase in phases), 3, labels)
+    architecture = model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
     group = ProcessGroup.single_process(CUDA)
     trainer, _ = build_trainer(config, architecture, phases, group, check_memory=check_memory, log=notices.append)
     return trainer, notices
@@ -85,6 +75,6 @@ def growth(first: int, final: int, batch: int) -> tuple[Phase, ...]:
 def take_step(trainer: Trainer, phase: Phase) -> dict[str, torch.Tensor]:
     """One step of `phase`, with images that are on the device already, as those of a resident level are."""
     images = torch.empty(phase.batch, 3, phase.resolution, phase.resolution, device=CUDA)
-    classes = trainer.state.g_ema.architecture.labels
+    classes = trainer.state.g_ema.architecture.num_classes
     labels = torch.empty(phase.batch, classes, device=CUDA) if classes else None
     return trainer.step(phase, Reals(images, labels, labels), StepRng(0, trainer.state.images, CUDA), 0.99)

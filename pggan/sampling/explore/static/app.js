@@ -108,7 +108,7 @@ function settings(position = Number($("growth").value)) {
   const { resolution, alpha } = model;
   const newest = positionOf(resolution, alpha) - position < STEP; // the slider may end just below it
   const about = { ...(newest ? { resolution, alpha } : stageAt(position)), truncation: Number($("truncation").value) };
-  return model.labels ? { ...about, label: Number($("class").value) } : about;
+  return model.num_classes ? { ...about, label: Number($("class").value) } : about;
 }
 
 // Look at a face; the one before is a step back.
@@ -374,8 +374,8 @@ function describe() {
   $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
   $("growth").step = STEP;
   $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
-  $("classes").hidden = model.labels === 0;
-  $("class").replaceChildren(...Array.from({ length: model.labels }, (_, label) => new Option(label, label)));
+  $("classes").hidden = model.num_classes === 0;
+  $("class").replaceChildren(...Array.from({ length: model.num_classes }, (_, label) => new Option(label, label)));
   $("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
 }
 

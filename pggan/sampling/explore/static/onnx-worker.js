@@ -35,7 +35,7 @@ function level(resolution) {
 // An image {pixels, side} of a latent at a resolution, alpha, truncation and class.
 async function draw(latent, { resolution, alpha, truncation, label }) {
   let feeds = { latents: tensor(latent), truncation: new ort.Tensor("float32", [truncation], [1]) };
-  if (model.labels) feeds.labels = tensor(Float32Array.from({ length: model.labels }, (_, i) => Number(i === label)));
+  if (model.num_classes) feeds.labels = tensor(Float32Array.from({ length: model.num_classes }, (_, i) => Number(i === label)));
   let [old, images] = [null, null];
   for (const current of model.resolutions.filter((one) => one <= resolution)) {
     const session = await level(current);

@@ -1,6 +1,6 @@
 // Files of latents and of directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
 
-export const KINDS = ["latents", "directions"];
+export const TENSOR_NAMES = ["latents", "directions"];
 const MAX_BYTES = 2 ** 26;
 const MAX_VECTORS = 64; // that a page has room for
 
@@ -8,7 +8,7 @@ const MAX_VECTORS = 64; // that a page has room for
 export function readVectors(buffer, size) {
   if (buffer.byteLength > MAX_BYTES) throw new Error(`It has more than ${MAX_BYTES / 2 ** 20} MB.`);
   const header = readHeader(buffer);
-  const kind = KINDS.find((name) => Object.hasOwn(header, name));
+  const kind = TENSOR_NAMES.find((name) => Object.hasOwn(header, name));
   if (kind === undefined) throw new Error("It has neither latents nor directions.");
   const { dtype, shape, data_offsets: offsets } = header[kind] ?? {};
   const whole = (list) => Array.isArray(list) && list.length === 2 && list.every((n) => Number.isSafeInteger(n) && n >= 0);

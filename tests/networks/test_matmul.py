@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pggan.core.architecture import Rescaling
-from pggan.networks import products
+from pggan.networks import matmul
 from pggan.networks.convolution import IM2COL, MATMUL, WINOGRAD, WINOGRAD2, convolution
 from tests.networks.naive import normal
 
@@ -20,14 +20,14 @@ needs_onednn = pytest.mark.skipif(
 @pytest.fixture
 def onednn(monkeypatch):
     """Products go to oneDNN, whatever the processor; gives the shapes of those that do."""
-    shapes, multiply = [], products._onednn
+    shapes, multiply = [], matmul._onednn
 
     def counted(left, right):
         shapes.append((tuple(left.shape), tuple(right.shape)))
         return multiply(left, right)
 
-    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
-    monkeypatch.setattr(products, "_onednn", counted)
+    monkeypatch.setattr(matmul, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(matmul, "_onednn", counted)
     return shapes
 
 
@@ -50,10 +50,10 @@ def test_products_are_right_however_the_matrices_lie(onednn, left, right):
         return normal(3, rows, columns, seed=seed) if layout == "rows" else normal(rows, 3, columns).transpose(0, 1)
 
     a, b = matrices(left, 5, 40, 0), matrices(right, 40, 7, 1)
-    require_product(products.bmm(a, b), a, b)
-    require_product(products.mm(a[1], b[1]), a[1], b[1])
+    require_product(matmul.bmm(a, b), a, b)
+    require_product(matmul.mm(a[1], b[1]), a[1], b[1])
     out = torch.empty(7, 5).t()
-    assert products.mm(a[2], b[2], out=out) is out
+    assert matmul.mm(a[2], b[2], out=out) is out
     require_product(out, a[2], b[2])
     assert len(onednn) == (0 if right == "apart" else 3 + 2)
 
@@ -61,12 +61,12 @@ def test_products_are_right_however_the_matrices_lie(onednn, left, right):
 @needs_onednn
 @pytest.mark.parametrize("processor", [True, False])
 def test_products_replace_what_is_there_or_are_added_to_it(onednn, monkeypatch, processor):
-    monkeypatch.setattr(products, "prefers_onednn", lambda: processor)
+    monkeypatch.setattr(matmul, "prefers_onednn", lambda: processor)
     left, right = normal(3, 40, 5).transpose(1, 2), normal(3, 40, 7, seed=1)
     out = torch.full((3, 5, 7), torch.nan)
-    products.bmm_into(out, left, right, add=False)
+    matmul.bmm_into(out, left, right, add=False)
     require_product(out, left, right)
-    products.bmm_into(out, left, right, add=True)
+    matmul.bmm_into(out, left, right, add=True)
     require_product(out / 2, left, right)
     assert len(onednn) == 6 * processor
 
@@ -74,15 +74,15 @@ def test_products_replace_what_is_there_or_are_added_to_it(onednn, monkeypatch, 
 @needs_onednn
 def test_what_has_derivatives_other_numbers_or_no_numbers_does_not_go_to_onednn(onednn):
     a, b = normal(4, 6), normal(6, 5)
-    products.mm(a.double(), b.double())
-    products.mm(a.bfloat16(), b.bfloat16())
-    products.mm(a[:0], b)
-    gradient = torch.autograd.grad(products.mm(a.requires_grad_(), b).sum(), a)[0]
+    matmul.mm(a.double(), b.double())
+    matmul.mm(a.bfloat16(), b.bfloat16())
+    matmul.mm(a[:0], b)
+    gradient = torch.autograd.grad(matmul.mm(a.requires_grad_(), b).sum(), a)[0]
     torch.testing.assert_close(gradient, b.sum(1).expand(4, 6))
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        products.mm(fake.from_tensor(normal(4, 6)), fake.from_tensor(b))
+        matmul.mm(fake.from_tensor(normal(4, 6)), fake.from_tensor(b))
     assert onednn == []
-    products.mm(a.detach(), b)
+    matmul.mm(a.detach(), b)
     assert onednn == [((4, 6), (6, 5))]
 
 
@@ -99,7 +99,7 @@ def test_convolutions_and_their_derivatives_are_those_without_it(method, rescali
         return result.detach(), first.detach(), torch.autograd.grad(first.square().sum(), weight)[0]
 
     found, used = derivatives(), len(onednn)
-    monkeypatch.setattr(products, "prefers_onednn", lambda: False)
+    monkeypatch.setattr(matmul, "prefers_onednn", lambda: False)
     for ours, theirs in zip(found, derivatives(), strict=True):
         # Winograd's maps make each sum of 24 * 9 products some ten times as large as its result.
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * theirs.abs().max().item())
@@ -117,7 +117,7 @@ def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, one
         return result.detach(), *torch.autograd.grad(result.square().sum(), (images, weight))
 
     found, used = derivatives(), len(onednn)
-    monkeypatch.setattr(products, "prefers_onednn", lambda: False)
+    monkeypatch.setattr(matmul, "prefers_onednn", lambda: False)
     for ours, theirs in zip(found, derivatives(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
     assert (used, len(onednn)) == (3, 3)
@@ -134,5 +134,5 @@ def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, one
     ],
 )
 def test_onednn_multiplies_on_processors_with_avx512_that_mkl_does_not_use(facts, expected, monkeypatch):
-    monkeypatch.setattr(products, "processor_facts", lambda: facts)
-    assert products.prefers_onednn.__wrapped__() is expected
+    monkeypatch.setattr(matmul, "processor_facts", lambda: facts)
+    assert matmul.prefers_onednn.__wrapped__() is expected

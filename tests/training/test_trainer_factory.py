@@ -1,4 +1,4 @@
-"""The same parts are trained with, counted and checked."""
+"""What one factory makes is trained with, counted and checked."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup
 from pggan.run.open_run import check
 from pggan.training.build import build_trainer
-from pggan.training.parts import TrainerParts
 from pggan.training.step_cost import StepCostEstimator
+from pggan.training.trainer_factory import TrainerFactory
 from tests.training.short_run import CPU
 
 ALONE = ProcessGroup.single_process(CPU)
@@ -19,8 +19,8 @@ def test_counted_steps_are_those_of_the_trainer(tiny_config, precision):
     config = tiny_config("loss=logistic", "augmentation=ada", f"precision={precision}", "compute.micro_batch_size=4")
     architecture = config.model.architecture(8, 3, 0)
     trainer, _ = build_trainer(config, architecture, [], ALONE, check_memory=False)
-    fake = StepCostEstimator(architecture, TrainerParts.of(config, CPU, 1), CPU)
-    counted = fake.parts
+    fake = StepCostEstimator(architecture, TrainerFactory.of(config, CPU, 1), CPU)
+    counted = fake.factory
     assert (trainer.loss, trainer.options) == (counted.loss, counted.options)
     assert trainer.augmentation == counted.augmentation
     assert isinstance(trainer.augmentation, Ada)

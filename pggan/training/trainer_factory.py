@@ -1,4 +1,4 @@
-"""The parts of a trainer that follow from a configuration and a device: for training, counting and checking alike."""
+"""The maker of states and trainers, for a configuration and a device: for training, counting and checking alike."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +21,8 @@ from pggan.training.step import Trainer
 
 
 @dataclass(frozen=True)
-class TrainerParts:
-    """How steps are calculated; networks, batches and other ranks come on top."""
+class TrainerFactory:
+    """Makes states and trainers: how steps are calculated; networks, batches and other ranks come on top."""
 
     loss: Loss
     optimizer: OptimizerConfig
@@ -32,8 +32,8 @@ class TrainerParts:
     capture: bool = False  # steps are replayed as CUDA graphs
 
     @classmethod
-    def of(cls, config: TrainerConfig, device: torch.device, world_size: int) -> "TrainerParts":
-        """The parts that `config` asks for; raises UserError for what is not valid, or can't be had on `device`."""
+    def of(cls, config: TrainerConfig, device: torch.device, world_size: int) -> "TrainerFactory":
+        """The factory that `config` asks for; raises UserError for what is not valid, or can't be had on `device`."""
         loss, augmentation = build_loss(config.loss), choose_augmentation(config, device)
         options = compute_options(config.precision, config.compute, device)
         sparse = sends_sparse_updates(config, world_size)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.core.tables import duration, three_digits
+from pggan.core.formatting import duration, three_digits
 
 
 @pytest.mark.parametrize(
