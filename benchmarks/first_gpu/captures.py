@@ -42,9 +42,13 @@ def compare(device: torch.device, deterministic: bool) -> Figures:
     configure_process(device, Precision.auto, deterministic=deterministic)
     eager, _ = grown(device, "compute.cuda_graphs=off")
     captured, notices = grown(device)
-    parts, others = eager.state.state_dict(), captured.state.state_dict()
-    numbers = sum(tensor.numel() for part in parts.values() for tensor in part.values())
-    differing = sum(int((tensor != others[part][name]).sum()) for part in parts for name, tensor in parts[part].items())
+    state_dicts, others = eager.state.state_dict(), captured.state.state_dict()
+    numbers = sum(tensor.numel() for component in state_dicts.values() for tensor in component.values())
+    differing = sum(
+        int((tensor != others[component][name]).sum())
+        for component in state_dicts
+        for name, tensor in state_dicts[component].items()
+    )
     same = digest(eager) == digest(captured)
     return {"bit_equal": same, "share_of_numbers_that_differ": differing / numbers, "notices": notices}
 

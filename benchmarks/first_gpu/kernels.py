@@ -19,7 +19,7 @@ from pggan.performance.bench.steps import phase_of
 STEPS = 3
 LISTED = 40
 # Parts of the names of kernels that convolve and multiply, of cuDNN, cuBLAS and CUTLASS, and of the CPU's operations.
-PRODUCTS = ("conv", "gemm", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
+MATMUL = ("conv", "gemm", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
 MORE_LAUNCHES = 1.1  # cuDNN adds some of its own
 SHARE_TOLERANCE = 0.1
 
@@ -61,12 +61,12 @@ def summary(events: list[tuple[str, int, float]]) -> Figures:
     """Launches and milliseconds of one step, and its longest kernels."""
     kernels = [event for event in events if not event[0].startswith(("Memcpy", "Memset", "cuda"))]
     whole = sum(taken for _, _, taken in kernels)
-    products = sum(taken for name, _, taken in kernels if any(part in name.lower() for part in PRODUCTS))
+    matmul = sum(taken for name, _, taken in kernels if any(part in name.lower() for part in MATMUL))
     longest = sorted(kernels, key=lambda event: -event[2])[:LISTED]
     return {
         "launches": round(sum(count for _, count, _ in kernels) / STEPS),
         "milliseconds": whole / 1000 / STEPS,
-        "share_of_products": products / whole if whole else None,
+        "share_of_matmul": matmul / whole if whole else None,
         "kernels": [
             {"name": name[:150], "launches": count / STEPS, "milliseconds": taken / 1000 / STEPS}
             for name, count, taken in longest
@@ -78,8 +78,8 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     """Launches are not more than counted, and convolutions take the predicted share of the time."""
     words, good = [], True
     for side, one in found.items():
-        share = one["share_of_products"]
-        words.append(f"{side}: {one['launches']} launches, {one['milliseconds']:.3g} ms, products {share or 0:.0%}")
+        share = one["share_of_matmul"]
+        words.append(f"{side}: {one['launches']} launches, {one['milliseconds']:.3g} ms, matmul {share or 0:.0%}")
         if context.on_h200:
             stage = STAGES[int(side)]
             good &= one["launches"] <= MORE_LAUNCHES * stage.kernels
@@ -87,7 +87,7 @@ def judge(context: Context, found: dict[str, Figures]) -> Judgement:
     if not context.on_h200:
         return Judgement("; ".join(words))
     expected = [
-        f"{side}: at most {MORE_LAUNCHES * STAGES[int(side)].kernels:.0f} launches, products "
+        f"{side}: at most {MORE_LAUNCHES * STAGES[int(side)].kernels:.0f} launches, matmul "
         f"{STAGES[int(side)].convolutions / STAGES[int(side)].graph:.0%}"
         for side in found
     ]

@@ -40,7 +40,7 @@ class AdaptiveP:
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` gave; what is missing, as all is in checkpoints of runs without ADA, is 0."""
+        """Take over what `state_dict` gave; what is missing, as all is in checkpoints of runs without ADA, is 0."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 

@@ -16,7 +16,7 @@ from pggan.core.validation import require
 
 SHIFT = 1 / 8  # largest shift, as part of the side
 CUTOUT = 1 / 2  # side of the square that is cut out
-NUMBERS = 7  # uniform ones per image: three for colours, then two each
+NUM_DRAWS = 7  # uniform ones per image: three for colours, then two each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,11 @@ class DiffAugment(Augmentation):
         require(some, "augmentation.colors", self.colors, "true, unless translation or cutout is")
 
     def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """Uniform draws in [0, 1).  [N, VIEWS, NUMBERS]"""
-        return rng.uniform("augment_uniform", batch, VIEWS, NUMBERS)
+        """Uniform draws in [0, 1).  [N, VIEWS, NUM_DRAWS]"""
+        return rng.uniform("augment_uniform", batch, VIEWS, NUM_DRAWS)
 
     def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
-        """Transform `images` [N, C, R, R] by `draws` [N, NUMBERS] in [0, 1); `p` is not used."""
+        """Transform `images` [N, C, R, R] by `draws` [N, NUM_DRAWS] in [0, 1); `p` is not used."""
         draws = draws.to(images.dtype)
         if self.colors:
             images = change_colors(images, draws[:, :3])

@@ -59,7 +59,7 @@ class Checkpoint:
         return architecture_from(self.header["architecture"])
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """The tensors of one part, in host memory."""
+        """The tensors of one component, in host memory."""
         from safetensors.torch import load_file
 
         return load_file(self.directory / f"{component}.safetensors")

@@ -1,4 +1,4 @@
-"""Whether a file can hold a part of a checkpoint: its size and its tensors beside networks that take no memory."""
+"""Whether a file can hold a component of a checkpoint: its size and its tensors beside networks that take no memory."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -78,7 +78,7 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
 
 
 def allow_new_keys(overrides: list[str]) -> list[str]:
-    """Let `key={…}` bring new entries into a table, which Hydra takes with `++` only; the schema checks the key."""
+    """Let `key={…}` bring new entries into a mapping, which Hydra takes with `++` only; the schema checks the key."""
     return [f"++{override}" if re.match(r"[\w.]+=\s*\{", override) else override for override in overrides]
 
 
@@ -108,7 +108,7 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
 
 
 def numbered(values: Any) -> Any:
-    """`values` with the resolutions of tables as numbers, which JSON and a saved configuration have as text."""
+    """`values` with the resolutions of mappings as numbers, which JSON and a saved configuration have as text."""
     if not isinstance(values, dict):
         return values
     return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}

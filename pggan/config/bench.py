@@ -8,7 +8,7 @@ from typing import Any
 from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import ModelConfig
-from pggan.config.parse import PerLevel, per_resolution
+from pggan.config.parse import RawPerResolution, per_resolution
 from pggan.config.schedule import ScheduleConfig
 from pggan.config.train import TrainerConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
@@ -24,7 +24,7 @@ class StagesConfig:
     """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
 
     stages: Any
-    batch: PerLevel
+    batch: RawPerResolution
     steps: int
     warmup: int
     model: ModelConfig

@@ -24,7 +24,7 @@ class PlanConfig(TrainConfig):
     limit_seconds: float
     tflops: float | None
     watts: float | None
-    network: str
+    interconnect: str
     processes: list[int]
     json: bool
 

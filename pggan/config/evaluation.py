@@ -31,7 +31,7 @@ class EvaluationConfig:
         require(self.best in (None, AUTO, *ordered), "evaluation.best", self.best, wanted)
 
     @property
-    def deciding_number(self) -> str | None:
+    def best_metric(self) -> str | None:
         """The number that decides which checkpoint is the best; None where none does."""
         ordered = [name for name in self.metrics if name in ORDERED]
         name = next(iter(ordered), None) if self.best == AUTO else self.best

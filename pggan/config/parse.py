@@ -12,7 +12,7 @@ from pggan.core.validation import require
 MAX_TILES = 10_000
 MAX_SEEDS = 100_000  # 200 MiB of latents of 512 numbers
 NEWEST, BEST = "newest", "best"  # as checkpoint=
-PerLevel = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
+RawPerResolution = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
 
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
@@ -45,8 +45,10 @@ def require_checkpoint(choice: object, *words: str) -> None:
     require(known, "checkpoint", choice, wanted)
 
 
-def per_resolution(key: str, value: PerLevel, first: int, *, least: float, whole: bool = False) -> PerResolution:
-    """The per-level `value` of `key` as a mapping that covers every resolution from `first` up.
+def per_resolution(
+    key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
+) -> PerResolution:
+    """The `value` per resolution of `key` as a mapping that covers every resolution from `first` up.
 
     Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
     """

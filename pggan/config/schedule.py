@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from pggan.config.parse import PerLevel, per_resolution
+from pggan.config.parse import RawPerResolution, per_resolution
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
@@ -24,11 +24,11 @@ class ScheduleConfig:
 
     first_resolution: int
     final_resolution: int
-    stable_images: PerLevel
-    fade_images: PerLevel
-    batch: PerLevel
-    learning_rate_g: PerLevel
-    learning_rate_d: PerLevel
+    stable_images: RawPerResolution
+    fade_images: RawPerResolution
+    batch: RawPerResolution
+    learning_rate_g: RawPerResolution
+    learning_rate_d: RawPerResolution
     batch_factor: int
     learning_rate_scaling: LearningRateScaling
     lr_warmup_images: int

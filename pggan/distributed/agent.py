@@ -27,7 +27,7 @@ from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, ren
 
 FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
-REPORT_SECONDS = 5.0  # for the ranks to report the one that hangs, before their agent gives up
+REPORT_SECONDS = 5.0  # for the ranks to report the stalled one, before their agent gives up
 POLL_SECONDS = 1.0
 
 

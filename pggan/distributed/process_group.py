@@ -24,7 +24,7 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.distributed.connect import call_with_timeout, connection_problem, reason
 
-# The watchdog finds a rank that hangs; these timeouts only end what no rank can be blamed for.
+# The watchdog finds a stalled rank; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: more than enough to keep it busy

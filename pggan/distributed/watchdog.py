@@ -75,9 +75,9 @@ class HeartbeatMonitor:
             if gone or (not beat.waiting and waited > max(timeout, beat.allowed)):
                 does = f"has been silent for {silent:.0f} s" if silent > timeout else "makes no progress"
                 seen = f"{beat.name} {does}; it was last seen at {beat.position}"
-                return f"Hung: {seen}. The others have waited for {max(waited, stuck):.0f} s and exit."
+                return f"Stalled: {seen}. The others have waited for {max(waited, stuck):.0f} s and exit."
         if on_device and waited > GRADIENT_TIMEOUT.total_seconds() + HEARTBEAT_SECONDS * self.rank:
-            return f"Hung: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s."
+            return f"Stalled: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s."
         return ""
 
 

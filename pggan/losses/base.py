@@ -36,7 +36,7 @@ class Loss(ABC):
 
     needs_reals_for_g: ClassVar[bool] = False  # G's terms depend on real scores, too
     zero_is_boundary: ClassVar[bool] = False  # a score of 0 is as likely a real as a fake; else only differences count
-    scores_are_logits: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
+    scores_are_log_odds: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
 
     reg_interval: int  # updates of D from one evaluation of the penalties to the next
 
@@ -123,8 +123,8 @@ class Loss(ABC):
                     scores[at] = critic(seen[at])[0]
                 terms[penalty.name] = penalty.by_autograd(images[at], scores[at], context)
         if reals.labels is not None:
-            terms["D/class_loss_reals"] = label_loss(real_logits, reals.labels)
-            terms["D/class_loss_fakes"] = label_loss(fake_logits, reals.labels)
+            terms["D/class_loss_reals"] = class_loss(real_logits, reals.labels)
+            terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
     def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, views: Views = Views()) -> LossTerms:  # noqa: B008 - a tuple
@@ -136,10 +136,10 @@ class Loss(ABC):
         fake_scores, fake_logits = critic(views.fakes(fakes))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
-            terms[CLASS_LOSS_OF_G] = label_loss(fake_logits, reals.fake_labels)
+            terms[CLASS_LOSS_OF_G] = class_loss(fake_logits, reals.fake_labels)
         return LossTerms(terms, {})
 
 
-def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy [N] of class `logits` [N, L] against one-hot `labels` [N, L].  (AC-GAN, weight 1 as official)"""
     return F.cross_entropy(logits, labels, reduction="none")

@@ -19,7 +19,7 @@ class Logistic(Loss):
 
     gamma: float
     zero_is_boundary: ClassVar[bool] = True
-    scores_are_logits: ClassVar[bool] = True
+    scores_are_log_odds: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/loss_reals": F.softplus(-real_scores), "D/loss_fakes": F.softplus(fake_scores)}

@@ -19,7 +19,7 @@ class Relativistic(Loss):
 
     gamma: float
     needs_reals_for_g: ClassVar[bool] = True
-    scores_are_logits: ClassVar[bool] = True
+    scores_are_log_odds: ClassVar[bool] = True
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/relativistic": F.softplus(fake_scores - real_scores)}

@@ -53,19 +53,19 @@ class FakeImages(Images):
     ) -> None:
         self.generator, self.settings, self.first_seed = generator, settings, first_seed
         labels = reals.labels()
-        self.classes = np.arange(generator.num_classes) if labels is None else labels
+        self.labels = np.arange(generator.num_classes) if labels is None else labels
 
     def read(self, indices: Sequence[int]) -> Pixels:
         network, settings = self.generator.network, self.settings
         latents = self.generator.latents([self.first_seed + index for index in indices])
         if network.weights[0].device.type == "cpu" and not self.generator.num_classes:
             return np.stack(list(self.generator.stream(latents, settings)))
-        classes = self._classes(indices) if self.generator.num_classes else None
+        labels = self._labels(indices) if self.generator.num_classes else None
         with use_options(network, DEFAULT_OPTIONS):
-            return draw_in_batches(network, latents, classes, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
+            return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
 
-    def _classes(self, indices: Sequence[int]) -> Tensor:
-        chosen = self.classes[np.asarray(indices) % len(self.classes)] % self.generator.num_classes
+    def _labels(self, indices: Sequence[int]) -> Tensor:
+        chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.generator.num_classes
         return torch.from_numpy(chosen)
 
 

@@ -43,7 +43,7 @@ def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: Proc
             open_at(data, highest, resolution)  # prepares it, while the others wait
     with group.collective_errors():
         pyramid = open_at(data, highest, resolution)
-    group.require_same({"set of images (checksum)": pyramid.fingerprint})
+    group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     return pyramid
 
 

@@ -27,8 +27,8 @@ class BatchPartition:
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_size: int | None  # most images per pass
-    most_chunks: int = 4  # of a batch with `elastic`; more where `configured_size` asks for smaller ones
+    configured_micro_batch_size: int | None  # most images per pass
+    most_chunks: int = 4  # of a batch with `elastic`; more where `configured_micro_batch_size` asks for smaller ones
 
     @classmethod
     def of(
@@ -47,13 +47,13 @@ class BatchPartition:
             return -(-batch // self.world_size)
         group = min(self.stddev_group, batch)
         columns = -(-(batch // group) // self.most_chunks)
-        if self.configured_size is not None:
-            columns = min(columns, max(self.configured_size // group, 1))
+        if self.configured_micro_batch_size is not None:
+            columns = min(columns, max(self.configured_micro_batch_size // group, 1))
         return columns * group
 
     def micro_batch_size(self, batch: int) -> int | None:
         """Images per pass that the partition asks for; None leaves it free."""
-        return self.chunk_size(batch) if self.elastic else self.configured_size
+        return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
         """The number of chunks of a `batch`."""

@@ -16,7 +16,7 @@ from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.sparse_optimizer import SparseOptimizer
 from pggan.optim.state import State, StateDicts, Trainable, in_memory_order
 
-EXTRA_STATE = "compression"  # the part of a checkpoint
+EXTRA_STATE = "compression"  # the component of a checkpoint
 
 
 class ParameterVector:
@@ -62,15 +62,15 @@ class DgcReducer(GradientReducer):
         self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        loss, name, optimizer = self._losses.pop(id(trainable)), self._names[id(trainable)], trainable.optimizer
+        sums, name, optimizer = self._sums.pop(id(trainable)), self._names[id(trainable)], trainable.optimizer
         assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
         vector = self._vectors.get(name)
         if vector is None or not trainable.uses(vector.weights):
             vector = self._vectors[name] = ParameterVector(trainable, optimizer)
         gradients = [in_memory_order(weight.grad).flatten() for weight in vector.weights if weight.grad is not None]
         # All have to know of one that is not finite before any of them takes its gradient in.
-        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + loss.sum())
-        agreed = torch.cat([loss, unbounded.float()[None]])
+        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + sums.sum())
+        agreed = torch.cat([sums, unbounded.float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite = agreed[-1] == 0

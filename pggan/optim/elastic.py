@@ -17,32 +17,32 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
-Sums = dict[range, Tensor]  # by node
+NodeSums = dict[range, Tensor]  # by node
 
 
-def add_chunk(sums: Sums, chunk: int, flat: Tensor) -> None:
-    """Take in the next chunk of a rank, and sum every node whose two halves are there.  `numbers` is kept."""
+def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
+    """Take in the next chunk of a rank, and sum every node whose two halves are there.  `flat` is kept."""
     node = range(chunk, chunk + 1)
-    while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in sums:
-        flat = sums.pop(left).add_(flat)
+    while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
+        flat = node_sums.pop(left).add_(flat)
         node = range(left.start, node.stop)
-    sums[node] = flat
+    node_sums[node] = flat
 
 
 def nodes_of(chunks: range) -> list[range]:
     """The nodes that a rank with these chunks ends up with, in order."""
-    sums: Sums = {}
+    node_sums: NodeSums = {}
     for chunk in chunks:
-        add_chunk(sums, chunk, torch.zeros(()))
-    return list(sums)
+        add_chunk(node_sums, chunk, torch.zeros(()))
+    return list(node_sums)
 
 
-def tree_sum(sums: Sums, count: int) -> Tensor:
-    """The sum of all `count` chunks; uses up `sums`."""
+def tree_sum(node_sums: NodeSums, count: int) -> Tensor:
+    """The sum of all `count` chunks; uses up `node_sums`."""
 
     def of(node: range) -> Tensor:
-        if node in sums:
-            return sums.pop(node)
+        if node in node_sums:
+            return node_sums.pop(node)
         left, right = node[: len(node) // 2], node[len(node) // 2 :]
         return of(left) if right.start >= count else of(left).add_(of(right))
 
@@ -56,40 +56,40 @@ class ElasticReducer(GradientReducer):
         super().__init__()
         self.group, self.partition = group, partition
         self.gradient_copies = partition.most_chunks.bit_length() + 1  # sums of chunks
-        self._sums: dict[int, Sums] = {}
+        self._node_sums: dict[int, NodeSums] = {}
         self._buffers: dict[int, FlatBuffer] = {}
 
-    def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
+    def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
         """Put the gradients of one chunk aside."""
-        sums = self._sums.setdefault(id(trainable), {})
-        done = sum(map(len, sums))
+        node_sums = self._node_sums.setdefault(id(trainable), {})
+        done = sum(map(len, node_sums))
         buffer = self._buffers[id(trainable)] = FlatBuffer(
-            trainable, loss.numel()
+            trainable, sums.numel()
         )  # the last one gets the sum in the end
-        add_chunk(sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(loss))
+        add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(sums))
         trainable.zero_grad()
 
     def abort_step(self) -> None:
         super().abort_step()
-        self._sums.clear()
+        self._node_sums.clear()
         self._buffers.clear()
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer, sums = self._buffers.pop(id(trainable)), self._sums.pop(id(trainable))
+        buffer, node_sums = self._buffers.pop(id(trainable)), self._node_sums.pop(id(trainable))
         count, size = self.partition.chunks(batch), self.group.world_size
         if size == 1:
-            return lambda: buffer.attach(tree_sum(sums, count))
+            return lambda: buffer.attach(tree_sum(node_sums, count))
         # [nodes, ranks, slice]: slice r of every node goes to rank r.
         width = -(-buffer.size // size)
         padding = width * size - buffer.size
-        mine = torch.stack([torch.nn.functional.pad(flat, (0, padding)) for flat in sums.values()])
-        sums.clear()
+        mine = torch.stack([torch.nn.functional.pad(flat, (0, padding)) for flat in node_sums.values()])
+        node_sums.clear()
         nodes = [nodes_of(self.partition.chunks_of(rank, batch)) for rank in range(size)]
-        parts = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)
+        sent = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)
         to_each, from_each = [len(mine) * width] * size, [len(of_rank) * width for of_rank in nodes]
-        received = parts.new_empty(sum(from_each))
+        received = sent.new_empty(sum(from_each))
         torch_group = self.group.torch_group
-        work = dist.all_to_all_single(received, parts, from_each, to_each, group=torch_group, async_op=True)
+        work = dist.all_to_all_single(received, sent, from_each, to_each, group=torch_group, async_op=True)
 
         def wait() -> Tensor:
             self.group.wait(work)

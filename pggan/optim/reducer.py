@@ -27,24 +27,24 @@ class GradientReducer:
     gradient_copies = 0  # copies of all gradients that are kept at most, besides the gradients
 
     def __init__(self) -> None:
-        self._losses: dict[int, Tensor] = {}
+        self._sums: dict[int, Tensor] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
         """Called before the step of `phase` at `images` images."""
 
-    def accumulate(self, trainable: Trainable, loss: Tensor, batch: int) -> None:
-        """Called after each backward pass of a `batch`, with the part of the `loss` [S] whose gradient it has added."""
-        before = self._losses.get(id(trainable))
-        self._losses[id(trainable)] = loss if before is None else before + loss
+    def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
+        """Called after each backward pass of a `batch`, with the `sums` [S] of what it has added."""
+        before = self._sums.get(id(trainable))
+        self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         """Begin to sum the gradients of all ranks, each of which is a share of the mean over the batch."""
-        loss = self._losses.pop(id(trainable))
-        return lambda: loss
+        sums = self._sums.pop(id(trainable))
+        return lambda: sums
 
     def abort_step(self) -> None:
         """Called after a step that did not come to its end."""
-        self._losses.clear()
+        self._sums.clear()
 
     def extra_state(self) -> StateDicts:
         """Tensors of a checkpoint besides the state, in host memory of rank 0, by name; called by all ranks."""
@@ -57,24 +57,24 @@ class GradientReducer:
 class FlatBuffer:
     """The gradients of one network, and what is summed besides, as one tensor."""
 
-    def __init__(self, trainable: Trainable, sums: int = 1) -> None:
-        self.weights, self.sums = trainable.weights_in_use, sums
-        self.size = sum(weight.numel() for weight in self.weights) + sums
+    def __init__(self, trainable: Trainable, num_sums: int = 1) -> None:
+        self.weights, self.num_sums = trainable.weights_in_use, num_sums
+        self.size = sum(weight.numel() for weight in self.weights) + num_sums
         self.flat = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
 
-    def fill(self, loss: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Copy the gradients and `loss` into `flat`, by default the buffer's own; returns them.  [P + S]"""
+    def fill(self, sums: Tensor, flat: Tensor | None = None) -> Tensor:
+        """Copy the gradients and `sums` [S] into `flat`, by default the buffer's own; returns them.  [P + S]"""
         flat = self.flat if flat is None else flat
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         torch._foreach_copy_(self._views(flat), gradients)
-        flat[-self.sums :] = loss
+        flat[-self.num_sums :] = sums
         return flat
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make the weights' gradients views of `flat` [P + S]; returns the loss."""
+        """Make the weights' gradients views of `flat` [P + S]; returns the sums [S]."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
-        return flat[-self.sums :]
+        return flat[-self.num_sums :]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
@@ -95,10 +95,10 @@ class AllReduceFp32(GradientReducer):
         self._buffers: dict[int, FlatBuffer] = {}
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer, loss = self._buffers.get(id(trainable)), self._losses.pop(id(trainable))
+        buffer, sums = self._buffers.get(id(trainable)), self._sums.pop(id(trainable))
         if buffer is None or not trainable.uses(buffer.weights):  # kept until other levels come into use
-            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, loss.numel())
-        flat = buffer.fill(loss)
+            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums.numel())
+        flat = buffer.fill(sums)
         sent = flat.to(self.dtype)
         work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
 

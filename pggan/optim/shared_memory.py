@@ -38,12 +38,12 @@ class SharedMemoryReducer(GradientReducer):
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         key, rank = id(trainable), self.group.rank
         self.group.wait(self._read.get(key))
-        buffer, loss = self._buffers.get(key), self._losses.pop(key)
+        buffer, sums = self._buffers.get(key), self._sums.pop(key)
         if buffer is None or not trainable.uses(buffer.weights):
-            buffer = self._buffers[key] = FlatBuffer(trainable, loss.numel())
+            buffer = self._buffers[key] = FlatBuffer(trainable, sums.numel())
             self._rows[key] = shared_buffer(self.group, buffer.size)
         rows, total = self._rows[key][:, : buffer.size], buffer.flat
-        buffer.fill(loss, rows[rank])
+        buffer.fill(sums, rows[rank])
         barrier = partial(dist.barrier, group=self.group.torch_group, async_op=True)
         all_written = barrier()
 
@@ -68,7 +68,7 @@ class SharedMemoryReducer(GradientReducer):
 
 
 def round_up_to_lines(numel: int) -> int:
-    """The least multiple of LINE that is not below `numbers`."""
+    """The least multiple of LINE that is not below `numel`."""
     return -(-numel // LINE) * LINE
 
 

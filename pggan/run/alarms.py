@@ -98,7 +98,7 @@ class Alarms:
     def at_tick(self, resolution: int, learning_rate: float, scalars: Scalars) -> tuple[dict[str, float], list[str]]:
         """Scalars by tag, 1 for each alarm that holds, and a text for each that is raised now.
 
-        Args: learning_rate: D's; scalars: of the tick, by tag; an alarm whose number is missing is not raised.
+        Args: learning_rate: D's; scalars: of the tick, by tag; an alarm whose scalar is missing is not raised.
         """
         if resolution != self._resolution:
             self._begin_resolution(resolution)
@@ -138,7 +138,7 @@ class Alarms:
         gap = scalars.get("scores/reals", math.nan) - scalars.get("scores/fakes", math.nan)
         if not math.isfinite(gap):
             return ""
-        if self.loss.scores_are_logits:
+        if self.loss.scores_are_log_odds:
             return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MAX_GAP else ""
         usual = median(map(abs, self._gaps)) if len(self._gaps) >= MIN_GAP_TICKS else math.inf
         if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself

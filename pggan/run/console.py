@@ -112,7 +112,7 @@ class TrainingConsole:
         table.add_row("phase", _bar(done), f"batch {phase.batch}, {_left(ahead)}")
         if phase.fading:
             table.add_row("alpha", _bar(phase.alpha), f"{phase.alpha:.2f} of the new layers")
-        rows = [table, *self._numbers()]
+        rows = [table, *self._scalars()]
         rows += [Text(f"! {text}", style="yellow", overflow="fold") for text in self.warnings]
         return Group(*rows)
 
@@ -127,7 +127,7 @@ class TrainingConsole:
             side *= 2
         return text
 
-    def _numbers(self) -> list[RenderableType]:
+    def _scalars(self) -> list[RenderableType]:
         if not self.seconds_per_image:
             return [Text("The first scalars come with the first tick.", "dim")]
         shown = [

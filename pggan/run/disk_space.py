@@ -65,7 +65,7 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     texts = TEXT_BYTES + ticks * TICK_BYTES + _projector(architecture, schedule, run.pyramid)
     final = generator + saved + picture_bytes + texts
     largest = checkpoint_bytes(architecture.resolution)
-    more = 1 + (config.evaluation.deciding_number is not None)  # than in the end: the next one, and the best, if older
+    more = 1 + (config.evaluation.best_metric is not None)  # than in the end: the next one, and the best, if older
     files = (len(kept) + more) * (len(COMPONENTS) + 2) + pictures + 17
     return DiskNeed(checkpoint=largest, final=final, peak=final + more * largest + generator, files=files)
 

@@ -78,7 +78,7 @@ class BestMetric:
 
 
 def metric_in(mark: Any) -> BestMetric | None:
-    """The score that a checkpoint is marked with; None for anything else."""
+    """The metric that a checkpoint is marked with; None for anything else."""
     try:
         return BestMetric(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]))
     except (KeyError, TypeError, ValueError):
@@ -164,12 +164,12 @@ class TrainingEvaluator:
         )
 
     def _mark_best(self, values: dict[str, float], resolution: int) -> None:
-        """Report the numbers, and mark the checkpoint of this step if it is the best so far."""
-        number = self.config.deciding_number
-        name = next((name for name in values if number is not None and name.startswith(f"{number}@")), None)
-        score = None if name is None else BestMetric(name, values[name], resolution)
-        if score is not None and math.isfinite(score.value) and score.is_better_than(self._best):
-            self._best, self.mark = score, asdict(score)
+        """Report the values, and mark the checkpoint of this step if it is the best so far."""
+        metric = self.config.best_metric
+        name = next((name for name in values if metric is not None and name.startswith(f"{metric}@")), None)
+        found = None if name is None else BestMetric(name, values[name], resolution)
+        if found is not None and math.isfinite(found.value) and found.is_better_than(self._best):
+            self._best, self.mark = found, asdict(found)
         best = "; the best so far" * (self.mark is not None)
         self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
 

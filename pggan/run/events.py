@@ -177,7 +177,7 @@ class Events:
                 self._save()
 
     def _tick(self, phase: Phase) -> None:
-        """Report the numbers since the last tick, with an evaluation where one is due, and look for alarms in them."""
+        """Report the scalars since the last tick, with an evaluation where one is due, and look for alarms in them."""
         state, group = self.state, self.group
         self.time_breakdown.end("overhead")
         scores = self.accumulator.recent("scores/") if group.is_main else {}

@@ -34,7 +34,7 @@ class Health:
         self._ticked_at = images
 
     def at_tick(self, state: State, phase: Phase, scores: Scores) -> dict[str, float]:
-        """The numbers of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
+        """The scalars of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
         found = {}
         if self.loss.zero_is_boundary and "scores/reals" in scores:
             found[REALS_SIGN] = float(np.sign(scores["scores/reals"]).mean())

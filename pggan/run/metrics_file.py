@@ -1,4 +1,4 @@
-"""metrics.jsonl: the numbers of each tick as one JSON object per line."""
+"""metrics.jsonl: the scalars of each tick as one JSON object per line."""
 
 import json
 import math

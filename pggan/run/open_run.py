@@ -151,7 +151,7 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
                 clean_partials(directory)
             checkpoint, notes = find_resume_point(config.resume, run_dir)
     pyramid = open_everywhere(config, schedule, group)
-    group.require_same({"set of images (checksum)": pyramid.fingerprint})
+    group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
     if config.hours is not None:  # the last image was planned anew

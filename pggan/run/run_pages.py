@@ -58,7 +58,7 @@ def data_page(pyramid: ImagePyramid, *, labels: bool) -> str:
         ("labels are used", labels),
         *((f"source: {key}", value) for key, value in flatten(pyramid.source)),
         ("directory", pyramid.path),
-        ("checksum", pyramid.fingerprint),
+        ("fingerprint", pyramid.fingerprint),
     ]
     return table(("of the data set", "value"), rows)
 

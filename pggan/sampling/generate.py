@@ -90,8 +90,8 @@ def render_each(
     network = generator.network
 
     def draw(latent: Tensor) -> Pixels:
-        classes = None if settings.label is None else torch.tensor([settings.label])
-        image: Pixels = draw_batch(network, latent[None], classes, settings, center)[0]
+        labels = None if settings.label is None else torch.tensor([settings.label])
+        image: Pixels = draw_batch(network, latent[None], labels, settings, center)[0]
         return image
 
     with use_options(network, DEFAULT_OPTIONS):  # weights are prepared once for all images
@@ -119,26 +119,26 @@ def _in_threads(draw: Callable[[Tensor], Pixels], latents: Iterable[Tensor]) -> 
 
 @torch.no_grad()
 def draw_batch(
-    network: Generator, latents: Tensor, classes: Tensor | None, settings: RenderSettings, center: Tensor | None = None
+    network: Generator, latents: Tensor, labels: Tensor | None, settings: RenderSettings, center: Tensor | None = None
 ) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z] and `classes` [N] (where there are any), in one batch."""
-    device, labels = network.weights[0].device, None
-    if classes is not None:
-        labels = F.one_hot(classes, network.architecture.num_classes).float().to(device)  # [N, L]
-    features = network.features(latents.to(device), labels)
+    """Images uint8 [N, R, R, C] of `latents` [N, Z] and `labels` [N] (where there are any), in one batch."""
+    device, one_hot = network.weights[0].device, None
+    if labels is not None:
+        one_hot = F.one_hot(labels, network.architecture.num_classes).float().to(device)  # [N, L]
+    features = network.features(latents.to(device), one_hot)
     if center is not None:
         features = torch.lerp(center, features, settings.truncation)
     return to_bytes(network.grow(features, settings.resolution, settings.alpha))
 
 
 def draw_in_batches(
-    network: Generator, latents: Tensor, classes: Tensor | None, settings: RenderSettings, batch_size: int
+    network: Generator, latents: Tensor, labels: Tensor | None, settings: RenderSettings, batch_size: int
 ) -> Pixels:
     """Images as of `draw_batch`, `batch_size` at a time; their last bits can depend on it."""
-    parts = torch.split(torch.arange(len(latents)), batch_size)
-    of_part = (None if classes is None else classes[part] for part in parts)
-    batches = zip(parts, of_part, strict=True)
-    return np.concatenate([draw_batch(network, latents[part], some, settings) for part, some in batches])
+    batches = torch.split(torch.arange(len(latents)), batch_size)
+    of_batch = (None if labels is None else labels[batch] for batch in batches)
+    both = zip(batches, of_batch, strict=True)
+    return np.concatenate([draw_batch(network, latents[batch], some, settings) for batch, some in both])
 
 
 def draw_seeds(
@@ -146,9 +146,9 @@ def draw_seeds(
 ) -> Pixels:
     """Images uint8 [N, R, R, C] of the seeds 0 to `count` - 1, of the classes in turn where there are any."""
     num_classes = network.architecture.num_classes
-    classes = torch.arange(count) % num_classes if num_classes else None
+    labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
-    return draw_in_batches(network, latents, classes, RenderSettings(resolution, alpha), batch_size)
+    return draw_in_batches(network, latents, labels, RenderSettings(resolution, alpha), batch_size)
 
 
 @torch.no_grad()
@@ -160,8 +160,7 @@ def mean_features(network: Generator, label: int | None) -> Tensor:
     """
     device = network.weights[0].device
     latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    labels = None
+    one_hot = None
     if label is not None:
-        classes = torch.full((CENTER_SEEDS,), label)
-        labels = F.one_hot(classes, network.architecture.num_classes).float().to(device)
-    return network.features(latents.to(device), labels).mean(0, keepdim=True)
+        one_hot = F.one_hot(torch.full((CENTER_SEEDS,), label), network.architecture.num_classes).float().to(device)
+    return network.features(latents.to(device), one_hot).mean(0, keepdim=True)

@@ -10,7 +10,7 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import Log
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec, half_of_pass
+from pggan.training.inputs import StepInputs, StepSpec, half_micro_batch
 
 # Share of the memory that this process may have which a dry run does without, as `USABLE` of memory_fit.py: it begins
 # with unbroken memory, and later steps find fragments.  On a card of 3 GiB they took 14 % of it four steps later.
@@ -50,10 +50,10 @@ class DryRun:
         group, size = min(self.stddev_group, count), min(spec.options.micro_batch_size or count, count)
         if size <= group or not self.allow_smaller_micro_batches:
             raise out_of_memory(spec)
-        half = half_of_pass(size, group)
+        half = half_micro_batch(size, group)
         self.log(
-            f"Out of memory at {spec.resolution}x{spec.resolution} with {size} images per pass: training continues "
-            f"with micro-batches of {half}, which give the same updates."
+            f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images: training "
+            f"continues with {half}, which give the same updates."
         )
         return half
 
@@ -78,7 +78,7 @@ def out_of_memory(spec: StepSpec) -> UserError:
     """The error that ends a run whose memory does not suffice for a step."""
     size = spec.options.micro_batch_size or spec.batch
     return UserError(
-        f"Out of memory at {spec.resolution}x{spec.resolution} with at most {size} images per pass.",
+        f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of at most {size} images.",
         "Give the command again with a smaller compute.micro_batch_size, compute.activation_checkpointing=true, or "
         "more memory: it resumes from the last checkpoint.",
     )

@@ -31,7 +31,7 @@ class StepSpec:
 
 
 class StepInputs(NamedTuple):
-    """The images, random numbers and settings of one step, of this rank's part of the batch.
+    """The images, random numbers and settings of one step, of this rank's local batch.
 
     The settings are tensors on CUDA: inside a graph they are set before each replay.
     """
@@ -48,7 +48,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # [N, VIEWS, …], random numbers of the augmentation
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The images and random numbers at `indices` [M] of this part."""
+        """The images and random numbers at `indices` [M] of this batch."""
         return self.select_drawn(indices)._replace(reals=self.reals.select(indices))
 
     def select_drawn(self, indices: Tensor) -> "StepInputs":
@@ -72,7 +72,7 @@ def draw_inputs(
 ) -> StepInputs:
     """The inputs of the step at `rng.images` images.
 
-    Args: indices: the positions in the batch of `reals`, where they are a part of it; random numbers are drawn for the
+    Args: indices: the positions in the batch of `reals`, where they are a local one; random numbers are drawn for the
     whole batch, so that they don't depend on the number of ranks.
     """
     count = phase.batch
@@ -114,8 +114,8 @@ def mean_over_interval(due: float, rest: float, reg_interval: int) -> float:
     return (due + (reg_interval - 1) * rest) / reg_interval
 
 
-def half_of_pass(size: int, stddev_group: int) -> int:
-    """Half of `size` images per pass, in whole groups of minibatch stddev, and at least one."""
+def half_micro_batch(size: int, stddev_group: int) -> int:
+    """Half of a micro-batch of `size` images, in whole groups of minibatch stddev, and at least one."""
     return max(size // 2 // stddev_group, 1) * stddev_group
 
 

@@ -11,7 +11,7 @@ from pggan.core.architecture import MIN_RESOLUTION, Architecture
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.inputs import half_of_pass
+from pggan.training.inputs import half_micro_batch
 from pggan.training.step_cost import StepCostEstimator
 from pggan.training.trainer_factory import TrainerFactory
 
@@ -28,7 +28,7 @@ class MemoryFit(NamedTuple):
     """The memory that steps need, in words, and the micro-batches of phases that need more than is free."""
 
     summary: str
-    micro_batch_sizes: Mapping[tuple[int, int], int]  # {(resolution, batch): images per pass}
+    micro_batch_sizes: Mapping[tuple[int, int], int]  # {(resolution, batch): images}
     most_bytes: int = 0  # of the largest step; 0 where they are few and were not counted
 
 
@@ -67,8 +67,8 @@ def fit_memory(
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
     if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
         return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
-    fake = StepCostEstimator(architecture, factory, device)
-    available = inf if free is None else free - gradient_copies * fake.weight_bytes
+    estimator = StepCostEstimator(architecture, factory, device)
+    available = inf if free is None else free - gradient_copies * estimator.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
     for size_of_maps, (phase, local) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
@@ -77,17 +77,17 @@ def fit_memory(
         kind, group = (local.resolution, phase.batch), min(architecture.stddev_group, local.batch)
         fixed = partition.micro_batch_size(phase.batch) or factory.options.micro_batch_size
         size = min(found.get(kind, local.batch), fixed or local.batch)
-        while (need := fake.peak_bytes(local, size)) > usable * available:
+        while (need := estimator.peak_bytes(local, size)) > usable * available:
             if size <= group or fixed is not None:
                 if need <= USABLE * available:
                     break  # without CUDA graphs
                 raise UserError(
-                    f"A step at {local.resolution}x{local.resolution} needs {need / 2**30:.1f} GiB with {size} images "
-                    f"per pass; {available / 2**30:.1f} GiB are free on {device}.",
+                    f"A step at {local.resolution}x{local.resolution} needs {need / 2**30:.1f} GiB with "
+                    f"micro-batches of {size} images; {available / 2**30:.1f} GiB are free on {device}.",
                     "Set compute.activation_checkpointing=true, a smaller compute.micro_batch_size, smaller "
                     "model.fmap_max and model.fmap_base, or a lower schedule.final_resolution.",
                 )
-            size = found[kind] = half_of_pass(size, group)
+            size = found[kind] = half_micro_batch(size, group)
         needs[local.resolution] = max(need, needs.get(local.resolution, 0))
     return MemoryFit(_summary(needs, found, available, every_phase=every_phase), found, max(needs.values()))
 

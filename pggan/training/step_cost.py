@@ -93,7 +93,7 @@ class StepCostEstimator:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights of G and D."""
-        return sum(weight.nbytes for part in (self.state.g, self.state.d) for weight in part.network.weights)
+        return sum(weight.nbytes for trainable in (self.state.g, self.state.d) for weight in trainable.network.weights)
 
     def cost(self, phase: Phase) -> StepCost:
         """The cost of a step of `phase`, from the second one on; memory and operations where every penalty is due."""
@@ -136,14 +136,14 @@ class StepCostEstimator:
 
     def _make_moments(self) -> None:
         """Make Adam's moments in advance: the first step that is counted is to be as all others."""
-        for part in (self.state.g, self.state.d):
-            for weight, param in zip(part.network.weights, part.optimizer.params, strict=True):
+        for trainable in (self.state.g, self.state.d):
+            for weight, param in zip(trainable.network.weights, trainable.optimizer.params, strict=True):
                 param.data = in_memory_order(weight.data)
-                part.optimizer.state[param] = new_moments(param)
+                trainable.optimizer.state[param] = new_moments(param)
 
     def _present(self) -> list[Tensor]:
         """All tensors of the state, to be kept while they are counted: what nothing refers to counts as freed."""
-        named = [tensor for part in self.state.state_dict().values() for tensor in part.values()]
+        named = [tensor for tensors in self.state.state_dict().values() for tensor in tensors.values()]
         return [*named, *self.state.d.network.buffers()]
 
     def count(self, phase: Phase) -> Count:

@@ -162,7 +162,7 @@ def measure_phase_times(
     images: int,
     method_table: MethodTable | None = None,
 ) -> PhaseTimes:
-    """The times of the phases after `images`: of those that are cheap enough, steps of this rank's part are measured.
+    """The times of the phases after `images`: of those that are cheap enough, steps of the local batch are measured.
 
     Measured are, from the lowest resolution up, networks of its own, on a CPU only: elsewhere memory, captures and
     compilation would take longer than it takes to see the first of the run's own steps.

@@ -154,7 +154,7 @@ def test_micro_batches_hold_whole_groups():
 )
 def test_the_best_checkpoint_is_decided_by_a_metric_that_has_an_order(metrics, best, number):
     config = train_config(f"evaluation.metrics={metrics}", f"evaluation.best={best}")
-    assert config.evaluation.deciding_number == number
+    assert config.evaluation.best_metric == number
 
 
 def test_milestones_are_listed_or_the_ends_of_all_phases():

@@ -19,7 +19,7 @@ def test_a_phase_for_which_the_card_is_too_small_takes_half_of_the_images_at_a_t
     outcome = complete(found["too_small_for_the_next_phase"])
     (notice,) = outcome["notices"]
     assert notice.startswith("Out of memory at 32x32")
-    assert "micro-batches of 24" in notice
+    assert "continues with 24" in notice
     assert outcome["images_per_pass"] == 24
 
 

@@ -54,7 +54,7 @@ def test_a_stopped_rank_is_named_within_a_minute_with_its_last_position():
     assert clock.pass_by(30) == ("", 0)
     clock.waiting_since = clock.now
     said, when = clock.pass_by(100, silent=[1])
-    assert said.startswith("Hung: rank 1 on host (pid 7) has been silent for 46 s; it was last seen at 1,200 images")
+    assert said.startswith("Stalled: rank 1 on host (pid 7) has been silent for 46 s; it was last seen at 1,200 images")
     assert when - 30 < 60
 
 
@@ -64,7 +64,7 @@ def test_a_rank_whose_threads_live_while_it_hangs_is_named_after_the_time_that_i
         clock = Clock()
         clock.beats[1] = Heartbeat(waiting=False, allowed=allowed, position="64 images", name="rank 1")
         said, when = clock.pass_by(1000)
-        assert said.startswith("Hung: rank 1 makes no progress; it was last seen at 64 images")
+        assert said.startswith("Stalled: rank 1 makes no progress; it was last seen at 64 images")
         assert allowed < when <= allowed + 2
 
 
@@ -86,7 +86,7 @@ def test_ranks_that_wait_for_their_devices_name_the_stopped_one_and_end_in_half_
     assert "rank 1 has been silent" in said
     assert when < 60
     said, when = Clock(size=4, rank=2, on_device=True).pass_by(3600)
-    assert said == "Hung: no rank is missing, but the device of rank 2 has not moved for 1803 s."
+    assert said == "Stalled: no rank is missing, but the device of rank 2 has not moved for 1803 s."
     assert GRADIENT_TIMEOUT.total_seconds() < when
 
 
@@ -189,7 +189,7 @@ def test_it_reports_and_ends_the_process(quick, stuck):
             time.sleep(0.01)
     store.stuck.clear()
     assert ended == [EXIT_PEER_LOST]
-    assert "Hung: rank 1 (pid 5) has been silent" in said[0]
+    assert "Stalled: rank 1 (pid 5) has been silent" in said[0]
 
 
 class Device:
@@ -238,7 +238,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
             time.sleep(0.01)
     assert (group.waits_for_device, training.is_alive()) == (True, True)
     assert ended == [EXIT_PEER_LOST]
-    assert "Hung: rank 1 (pid 5) has been silent" in said[0]
+    assert "Stalled: rank 1 (pid 5) has been silent" in said[0]
     assert device.events == (MAX_STEPS_IN_FLIGHT + 1 if where == "a full queue" else 0)
     device.moves.set()
     training.join(60)

@@ -138,9 +138,9 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
     before = training(victim)
     os.kill(before[0], signal.SIGSTOP)
     began = time.monotonic()
-    until(victim, lambda: "Hung:" in log_of(victim))
+    until(victim, lambda: "Stalled:" in log_of(victim))
     assert time.monotonic() - began < 60
-    assert re.search(rf"Hung: rank 0 on \S+ \(pid {before[0]}\) has been silent .* last seen at", log_of(victim))
+    assert re.search(rf"Stalled: rank 0 on \S+ \(pid {before[0]}\) has been silent .* last seen at", log_of(victim))
     before = recovered(victim, before)
     until(victim, lambda: list((victim.run_dir / "checkpoints").glob(".partial-*")))
     os.kill(before[0], signal.SIGKILL)
@@ -223,7 +223,7 @@ def hang_and_train(config):
 
     def hanging_step(self, *arguments):
         if os.environ["RANK"] == "1" and self.state.images == 48:
-            while "Hung" not in log.read_text():
+            while "Stalled" not in log.read_text():
                 time.sleep(0.1)
             os._exit(0)
         return step(self, *arguments)
@@ -240,4 +240,4 @@ def test_a_rank_whose_main_thread_hangs_is_named_with_its_position_and_given_up(
     assert waiting.code == EXIT_PEER_LOST
     log = (tmp_path / "run" / "train.log").read_text()
     assert f"(pid {hanging.pid}) makes no progress; it was last seen at 48 images" in log
-    assert "Hung: rank 1 on" in log
+    assert "Stalled: rank 1 on" in log

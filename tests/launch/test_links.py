@@ -44,7 +44,7 @@ def run_dir(tmp_path: Path) -> Path:
 def last_start(run_dir: Path) -> str:
     """What train.log says from the last start on, which has no false alarms."""
     log = (run_dir / "train.log").read_text().rpartition("Run directory")[2]
-    assert "Hung" not in log
+    assert "Stalled" not in log
     assert "Lost" not in log
     return log
 
@@ -97,7 +97,7 @@ def test_over_a_lossy_link_the_rendezvous_host_is_lost_and_comes_back(
     link.machines[0].kill()
     assert launch.processes[1].wait(60) == 1, launch.output()
     output = launch.file(1).read_text()
-    assert re.search(r"Hung: rank 0 on \S+ \(pid \d+\) has been silent for .* last seen at", output)
+    assert re.search(r"Stalled: rank 0 on \S+ \(pid \d+\) has been silent for .* last seen at", output)
     assert f"Lost: the rendezvous host at {link.machines[0].address}" in output
     assert "The same command on all machines resumes" in output
 

@@ -70,7 +70,7 @@ def test_ranks_with_different_images(ranks, settings, run_dir, port, make_pyrami
     for number, folder in enumerate(machines):
         make_pyramid(folder / "faces", images=48 - number)
     ended = ranks(*2 * [[*settings, "data.path=faces"]], master_port=port, folders=machines)
-    require_reported_once(ended, "Rank 1 has another set of images (checksum) than rank 0")
+    require_reported_once(ended, "Rank 1 has another set of images (fingerprint) than rank 0")
     assert not run_dir.parent.exists()
 
 

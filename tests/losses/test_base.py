@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pggan.losses import LOSSES, build_loss
-from pggan.losses.base import label_loss
+from pggan.losses.base import class_loss
 from tests.losses.critics import (
     ALL,
     FAKE,
@@ -63,7 +63,7 @@ def test_a_loss_says_of_its_scores_what_the_gradient_of_g_tells(name):
 
     usual = gradient(lambda scores: scores + 0)
     assert loss.zero_is_boundary != torch.allclose(gradient(lambda scores: scores + 1), usual)
-    assert loss.scores_are_logits != torch.allclose(gradient(lambda scores: 2 * scores), usual)
+    assert loss.scores_are_log_odds != torch.allclose(gradient(lambda scores: 2 * scores), usual)
 
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: type(loss).__name__)
@@ -164,7 +164,7 @@ def test_only_a_relativistic_generator_looks_at_reals(loss):
 def test_label_loss_is_the_cross_entropy_worked_by_hand():
     logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     labels = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    close(label_loss(logits, labels), [-math.log(E**2 / (E**2 + E + 1)), math.log(3)], **ROUNDING)
+    close(class_loss(logits, labels), [-math.log(E**2 / (E**2 + E + 1)), math.log(3)], **ROUNDING)
 
 
 def test_label_terms_take_the_labels_of_reals_in_d_and_drawn_ones_in_g():

@@ -51,14 +51,14 @@ def digest(trainer):
     return state_sha256({**state.state_dict(), **trainer.reducer.extra_state()}, state.images, state.phase_index)
 
 
-def copied(parts):
-    return {part: {name: tensor.clone() for name, tensor in tensors.items()} for part, tensors in parts.items()}
+def copied(state_dicts):
+    return {key: {name: tensor.clone() for name, tensor in tensors.items()} for key, tensors in state_dicts.items()}
 
 
 def load(trainer, saved):
     """As a resumed run, or one that rolls back, does."""
-    parts, extra, clock = saved
-    trainer.state.load_state_dict(parts)
+    state_dicts, extra, clock = saved
+    trainer.state.load_state_dict(state_dicts)
     trainer.state.images, trainer.state.phase_index = clock
     trainer.reducer.load_extra_state(extra)
 

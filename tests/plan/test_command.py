@@ -59,7 +59,7 @@ def test_the_official_networks_have_the_papers_parameters(capsys):
 
 @pytest.mark.usefixtures("counted")
 def test_the_plan_scales_to_the_devices_asked_for(plan_of):
-    plan = plan_of("tflops=0.001", "network=10g", "processes=[1,2]", "watts=100")
+    plan = plan_of("tflops=0.001", "interconnect=10g", "processes=[1,2]", "watts=100")
     runs = plan["scaling"]["runs"]
     assert len(runs) == 2 * 2 * 3
     for run in runs:
@@ -233,8 +233,8 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["network=myrinet"], "Valid names"),
-        (["network=nvlnk"], "'nvlink'"),
+        (["interconnect=myrinet"], "Valid names"),
+        (["interconnect=nvlnk"], "'nvlink'"),
         (["calibrate=true", "tflops=3"], "Leave out one"),
         (["device=h20"], "'h200'"),
         (["device=list"], "4090, a100, h100, h200, l4, t4"),

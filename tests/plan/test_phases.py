@@ -33,8 +33,8 @@ def test_operations_are_the_mean_over_the_interval_of_lazy_penalties(costs):
 @pytest.mark.slow
 def test_memory_is_that_of_the_fake_step_in_the_worse_phase_of_a_resolution(costs, make_config):
     config = make_config()
-    fake = StepCostEstimator(config.model.architecture(8, 3, 0), TrainerFactory.of(config, CPU, 1), CPU)
-    expected = fake.peak_bytes(halfway(costs[1].phase))
+    estimator = StepCostEstimator(config.model.architecture(8, 3, 0), TrainerFactory.of(config, CPU, 1), CPU)
+    expected = estimator.peak_bytes(halfway(costs[1].phase))
     assert costs[1].peak_bytes == costs[2].peak_bytes == expected
     assert halfway(costs[1].phase).alpha == 0.5
     assert halfway(costs[2].phase) == costs[2].phase

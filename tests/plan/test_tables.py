@@ -18,7 +18,7 @@ def test_the_tables_fit_into_80_columns(large, make_config, costs, capsys):
     """With the figures of a small run, and those of 1024x1024 with millions of images."""
     side, images, flops = (128, 10**5, 10**6) if large else (1, 1, 1)
     rate = "tflops=100" if large else "tflops=0.001"
-    config = make_config(rate, "network=10g", "processes=[1,2,64]", "gradients=dgc")
+    config = make_config(rate, "interconnect=10g", "processes=[1,2,64]", "gradients=dgc")
     many = [
         dataclasses.replace(
             cost,

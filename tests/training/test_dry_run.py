@@ -74,7 +74,7 @@ def test_less_than_one_group_is_not_tried_nor_anything_where_micro_batches_are_f
     count, group, allow_smaller_micro_batches, most
 ):
     memory = Memory(0, count)
-    with pytest.raises(UserError, match=f"with at most {most} images per pass"):
+    with pytest.raises(UserError, match=f"with micro-batches of at most {most} images"):
         size_found(memory, group=group, allow_smaller_micro_batches=allow_smaller_micro_batches)
     assert memory.tried == [most]
 
@@ -116,8 +116,7 @@ def test_out_of_memory_at_the_second_step_is_answered_by_smaller_micro_batches_w
     monkeypatch.setattr(pggan.training.step, "train_step", scarce)
     state, lines = short_run(**IN_THE_FADE, dry_run=True)
     assert lines == [
-        "Out of memory at 8x8 with 8 images per pass: training continues with micro-batches of 4, which give the same "
-        "updates."
+        "Out of memory at 8x8 with micro-batches of 8 images: training continues with 4, which give the same updates."
     ]
     # A fading and a stable phase of a resolution have one size: of the first, the memory is about that of the second.
     assert taken == [*[(True, None)] * 2, *[(True, 4)] * (2 + 3), *[(False, 4)] * (2 + 3)]
@@ -162,7 +161,7 @@ def test_out_of_memory_ends_the_run_when_smaller_micro_batches_do_not_help(monke
         raise error
 
     monkeypatch.setattr(pggan.training.step, "train_step", full)
-    with pytest.raises(UserError, match=f"Out of memory at 4x4 with at most {most} images per pass") as caught:
+    with pytest.raises(UserError, match=f"Out of memory at 4x4 with micro-batches of at most {most} images") as caught:
         short_run(dry_run=dry_run)
     assert "compute.micro_batch_size" in caught.value.remedy
 
@@ -209,7 +208,7 @@ def test_memory_that_compiled_passes_run_out_of_is_answered_by_smaller_micro_bat
     monkeypatch.setattr("tests.training.short_run.compiled_passes", lambda: Passes(d=full))
     _, lines = short_run(options=ComputeOptions(compiled=True), images=24, dry_run=True)
     assert len(lines) == 1
-    assert "micro-batches of 4" in lines[0]
+    assert "continues with 4" in lines[0]
 
 
 def test_an_error_of_an_eager_step_is_not_hidden(monkeypatch):

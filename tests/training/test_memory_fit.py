@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def fitted(free, options=ComputeOptions(), loss=WGAN_GP, phases=PHASES, ranks=1, capture=False, **more):  # noqa: B008
-    partition = BatchPartition(0, ranks, ARCHITECTURE.stddev_group, elastic=False, configured_size=None)
+    partition = BatchPartition(0, ranks, ARCHITECTURE.stddev_group, elastic=False, configured_micro_batch_size=None)
     factory = TrainerFactory(loss, ADAM, options, capture=capture)
     return fit_memory(ARCHITECTURE, phases, factory, device=CPU, free=free, partition=partition, **more)
 
@@ -96,7 +96,7 @@ def test_what_fits_without_cuda_graphs_only_is_not_refused(per_image):
     """One group of 4 images needs 4 GiB, or 5.6; eight images 8 GiB, or 11.2."""
     assert fitted(5 * GIB, capture=True).micro_batch_sizes == {(4, 16): 4, (8, 16): 4, (16, 16): 4}
     assert not fitted(9 * GIB, ComputeOptions(micro_batch_size=8), capture=True).micro_batch_sizes
-    with pytest.raises(UserError, match=r"needs 8\.0 GiB with 8 images per pass"):
+    with pytest.raises(UserError, match=r"needs 8\.0 GiB with micro-batches of 8 images"):
         fitted(8 * GIB, ComputeOptions(micro_batch_size=8), capture=True)
 
 
@@ -127,7 +127,9 @@ def test_each_rank_needs_memory_for_its_part_of_a_batch(per_image):
 
 @pytest.mark.fault(28)
 def test_what_can_not_fit_is_refused_with_the_figures(per_image):
-    with pytest.raises(UserError, match=r"at 16x16 needs 4\.0 GiB with 4 images per pass; 2\.0 GiB are free"):
+    with pytest.raises(UserError, match=r"at 16x16 needs 4\.0 GiB with micro-batches of 4 images; 2\.0 GiB are free"):
         fitted(2 * GIB)
-    with pytest.raises(UserError, match=r"needs 8\.0 GiB with 8 images per pass"):  # as configured, or not at all
+    with pytest.raises(
+        UserError, match=r"needs 8\.0 GiB with micro-batches of 8 images"
+    ):  # as configured, or not at all
         fitted(5 * GIB, ComputeOptions(micro_batch_size=8))

@@ -489,8 +489,8 @@ def test_an_update_is_skipped_for_a_loss_that_is_not_finite_though_its_gradient_
 
 
 def adam_steps(state):
-    parts = state.state_dict()
-    moments = {**parts["optimizer_g"], **parts["optimizer_d"]}
+    state_dicts = state.state_dict()
+    moments = {**state_dicts["optimizer_g"], **state_dicts["optimizer_d"]}
     (count,) = {int(value) for name, value in moments.items() if name.endswith("/step")}
     return count
 

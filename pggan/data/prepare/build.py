@@ -64,7 +64,7 @@ def attempts(destination: Path) -> list[Path]:
 
 
 def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> tuple[About, dict[str, Record]]:
-    """Make the dataset of a plan, taking over what is in `earlier` ones of the same recipe; its records.
+    """Make the dataset of a plan, taking over what is in `earlier` ones of the same image spec; its records.
 
     Raises UserError for bad images that are too many, and when writing fails; what was done so far stays beside the
     destination, and the same plan continues with it.
@@ -75,7 +75,7 @@ def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> tuple[About, dict[s
     try:
         with _claimed(directory, destination):
             if not (directory / INDEX_FILE).is_file():
-                _make(plan, About(plan.recipe, plan.digest, generation), earlier, directory)
+                _make(plan, About(plan.image_spec, plan.digest, generation), earlier, directory)
             # A preparation that was interrupted while it published its files has moved some already.
             about, records = records_of((directory / INDEX_FILE).read_bytes(), directory, destination)
             _publish(directory, destination)
@@ -89,9 +89,9 @@ def build(plan: Plan, earlier: Sequence[ExistingDataset]) -> tuple[About, dict[s
 
 def _make(plan: Plan, about: About, earlier: Sequence[ExistingDataset], directory: Path) -> None:
     """Make everything of a dataset in `directory`, the index last."""
-    recipe = plan.recipe
+    image_spec = plan.image_spec
     slots = {record.slot: record for record in plan.records.values() if record.slot is not None}
-    layout = Layout(directory, recipe.resolution, recipe.channels, len(slots), about.generation)
+    layout = Layout(directory, image_spec.resolution, image_spec.channels, len(slots), about.generation)
     if not any(directory.glob(RECORDS_FILES)):
         write_records(directory, about, plan.records.values())
     known = {slot: record.undecodable for slot, record in slots.items() if record.undecodable is not None}
@@ -141,7 +141,7 @@ def _fill_places(
             taken.append(job)
     loaded = plan.source.loaded([job.entry for job in new.values()])
     new_jobs = (new[entry.name]._replace(entry=entry) for entry in loaded)
-    work = partial(_work, layout, plan.recipe)
+    work = partial(_work, layout, plan.image_spec)
     with _journal(layout) as add:
         for title, jobs, total in (
             ("Taking over images", iter(taken), len(taken)),
@@ -223,9 +223,9 @@ def _moves(images: int, holes: Sequence[int]) -> dict[int, int]:
 
 def _write_index(plan: Plan, about: About, directory: Path, records: dict[str, Record]) -> None:
     """Cut the shards to their final size, compute their checksums, and write what a dataset has besides."""
-    recipe = plan.recipe
+    image_spec = plan.image_spec
     by_slot = {record.slot: record.label for record in records.values() if record.slot is not None}
-    layout = Layout(directory, recipe.resolution, recipe.channels, len(by_slot), about.generation)
+    layout = Layout(directory, image_spec.resolution, image_spec.channels, len(by_slot), about.generation)
     layout.resize()
     paths = [shard.path for shard in layout.shards()]
     for path in set(directory.glob("r*.bin")) - set(paths):
@@ -233,10 +233,10 @@ def _write_index(plan: Plan, about: About, directory: Path, records: dict[str, R
     checksums = list(plan.workers.in_order("Computing checksums", file_sha256, paths, len(paths)))
     for path in paths:
         fsync_path(path)
-    how = {"crop": recipe.crop, "bad_images": len(records) - len(by_slot)}
-    source = {**plan.source.description, **how, **({"keep": recipe.keep} if recipe.keep != 1 else {})}
+    how = {"crop": image_spec.crop, "bad_images": len(records) - len(by_slot)}
+    source = {**plan.source.description, **how, **({"keep": image_spec.keep} if image_spec.keep != 1 else {})}
     labels = [by_slot[slot] or 0 for slot in range(len(by_slot))]
-    content = make_index(layout, checksums, source, class_names=plan.classes, labels=labels).to_json()
+    content = make_index(layout, checksums, source, class_names=plan.class_names, labels=labels).to_json()
     write_records(directory, replace(about, index=sha256(content).hexdigest()), records.values())
     with atomic_write(directory / INDEX_FILE) as temporary:
         temporary.write_bytes(content)

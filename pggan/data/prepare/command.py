@@ -98,7 +98,7 @@ def prepare(
     done is not done again.  Where decoding shows files to be bad, the last images take their places.
 
     report: where to write what was found, as JSON; it is also in the dataset.
-    reuse: other datasets whose images are taken over where file and recipe are the same.
+    reuse: other datasets whose images are taken over where file and image spec are the same.
 
     Raises UserError for no usable image, for too little disk space, and with on_bad=stop for unusable files.
     """
@@ -115,7 +115,8 @@ def prepare(
         if existing is not None and existing.about.plan == plan.digest:
             about, records = existing.about, existing.records
         else:
-            others = [found for found in known if found.about.recipe == plan.recipe and found.about.plan != plan.digest]
+            like = [found for found in known if found.about.image_spec == plan.image_spec]
+            others = [found for found in like if found.about.plan != plan.digest]
             about, records = build(
                 plan, [found for found in others if found.about.index is None or _is_undamaged(found)]
             )
@@ -159,7 +160,7 @@ def _decode(target: ImageSpec, faces: dict[str, Landmarks], entry: Entry) -> tup
 
 def _check_same_dataset(existing: ExistingDataset, plan: Plan) -> None:
     """Raise UserError unless the plan brings the existing dataset up to date."""
-    before, now = existing.about.recipe, plan.recipe
+    before, now = existing.about.image_spec, plan.image_spec
     if before != now:
         values = zip(now._fields, before, now, strict=True)
         changed = [f"{key}={old}, now {new}" for key, old, new in values if old != new]

@@ -60,7 +60,7 @@ class Plan:
     """A dataset to be made: `records` of all files, those with a slot are its images; `entries` by name.
 
     unfit: why a file can't be used, by name, where that is known without decoding it.
-    classes: the names of all classes, if there are labels.
+    class_names: the names of all classes, if there are labels.
     """
 
     destination: Path
@@ -68,16 +68,16 @@ class Plan:
     entries: dict[str, Entry]
     records: dict[str, Record]
     unfit: dict[str, str]
-    recipe: ImageSpec
+    image_spec: ImageSpec
     landmarks: dict[str, Landmarks]
-    classes: list[str] | None
+    class_names: list[str] | None
     on_bad: str
     workers: WorkerPool
 
     @cached_property
     def digest(self) -> str:
         """Equal for two plans exactly when they make the same dataset."""
-        digest = sha256(json.dumps([self.recipe._asdict(), self.classes]).encode())
+        digest = sha256(json.dumps([self.image_spec._asdict(), self.class_names]).encode())
         for record in self.records.values():
             digest.update(json.dumps([record.name, record.stamp, record.label]).encode())
         return digest.hexdigest()
@@ -113,30 +113,30 @@ def make_plan(
         if sides.get(name, 0) < resolution
     }
     report_on(entries, records, unfit).refuse(options.on_bad)
-    classes, numbers = classes_of(options.labels, str(source.description["name"]), good)
-    recipe = ImageSpec(
+    class_names, classes = classes_of(options.labels, str(source.description["name"]), good)
+    image_spec = ImageSpec(
         resolution=resolution,
         channels=options.channels or _common_channels([headers[entry.name].channels for entry in good]),
         crop=options.crop,
         keep=options.keep,
         landmarks=None if options.landmarks is None else file_sha256(Path(options.landmarks)),
     )
-    same = [dataset for dataset in known if dataset.about.recipe == recipe]
+    same = [dataset for dataset in known if dataset.about.image_spec == image_spec]
     slots = {entry.name: slot for slot, entry in enumerate(good)}
     planned = {}
     for name, record in records.items():
         earlier = found_before(same, name, record.stamp)
         damage = next((found.undecodable for found, _ in earlier if found.undecodable is not None), None)
-        planned[name] = record._replace(undecodable=damage, slot=slots.get(name), label=numbers.get(name))
+        planned[name] = record._replace(undecodable=damage, slot=slots.get(name), label=classes.get(name))
     return Plan(
         destination=destination,
         source=source,
         entries={entry.name: entry for entry in entries},
         records=planned,
         unfit=unfit,
-        recipe=recipe,
+        image_spec=image_spec,
         landmarks=faces,
-        classes=classes,
+        class_names=class_names,
         on_bad=options.on_bad,
         workers=workers,
     )

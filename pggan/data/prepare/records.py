@@ -29,13 +29,13 @@ NOT_READABLE = (OSError, ValueError, TypeError, KeyError, EOFError, UserError)
 
 @dataclass(frozen=True)
 class About:
-    """The recipe, the plan and the files of a dataset.
+    """The image spec, the plan and the files of a dataset.
 
-    recipe: what its pixels depend on besides the files: those made by the same recipe can be taken over.
+    image_spec: what its pixels depend on besides the files: those made by the same image_spec can be taken over.
     plan: the digest of its plan; generation: a part of all its file names; index: a digest of its index, if it has one.
     """
 
-    recipe: ImageSpec
+    image_spec: ImageSpec
     plan: str
     generation: str
     index: str | None = None
@@ -70,7 +70,7 @@ def found_before(datasets: Iterable[ExistingDataset], name: str, stamp: str) -> 
 
 def write_records(directory: Path, about: About, records: Iterable[Record]) -> None:
     """Write what is known of the files."""
-    first = {"format": FORMAT, "version": VERSION, **vars(about), "recipe": about.recipe._asdict()}
+    first = {"format": FORMAT, "version": VERSION, **vars(about), "image_spec": about.image_spec._asdict()}
     path = directory / RECORDS_FILES.replace("*", about.generation)
     with atomic_write(path) as temporary, gzip.open(temporary, "wt", 6, encoding="utf-8") as file:
         for line in (first, *records):
@@ -113,7 +113,7 @@ def interrupted_dataset(directory: Path) -> ExistingDataset | None:
 
 def _layout(directory: Path, about: About, records: dict[str, Record]) -> Layout:
     images = sum(record.slot is not None for record in records.values())
-    return Layout(directory, about.recipe.resolution, about.recipe.channels, images, about.generation)
+    return Layout(directory, about.image_spec.resolution, about.image_spec.channels, images, about.generation)
 
 
 def read_journal(directory: Path) -> dict[int, str | None]:
@@ -137,4 +137,4 @@ def _read_records(path: Path) -> tuple[About, dict[str, Record]]:
             record = Record(*json.loads(line))
             header = None if record.header is None else ImageHeader(*record.header)
             records[record.name] = record._replace(header=header)
-        return About(**{**about, "recipe": ImageSpec(**about["recipe"])}), records
+        return About(**{**about, "image_spec": ImageSpec(**about["image_spec"])}), records

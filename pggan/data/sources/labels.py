@@ -20,8 +20,8 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
         return None, {}
     listed = None if labels is True else read_labels(Path(str(labels)))
     found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
-    classes = {name: label for name, label in found.items() if label is not None}
-    missing = [name for name in found if name not in classes]
+    of_entry = {name: label for name, label in found.items() if label is not None}
+    missing = [name for name in found if name not in of_entry]
     if missing and listed is None:
         raise UserError(
             f"{len(missing)} images are directly in {source}, so they have no class.",
@@ -32,9 +32,9 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
             f"labels={labels} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
             "Names are paths below the source, with slashes.",
         )
-    names = class_names(list(classes.values()))
+    names = class_names(list(of_entry.values()))
     numbers = {name: number for number, name in enumerate(names)}
-    return names, {name: numbers[of_image] for name, of_image in classes.items()}
+    return names, {name: numbers[of_image] for name, of_image in of_entry.items()}
 
 
 def read_labels(path: Path) -> dict[str, str]:

@@ -65,7 +65,7 @@ class RealBatches:
         self.seed = seed
         self.device = device
         self.mirror = mirror
-        self.classes = len(pyramid.class_names or ())
+        self.num_classes = len(pyramid.class_names or ())
         self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
         self._loader = Loader(pyramid, device, budget)
         self._floats = FloatMaker(device)
@@ -115,4 +115,4 @@ class RealBatches:
 
     def _one_hot(self, indices: Tensor) -> Tensor:
         assert self.labels is not None, "called with labels only"
-        return torch.nn.functional.one_hot(self.labels[indices], self.classes).float()
+        return torch.nn.functional.one_hot(self.labels[indices], self.num_classes).float()

@@ -21,7 +21,7 @@ from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvisio
 LITE0 = "efficientnet-lite0"
 WEIGHTS_KEY = "model.features_weights"
 STRIDES = (4, 8, 16, 32)
-CHOOSE = f"Choose model.features={LITE0}, or a flatten_sequential of convolutions such as torchvision:resnet18."
+CHOOSE = f"Choose model.features={LITE0}, or a sequence of convolutions such as torchvision:resnet18."
 SIDE = 64  # to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
 LITE0_HEAD = 3  # last layers of efficientnet-lite0 that are left out: 1280 maps for the classifier
 LITE0_SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of its maps, of noise

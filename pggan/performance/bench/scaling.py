@@ -206,7 +206,7 @@ def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, A
     return [
         {
             "resolution": stage,
-            "batch_per_rank": batch,
+            "local_batch": batch,
             "ranks": size,
             "milliseconds_per_step": 1000 * seconds[size],
             "images_per_second": rate,

@@ -183,8 +183,8 @@ class Calibration:
 
 def write_noise(path: Path, architecture: Architecture, images: int) -> None:
     """Write a pyramid of `images` images of noise, of all classes in turn."""
-    side, classes = architecture.resolution, architecture.num_classes
+    side, num_classes = architecture.resolution, architecture.num_classes
     pixels = np.random.default_rng(0).integers(0, 256, (images, side, side, architecture.channels), np.uint8)
-    names = [str(number) for number in range(classes)] or None
-    labels = [number % classes for number in range(images)] if classes else ()
+    names = [str(number) for number in range(num_classes)] or None
+    labels = [number % num_classes for number in range(images)] if num_classes else ()
     write_pyramid(path, list(pixels), {"kind": "noise"}, class_names=names, labels=labels)

@@ -36,8 +36,8 @@ from pggan.training.trainer_factory import TrainerFactory
 
 def run(config: PlanConfig) -> int:
     """Print what the run of `config` will take; with calibrate=true, measured on all ranks of that run."""
-    if config.network not in LINKS:
-        raise UserError(f"There is no network '{config.network}'.", nearest(config.network, LINKS))
+    if config.interconnect not in LINKS:
+        raise UserError(f"There is no interconnect '{config.interconnect}'.", nearest(config.interconnect, LINKS))
     if config.device is not None:
         return predict_on(config, config.device.lower(), device_spec(config.device))
     if (info := rank_from_environment()) is not None:
@@ -61,8 +61,8 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
     factory = TrainerFactory.of(config, device, group.world_size)
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
-    data, channels, classes, data_note = image_facts(config.data)
-    architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
+    data, channels, num_classes, data_note = image_facts(config.data)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     with Console(stderr=True, highlight=False, quiet=not group.is_main).status("Counting") as status:
         costs = phase_costs(config, architecture, factory, group, status.update)
         if config.calibrate:
@@ -82,8 +82,8 @@ def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
         raise UserError(problem, "Leave out one of them.")
     precision = card.precision(config.precision)
     factory = TrainerFactory.of(replace(config, precision=precision), torch.device("cuda"), 1)
-    _, channels, classes, data_note = image_facts(config.data)
-    architecture = config.model.architecture(config.schedule.final_resolution, channels, classes)
+    _, channels, num_classes, data_note = image_facts(config.data)
+    architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     group = ProcessGroup.single_process(torch.device("meta"))
     with Console(stderr=True, highlight=False).status("Counting") as status:
         costs = phase_costs(config, architecture, factory, group, status.update, memory=card.memory_bytes)
@@ -115,8 +115,8 @@ def image_facts(config: DataConfig) -> tuple[Path | None, int, int, str]:
     """The pyramid that data.path names, if it is prepared; channels and classes, and a note of where they are from."""
     if config.path is not None and Path(config.path, INDEX_FILE).is_file():
         pyramid = ImagePyramid(Path(config.path))
-        channels, classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
-        return pyramid.path, channels, classes, f"{channels} channels, {classes} classes, as in {pyramid.path}."
+        channels, num_classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
+        return pyramid.path, channels, num_classes, f"{channels} channels, {num_classes} classes, as in {pyramid.path}."
     if config.labels:
         remedy = "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=."
         raise UserError("data.labels=true, but the number of classes is not known.", remedy)

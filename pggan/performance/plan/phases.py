@@ -8,7 +8,7 @@ from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.inputs import half_of_pass
+from pggan.training.inputs import half_micro_batch
 from pggan.training.memory_fit import usable_share
 from pggan.training.step_cost import Count, StepCostEstimator, StepKernels
 from pggan.training.trainer_factory import TrainerFactory
@@ -49,29 +49,29 @@ def phase_costs(
     """
     schedule, interval = config.schedule.build(), factory.loss.reg_interval
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
-    fake = StepCostEstimator(architecture, factory, group.device)
+    estimator = StepCostEstimator(architecture, factory, group.device)
     peaks: dict[tuple[int, int], int] = {}
     costs = []
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
         if steps == 0:
             continue
         log(f"Counting a step at {phase.name}")
-        count = fake.count(halfway(phase))
+        count = estimator.count(halfway(phase))
         at = phase.resolution, phase.batch
         local = replace(halfway(phase), batch=partition.largest_local_batch(phase.batch))
         size, kernels = partition.micro_batch_size(phase.batch), None
         if memory is not None:
-            size, kernels = fitting_kernels(fake, local, usable_share(capture=factory.capture) * memory, size)
+            size, kernels = fitting_kernels(estimator, local, usable_share(capture=factory.capture) * memory, size)
             peaks.setdefault(at, kernels.peak_bytes)
         elif at not in peaks:  # the fading phase comes first, and needs more
-            peaks[at] = fake.peak_bytes(local, size)
+            peaks[at] = estimator.peak_bytes(local, size)
         images, flops = min(phase.end, schedule.total) - phase.start, count.flops.mean(interval)
         costs.append(PhaseCost(phase, images, steps, count, flops, peaks[at], size, kernels))
     return costs
 
 
 def fitting_kernels(
-    fake: StepCostEstimator, phase: Phase, usable: float, configured_size: int | None
+    estimator: StepCostEstimator, phase: Phase, usable: float, configured_size: int | None
 ) -> tuple[int | None, StepKernels]:
     """Images per pass with which a step needs at most `usable` bytes, None for the whole batch, and its kernels.
 
@@ -79,9 +79,9 @@ def fitting_kernels(
 
     Args: configured_size: images per pass where they are given, and stay as they are.
     """
-    kernels, size = fake.kernels(phase, configured_size), configured_size
-    group = min(fake.state.g_ema.architecture.stddev_group, phase.batch)
+    kernels, size = estimator.kernels(phase, configured_size), configured_size
+    group = min(estimator.state.g_ema.architecture.stddev_group, phase.batch)
     while configured_size is None and kernels.peak_bytes > usable and (whole := size or phase.batch) > group:
-        size = half_of_pass(whole, group)
-        kernels = fake.kernels(phase, size)
+        size = half_micro_batch(whole, group)
+        kernels = estimator.kernels(phase, size)
     return size, kernels

@@ -53,7 +53,7 @@ class Interconnect(NamedTuple):
     ratio: float  # share of a gradient's numbers that dgc sends
 
     def seconds(self, devices: int, numel: int) -> float:
-        """The time until every one of `devices` has the sum of their gradients of `numbers` numbers."""
+        """The time until every one of `devices` has the sum of their gradients of `numel` numbers."""
         if self.reduction is Reduction.dgc:
             messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
@@ -82,7 +82,7 @@ class Load(NamedTuple):
         return min(devices, -(-self.batch // self.group))
 
 
-def split(loads: Sequence[Load], network: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
+def split(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
     """Seconds of compute and of communication in all steps of `loads`."""
     compute = communication = 0.0
     for load in loads:
@@ -90,15 +90,15 @@ def split(loads: Sequence[Load], network: Interconnect, devices: int, scaling: S
         if scaling is Scaling.strong:
             steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
         compute += steps * seconds
-        communication += steps * sum(network.seconds(reducing, numel) for numel in load.numels)
+        communication += steps * sum(interconnect.seconds(reducing, numel) for numel in load.numels)
     return compute, communication
 
 
 def scaled(
-    loads: Sequence[Load], network: Interconnect, devices: int, scaling: Scaling, rest: float
+    loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling, rest: float
 ) -> dict[str, float]:
     """The run of `loads` on `devices`; `rest` seconds of it (grids, checkpoints) do not get shorter."""
-    compute, communication = split(loads, network, devices, scaling)
+    compute, communication = split(loads, interconnect, devices, scaling)
     hours = (compute + communication + rest) / 3600
     alone = (sum(load.steps * load.seconds for load in loads) + rest) / 3600
     return {
@@ -109,11 +109,11 @@ def scaled(
     }
 
 
-def communication_bound_from(loads: Sequence[Load], network: Interconnect, scaling: Scaling) -> int | None:
+def communication_bound_from(loads: Sequence[Load], interconnect: Interconnect, scaling: Scaling) -> int | None:
     """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
     most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
     for devices in range(2, most + 1):
-        compute, communication = split(loads, network, devices, scaling)
+        compute, communication = split(loads, interconnect, devices, scaling)
         if communication > compute:
             return devices
     return None

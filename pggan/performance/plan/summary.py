@@ -80,7 +80,7 @@ def summary(
         fixed = timing.fixed_seconds
         loads.append(Load(cost.steps, batch, min(group, batch), timing.single_device_seconds, fixed, numels))
         row = phase_row(cost, timing, spent.devices * watts)
-        phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.network)})
+        phases.append(row | {"communication_dominates_from": dominance(config, loads[-1:], config.interconnect)})
     hours = sum(row["hours"] for row in phases) + overhead / 3600
     measurable = config.device is None and not config.calibrate
     parts = " Parts of a batch take their part of the time; calibrate=true checks." if measurable else ""
@@ -104,9 +104,9 @@ def summary(
             "overhead_seconds": spent.overhead,
         },
         "scaling": {
-            "network": config.network,
-            "link": LINKS[config.network]._asdict(),
-            "ratio": networks(config, config.network)[0].ratio,
+            "interconnect": config.interconnect,
+            "link": LINKS[config.interconnect]._asdict(),
+            "ratio": interconnects(config, config.interconnect)[0].ratio,
             "runs": scaling_runs(config, loads, overhead, watts),
         },
         "communication_dominates_from": {name: dominance(config, loads, name) for name in LINKS},
@@ -153,23 +153,25 @@ def phase_row(cost: PhaseCost, timing: Timing, watts: float) -> dict[str, Any]:
 def scaling_runs(config: PlanConfig, loads: list[Load], rest: float, watts: float) -> list[dict[str, Any]]:
     """The run on every number of devices, with every reduction, in strong and weak scaling."""
     runs: list[dict[str, Any]] = []
-    for scaling, devices, network in product(Scaling, config.processes, networks(config, config.network)):
-        found = scaled(loads, network, devices, scaling, rest)
-        about = {"scaling": scaling, "devices": devices, "reduction": network.reduction}
+    for scaling, devices, interconnect in product(
+        Scaling, config.processes, interconnects(config, config.interconnect)
+    ):
+        found = scaled(loads, interconnect, devices, scaling, rest)
+        about = {"scaling": scaling, "devices": devices, "reduction": interconnect.reduction}
         runs.append({**about, **found, "energy_kwh": found["device_hours"] * watts / 1000})
     return runs
 
 
 def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dict[str, int | None]]:
     """The number of devices from which on steps communicate longer than they compute, by scaling and reduction."""
-    kinds = networks(config, link)
+    kinds = interconnects(config, link)
     return {
         scaling: {kind.reduction: communication_bound_from(loads, kind, scaling) for kind in kinds}
         for scaling in Scaling
     }
 
 
-def networks(config: PlanConfig, link: str) -> list[Interconnect]:
+def interconnects(config: PlanConfig, link: str) -> list[Interconnect]:
     """A link with every reduction; gradients=dgc sends as much as configured, or as by default."""
     ratio = float(config.gradients.get("ratio", DGC_RATIO))
     return [Interconnect(LINKS[link], reduction, ratio) for reduction in Reduction]

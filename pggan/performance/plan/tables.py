@@ -102,7 +102,9 @@ def work_table(plan: dict[str, Any]) -> Table:
 def scaling_table(scaling: dict[str, Any]) -> Table:
     """Strong beside weak scaling: a row per number of devices and gradient reduction."""
     names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
-    table = new_table(f"Scaling on {scaling['network']}: {scaling['link']['source']}", "n", "gradients", *names, *names)
+    table = new_table(
+        f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}", "n", "gradients", *names, *names
+    )
     table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
     for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
         cells = []
@@ -120,10 +122,10 @@ def dominance_table(plan: dict[str, Any]) -> Table:
     kinds = [(scaling, reduction) for scaling in Scaling for reduction in Reduction]
     table = new_table(
         "Devices from which on communication takes more than half of a step (-: never)",
-        *("network", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
+        *("interconnect", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
     )
-    network, key = plan["scaling"]["network"], "communication_dominates_from"
-    by_phase = {f"{network}, {short_name(row)}": row[key] for row in plan["phases"]}
+    interconnect, key = plan["scaling"]["interconnect"], "communication_dominates_from"
+    by_phase = {f"{interconnect}, {short_name(row)}": row[key] for row in plan["phases"]}
     for rows in (by_phase, {f"{name}, whole run": plan[key][name] for name in LINKS}):
         table.add_section()
         for name, found in rows.items():
