@@ -63,9 +63,8 @@ class ElasticReducer(GradientReducer):
         """Put the gradients of one chunk aside."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(
-            trainable, sums.numel()
-        )  # the last one gets the sum in the end
+        # The last one gets the sum in the end.
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums.numel())
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(sums))
         trainable.zero_grad()
 

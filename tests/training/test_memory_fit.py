@@ -129,7 +129,6 @@ def test_each_rank_needs_memory_for_its_part_of_a_batch(per_image):
 def test_what_can_not_fit_is_refused_with_the_figures(per_image):
     with pytest.raises(UserError, match=r"at 16x16 needs 4\.0 GiB with micro-batches of 4 images; 2\.0 GiB are free"):
         fitted(2 * GIB)
-    with pytest.raises(
-        UserError, match=r"needs 8\.0 GiB with micro-batches of 8 images"
-    ):  # as configured, or not at all
+    # As configured, or not at all.
+    with pytest.raises(UserError, match=r"needs 8\.0 GiB with micro-batches of 8 images"):
         fitted(5 * GIB, ComputeOptions(micro_batch_size=8))
