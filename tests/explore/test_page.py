@@ -163,9 +163,11 @@ def test_random_drags_keys_and_neighbours_change_the_face(page):
     faces = [face(page)]
 
     def changed(act):
+        """A drag draws several faces: what comes next is compared with the last one."""
         before = page.run("document.querySelector('#face').toDataURL()")
         act()
         page.wait(f"document.querySelector('#face').toDataURL() !== {json.dumps(before)}")
+        page.wait("document.querySelector('#face').ariaBusy === 'false'")
         faces.append(face(page))
 
     changed(lambda: page.click("#random"))

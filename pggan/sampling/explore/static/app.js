@@ -42,9 +42,16 @@ const timeline = new Timeline({
   changed: updateFilm,
 });
 
+// Whether the face that is shown is not the newest one yet, for whoever cannot see it.
+function busy(is) {
+  const text = String(is);
+  if ($("face").ariaBusy !== text) $("face").ariaBusy = text;
+}
+
 // What went wrong, and what to do.
 
 function complain(text) {
+  busy(false);
   $("message").hidden = false;
   $("message").firstChild.textContent = text;
 }
@@ -134,9 +141,11 @@ function pass(latent, name) {
 
 function refresh() {
   showNumbers();
+  busy(!timeline.playing);
   painter.face(current(), settings(), (image, milliseconds) => {
     seen.image = image;
     draw($("face"), image);
+    busy(painter.waiting && !timeline.playing);
     const now = performance.now();
     recent.push(now);
     while (recent[0] < now - 1000) recent.shift();
