@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """The part of every batch that `rank` of `world_size` calculates.
+    """The local batch of `rank`, of `world_size` ranks.
 
     A batch is cut into chunks: one per rank or, with `elastic`, a number that does not depend on the number of ranks,
     so that a rank has one or more of them, each calculated in one pass.
@@ -27,7 +27,7 @@ class BatchPartition:
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_micro_batch_size: int | None  # most images per pass
+    configured_micro_batch_size: int | None  # most images in a micro-batch
     most_chunks: int = 4  # of a batch with `elastic`; more where `configured_micro_batch_size` asks for smaller ones
 
     @classmethod

@@ -33,7 +33,7 @@ class GradientReducer:
         """Called before the step of `phase` at `images` images."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Called after each backward pass of a `batch`, with the `sums` [S] of what it has added."""
+        """Called after each backward pass of a `batch`, with its share of the `sums` [S]: loss and mean sign."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
