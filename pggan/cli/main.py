@@ -22,6 +22,10 @@ from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
 
+# What the default installation brings. If one is missing, this is another Python than the one pggan is installed for.
+REQUIRED_MODULES = ["PIL", "hydra", "numpy", "omegaconf", "rich", "safetensors", "simplejpeg", "tensorboard"]
+REQUIRED_MODULES += ["torch", "torchvision"]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
@@ -105,6 +109,12 @@ def guarded(run: Callable[[], int]) -> int:
         return run()
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in REQUIRED_MODULES:
+            raise
+        print(f"Error: the library {error.name} is not installed for {sys.executable}.", file=sys.stderr)
+        print("  After make setup: source .venv/bin/activate. Otherwise install pggan there with pip.", file=sys.stderr)
         return EXIT_USER_ERROR
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.main import exit_process, guarded, main
+from pggan.cli.main import REQUIRED_MODULES, exit_process, guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from pggan.core.version import __version__
 
@@ -133,6 +134,27 @@ def test_the_module_and_the_script_are_the_same_program():
         result = python(*command, "--help", "all")
         assert result.returncode == 0, result.stderr
         assert "Keys of configs/train.yaml" in result.stdout
+
+
+def test_another_python_than_the_installed_one_is_named_with_the_remedy():
+    result = python("-S", "train.py")  # without installed libraries
+    assert result.returncode == EXIT_USER_ERROR
+    assert f"the library hydra is not installed for {sys.executable}" in result.stderr
+    assert "source .venv/bin/activate" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_missing_module_is_the_users_matter_only_where_the_default_installation_brings_it():
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {requirement.partition(">")[0] for requirement in required}
+    imported = {"pillow": "PIL", "hydra-core": "hydra"}
+    assert set(REQUIRED_MODULES) == {imported.get(name, name) for name in names}
+
+    def missing():
+        raise ModuleNotFoundError("No module named 'pggan.missing'", name="pggan.missing")
+
+    with pytest.raises(ModuleNotFoundError):
+        guarded(missing)
 
 
 def test_what_a_command_raises_decides_the_exit_code(capsys):
