@@ -27,5 +27,5 @@ def duration(seconds: float) -> str:
     """`seconds` with three digits, in the largest of d, h, min and s that gives at least 2; in ms below 0.1."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
+            return f"{three_digits(seconds / length)} {unit}"
     return f"{seconds:.3g} s" if seconds >= 0.1 or seconds == 0 else f"{1000 * seconds:.3g} ms"

@@ -113,7 +113,7 @@ class PhaseTimes(NamedTuple):
     """The time that an image is expected to take in every phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
-    measured: bool  # with steps on this device; else expected from the rate of a matrix product
+    measured: frozenset[int]  # resolutions with steps on this device; else expected from the rate of a matrix product
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds from one image count to another."""
@@ -149,7 +149,7 @@ class CostModel:
         costs = {side: self.seconds(side, batch) for side, batch in batches.items()}
         scale = known[max(known)] / costs[max(known)] if known else 1.0
         each = {side: known.get(side, scale * cost) / batches[side] for side, cost in costs.items()}
-        return PhaseTimes(tuple(each[phase.resolution] for phase in schedule.phases), measured=bool(known))
+        return PhaseTimes(tuple(each[phase.resolution] for phase in schedule.phases), measured=frozenset(known))
 
 
 def measure_phase_times(

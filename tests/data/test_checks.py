@@ -16,6 +16,7 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
+from pggan.data.prepare.checks import REPORT_FILE, left_out
 from pggan.data.prepare.command import check, prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.prepare.worker_pool import WorkerPool
@@ -153,6 +154,14 @@ def test_nothing_else_is_left_out_or_noted(prepared):
     assert len(report["left_out"]) == len(LEFT_OUT)
     assert pyramid.images == 100 + len(NOTED)
     assert {name for note in report["noted"].values() for name in note["files"]} == set(NOTED)
+
+
+def test_the_number_of_files_left_out_is_known_of_the_dataset(prepared, tmp_path):
+    (tmp_path / REPORT_FILE).write_text(json.dumps(prepared[1]))
+    assert left_out(tmp_path) == f"; {len(LEFT_OUT)} files left out ({tmp_path / REPORT_FILE})"
+    (tmp_path / REPORT_FILE).write_text(json.dumps(prepared[1] | {"left_out": []}))
+    assert left_out(tmp_path) == ""
+    assert left_out(tmp_path / "avatars") == ""  # which have no report
 
 
 @pytest.mark.fault(22)

@@ -12,6 +12,7 @@ from pggan.performance.plan import calibration, command, run_time
 from pggan.performance.plan.command import image_facts
 from pggan.training.kernel_counter import Kernel, KernelKind
 from pggan.training.step_cost import StepKernels
+from pggan.training.timing import PhaseTimes
 from tests.processes import in_processes, values_of
 
 
@@ -48,6 +49,21 @@ def test_times_energy_and_sums_follow_from_the_stated_rate(plan_of):
     assert total["energy_kwh"] == pytest.approx(0.05 * total["hours"])
     assert total["images"] == 84
     assert set(total["overhead_seconds"].values()) == {0}
+
+
+@pytest.mark.usefixtures("counted")
+def test_by_default_steps_take_as_long_as_the_start_of_a_run_expects(plan_of, monkeypatch):
+    def expected(config, architecture, schedule, partition, *, device, images):
+        assert (images, partition.world_size, device.type) == (0, 1, "cpu")
+        return PhaseTimes(tuple(0.5 * phase.resolution for phase in schedule.phases), measured=frozenset({4}))
+
+    monkeypatch.setattr(run_time, "measure_phase_times", expected)
+    plan = plan_of()
+    for row in plan["phases"]:
+        assert row["milliseconds_per_step"] == pytest.approx(500 * row["resolution"] * row["batch"])
+        assert row["time_is"] == ("measured" if row["resolution"] == 4 else "extrapolated")
+    assert "up to 4x4, measured here" in plan["notes"][1]
+    assert set(plan["total"]["overhead_seconds"].values()) == {0}
 
 
 @pytest.mark.usefixtures("counted")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from pggan.networks.numerics import ComputeOptions
 from pggan.performance.plan.run_time import assumed_time
 from pggan.performance.plan.summary import summary, this_machine
 from pggan.performance.plan.tables import Unit, prediction_table, tables
@@ -32,7 +31,7 @@ def test_the_tables_fit_into_80_columns(large, make_config, costs, capsys):
     ]
     device = torch.device("cpu")
     architecture = config.model.architecture(8, 3, 0)
-    spent = assumed_time(config, ComputeOptions(), device, many)
+    spent = assumed_time(config, architecture, device, many)
     console = Console(width=80, highlight=False)
     for table in tables(summary(config, architecture, many, spent, this_machine(device))):
         console.print(table)

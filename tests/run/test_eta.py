@@ -16,7 +16,9 @@ SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image of the d
 
 
 def phase_times(seconds, *, measured=True):
-    return PhaseTimes(tuple(seconds[phase.resolution] for phase in DEMO.phases), measured=measured)
+    return PhaseTimes(
+        tuple(seconds[phase.resolution] for phase in DEMO.phases), measured=frozenset(SECONDS if measured else ())
+    )
 
 
 def run(eta, true_seconds, tick=500):

@@ -1,12 +1,14 @@
 """What is found out and announced when a run is opened."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import open_run, train
-from pggan.run.open_run import idle_cores, values_of_all_ranks
+from pggan.run.open_run import few_images, idle_cores, values_of_all_ranks
 
 
 def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
@@ -22,6 +24,30 @@ def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
     assert "devices=cpu:2" in note  # of 4 groups, at most 2 in each of 3 chunks
     assert not notes(elastic, 1)
     assert not notes(tiny_config("schedule.batch=16"), 8)
+
+
+@pytest.mark.parametrize(
+    ("images", "total", "augmentation", "resumed", "warns"),
+    [
+        (400, 65_000, "none", False, True),
+        (400, 65_000, "ada", False, False),
+        (400, 65_000, "none", True, False),
+        (400, 400, "none", False, False),
+        (4096, 10**6, "none", False, False),
+    ],
+)
+def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, images, total, augmentation, resumed, warns):
+    run = SimpleNamespace(
+        pyramid=SimpleNamespace(images=images),
+        schedule=SimpleNamespace(total=total),
+        config=tiny_config(f"augmentation={augmentation}"),
+        checkpoint=object() if resumed else None,
+    )
+    notes = few_images(run)
+    assert len(notes) == warns
+    if warns:
+        assert "each of the 400 images 162 times" in notes[0]
+        assert "augmentation=ada" in notes[0]
 
 
 @pytest.mark.parametrize(

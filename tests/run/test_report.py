@@ -26,7 +26,7 @@ from tests.losses.critics import WGAN_GP
 
 def even_pace(schedule, images=0):
     """The time left where every image is expected to take as long as every other."""
-    return Eta(schedule, PhaseTimes((1.0,) * len(schedule.phases), measured=False), images, 0.0)
+    return Eta(schedule, PhaseTimes((1.0,) * len(schedule.phases), measured=frozenset()), images, 0.0)
 
 
 def test_the_first_tick_after_a_resume_counts_the_images_and_seconds_since_then(tiny_config, tmp_path, monkeypatch):

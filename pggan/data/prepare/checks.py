@@ -22,6 +22,7 @@ BAD_NAMED_IN_ERROR = 20
 NAMED_PER_NOTE = 20
 NAMED_ON_CONSOLE = 3
 END_BYTES = 16_384
+REPORT_FILE = "report.json"  # of a dataset, beside its index
 DUPLICATE = "the same bytes as another file"
 
 
@@ -124,6 +125,15 @@ class ValidationReport:
         }
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def left_out(dataset: Path) -> str:
+    """How many files its preparation left out, for the end of a line; nothing if there were none, or no report."""
+    try:
+        count = len(json.loads((dataset / REPORT_FILE).read_text())["left_out"])
+    except (OSError, ValueError, KeyError):  # a dataset of avatars has none
+        return ""
+    return f"; {count:,} files left out ({dataset / REPORT_FILE})" if count else ""
 
 
 def report_on(

@@ -15,7 +15,7 @@ from pggan.core.next_command import next_command
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
-from pggan.data.prepare.checks import examine, report_on
+from pggan.data.prepare.checks import REPORT_FILE, examine, report_on
 from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
 from pggan.data.prepare.records import ExistingDataset, existing_dataset, interrupted_dataset
 from pggan.data.prepare.worker_pool import WorkerPool
@@ -24,8 +24,6 @@ from pggan.data.sources.folders import FolderSource, JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
 from pggan.data.sources.source import Entry, Source
 from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
-
-REPORT_FILE = "report.json"
 
 
 def run(config: PrepareConfig) -> int:

@@ -68,7 +68,8 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
         if config.calibrate:
             spent = measured_time(config, architecture, costs, group, data=data, log=status.update)
         else:
-            spent = assumed_time(config, factory.options, device, costs)
+            status.update("Measuring a few steps")
+            spent = assumed_time(config, architecture, device, costs)
     if not group.is_main:
         return 0
     plan = summary(config, architecture, costs, spent, this_machine(device))

@@ -24,7 +24,7 @@ from pggan.core.intervals import lies_between, multiples_between
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import RANK_VARIABLES, ProcessGroup
 from pggan.networks.networks import Generator
-from pggan.networks.numerics import ComputeOptions
+from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.plan.calibration import (
     ASSUMED,
     EXTRAPOLATED,
@@ -37,8 +37,7 @@ from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_sh
 from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.tensorboard import TensorBoardWriter
-from pggan.training.device_rates import measured_rates
-from pggan.training.timing import StepTimer
+from pggan.training.timing import StepTimer, measure_phase_times
 
 MIN_IMAGES = 16  # of noise, to load from
 SCALARS = 30  # of a tick, about
@@ -89,19 +88,31 @@ def measured_time(
     return RunTime(timings, overhead, ranks, note)
 
 
-def assumed_time(config: PlanConfig, options: ComputeOptions, device: torch.device, costs: list[PhaseCost]) -> RunTime:
-    """The time of every step on one device, from a rate."""
+def assumed_time(
+    config: PlanConfig, architecture: Architecture, device: torch.device, costs: list[PhaseCost]
+) -> RunTime:
+    """The time of every step on one device: from tflops=, or as the start of a run expects it there."""
+    without = f" Without the start, grids, ticks, checkpoints and {evaluation_share(config)}."
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
-    else:
-        rate = measured_rates(device, config.precision, options.dtype or torch.float32).flops_per_second
+        timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
+        return RunTime(timings, NO_OVERHEAD, 1, note + without)
+    schedule = config.schedule.build()
+    partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), world_size=1)
+    found = measure_phase_times(config, architecture, schedule, partition, device=device, images=0)
+    timings = []
+    for phase in (cost.phase for cost in costs):
+        seconds = found.seconds_per_image[phase.index] * phase.batch
+        other = EXTRAPOLATED if found.measured else ASSUMED
+        timings.append(Timing(seconds, seconds, 0.0, MEASURED if phase.resolution in found.measured else other))
+    if found.measured:
         note = (
-            f"Time: as if steps ran at the {rate / 1e12:.3g} TFLOP/s of a large matrix product here. They do not: "
-            "this is several times too short for narrow networks and low resolutions; calibrate=true measures."
+            f"Time: a few steps up to {max(found.measured)}x{max(found.measured)}, measured here as a run does at its "
         )
-    timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-    note += f" Without the start, grids, ticks, checkpoints and {evaluation_share(config)}."
-    return RunTime(timings, NO_OVERHEAD, 1, note)
+        note += "start; above that by their operations."
+    else:
+        note = "Time: by operations, from the rate of a matrix product here; a first guess."
+    return RunTime(timings, NO_OVERHEAD, 1, f"{note} calibrate=true measures every phase.{without}")
 
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:

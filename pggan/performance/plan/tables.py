@@ -35,14 +35,14 @@ def time_table(plan: dict[str, Any]) -> Table:
             str(row["batch"]),
             "/".join(rates),
             f"{row['steps']:,}",
-            f"{row['milliseconds_per_step']:,.4g}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
+            f"{three_digits(row['milliseconds_per_step'])}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
             duration(3600 * row["hours"]),
-            f"{row['energy_kwh']:.2g}",
+            three_digits(row["energy_kwh"]),
         )
     if rest := sum(total["overhead_seconds"].values()):
         table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
-    hours, energy = duration(3600 * total["hours"]), f"{total['energy_kwh']:.3g}"
+    hours, energy = duration(3600 * total["hours"]), three_digits(total["energy_kwh"])
     table.add_row("total", f"{total['images']:,}", "", "", f"{total['steps']:,}", "", hours, energy)
     return table
 
