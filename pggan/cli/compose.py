@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,7 +31,7 @@ class ConfigSource:
 
         A run knows its configuration: `run_dir=DIR` alone resumes it, or with RESUME_KEYS beside it.  With other keys
         the command is composed from the beginning, as it was for the first time: all ranks have to find the same, also
-        those on machines without this directory.
+        those on machines without this directory.  Raises UserError where there is no run to resume.
         """
         groups = command.groups
         names = {override.lstrip("+~").partition("=")[0] for override in overrides}
@@ -40,7 +40,22 @@ class ConfigSource:
             saved = Path(run_dir).absolute() / "config.yaml"
             if saved.is_file() and "\nversions:" in saved.read_text():
                 return cls(saved, {}, ["~versions"])
+            if "resume" not in names or {"resume=auto", "resume=never"} & {*overrides}:  # or another run is resumed
+                require_run(Path(run_dir))
         return cls(command.config_file, groups, [])
+
+
+def require_run(run_dir: Path) -> None:
+    """Raise UserError unless `run_dir` has checkpoints: without a configuration, nothing says what to train there."""
+    from pggan.checkpoints.read import has_checkpoints
+
+    if has_checkpoints(run_dir):
+        return
+    beside = {found.parent.name for found in run_dir.absolute().parent.glob("*/checkpoints")}
+    meant = nearest_name(run_dir.absolute().name, beside)
+    resume = f"Did you mean run_dir={run_dir.parent / meant}?" if meant else "Name the directory of a run."
+    new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
+    raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"{resume} A new one needs more keys: {new}.")
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:

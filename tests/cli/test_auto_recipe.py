@@ -58,14 +58,13 @@ def test_a_loss_that_is_chosen_leaves_its_options_free():
 def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch, tmp_path):
     monkeypatch.setattr(hours, "find_recipe", None)
     train = COMMANDS["train"]
-    for overrides in (["seed=1"], [f"run_dir={tmp_path}", "devices=cpu"]):
-        values = composed("train", overrides)
-        if overrides[0] != "seed=1":
-            values = validated(TrainConfig, values | {"hours": 1.0})
-            write_config(tmp_path, describe(values))
-            values = composed("train", overrides)
-            assert values["hours"] == 1.0
-        assert with_choices(train, values, overrides, None) is values
+    given, resumed = ["seed=1", f"run_dir={tmp_path}"], [f"run_dir={tmp_path}", "devices=cpu"]
+    values = composed("train", given)
+    assert with_choices(train, values, given, None) is values
+    write_config(tmp_path, describe(validated(TrainConfig, values | {"hours": 1.0})))
+    values = composed("train", resumed)
+    assert values["hours"] == 1.0
+    assert with_choices(train, values, resumed, None) is values
 
 
 def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):

@@ -159,9 +159,39 @@ def test_with_any_other_key_the_command_is_composed_as_for_the_first_time(saved_
     assert {**found, "run_dir": ""} == {**elsewhere, "run_dir": ""}
 
 
+@pytest.mark.parametrize("more", [[], ["devices=cpu:2"], ["resume=auto"], ["resume=never"]])
+@pytest.mark.parametrize("wrong", ["runs", "rnu/"])
+def test_where_there_is_no_run_it_is_not_begun_by_run_dir_alone(more, wrong, saved_run, capsys, monkeypatch):
+    """It would train on the images and with the recipe of the defaults, for days."""
+    run_dir, _ = saved_run
+    monkeypatch.chdir(run_dir.parent)
+    for beside in (run_dir / "checkpoints", run_dir.parent / "other" / "checkpoints"):
+        beside.mkdir(parents=True)
+    assert main(["train", f"run_dir={wrong}", *more]) == 2
+    shown = capsys.readouterr().err
+    name = wrong.rstrip("/")
+    assert f"There is no run in run_dir={name} to resume." in shown
+    assert "Did you mean run_dir=run?" in shown
+    assert f"pggan train data.path=photos hours=2 run_dir={name}" in shown
+    assert not (run_dir.parent / name).exists()
+
+
+def test_ranks_of_torchrun_begin_no_run_by_run_dir_alone_either(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["train", f"run_dir={tmp_path / 'new'}"]) == 2
+    assert "Name the directory of a run." in capsys.readouterr().err
+
+
 def test_a_file_that_no_run_has_written_is_not_taken(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 3\n")
+    with pytest.raises(UserError, match="There is no run"):
+        compose("train", [f"run_dir={tmp_path}"])
+    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
     assert compose("train", [f"run_dir={tmp_path}"])["seed"] == 0
+
+
+def test_a_run_may_be_resumed_from_a_checkpoint_of_another(tmp_path):
+    assert compose("train", ["resume=elsewhere", f"run_dir={tmp_path}"])["resume"] == "elsewhere"
 
 
 def test_cfg_job_shows_the_configuration_of_the_run(saved_run, capsys):
