@@ -44,9 +44,14 @@ class Command:
         return groups
 
 
-def choices_of(group: str) -> list[str]:
-    """The files of a folder of configs/; none if there is no such folder."""
-    return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
+def choices_of(group: str, folder: str | None = None) -> list[str]:
+    """The files of a folder of configs/, and of the one of that name in one's own `folder`; none if there is none."""
+    return sorted({file.stem for root in roots(folder) for file in (root / group).glob("*.yaml")})
+
+
+def roots(folder: str | None) -> list[Path]:
+    """Where configuration files are looked for, in this order; `folder` is one's own."""
+    return [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
 
 
 COMMANDS = {

@@ -1,8 +1,9 @@
 """From overrides to the values of a command, with errors that name the override at fault.  Without torch."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,12 @@ def require_run(run_dir: Path) -> None:
     resume = f"Did you mean run_dir={run_dir.parent / meant}?" if meant else "Name the directory of a run."
     new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
     raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"{resume} A new one needs more keys: {new}.")
+
+
+def config_folder(arguments: Sequence[str]) -> str | None:
+    """The folder that `--config-dir` or `-cd` names."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    return next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from textwrap import fill, indent, shorten
 
-from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
+from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of, roots
 
 WIDTH = 100
 STAGES = {
@@ -31,16 +31,20 @@ def overview() -> str:
     return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version; pggan --completion bash."])
 
 
-def help_text(command: Command, arguments: Sequence[str]) -> str:
-    """One screen: usage, an example, the choices of every group, and a line per key or section."""
+def help_text(command: Command, arguments: Sequence[str], folder: str | None = None) -> str:
+    """One screen: usage, an example, the choices of every group, and a line per key or section.
+
+    Args: folder: of configuration files of one's own.
+    """
     if "all" in arguments:
-        return full_text(command, arguments)
+        return full_text(command, arguments, folder)
     parts = [usage(command)]
     defaults, keys = command.groups, list(keys_of(command.config_file.read_text()))
     if defaults:
-        choices = (f"{group}= {' '.join(choices_of(group))}" for group in defaults)
+        choices = (f"{group}= {' '.join(choices_of(group, folder))}" for group in defaults)
         wrapped = (fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in choices)
-        parts.append("\n".join(["Choices, each a file of configs/:", *wrapped]))
+        places = "configs/" if folder is None else f"configs/ or {folder}"
+        parts.append("\n".join([f"Choices, each a file of {places}:", *wrapped]))
     width = min(max((len(key) for key, _ in keys), default=0), 34)
     parts.append("\n".join(["Keys:", *(shorten_line(f"  {key:<{width}}  ", comment) for key, comment in keys)]))
     flags = "--cfg job shows the composed configuration; --multirun key=a,b runs one job per value."
@@ -74,7 +78,7 @@ def keys_of(text: str) -> Iterator[tuple[str, str]]:
             comment = []
 
 
-def full_text(command: Command, arguments: Sequence[str]) -> str:
+def full_text(command: Command, arguments: Sequence[str], folder: str | None) -> str:
     """Usage, and the YAML files that the configuration is composed of, with their comments."""
     primary = command.config_file.read_text()
     parts = [usage(command)]
@@ -85,9 +89,10 @@ def full_text(command: Command, arguments: Sequence[str]) -> str:
     parts.append(f"Keys of {file} with their defaults:\n\n{indent(without_defaults.strip(), '  ')}")
     chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     for group, default in re.findall(r"^  - (\w+): (\w+)", primary, re.MULTILINE):
-        choices, choice = choices_of(group), chosen.get(group, default)
+        choices, choice = choices_of(group, folder), chosen.get(group, default)
         parts.append(f"{group}={'|'.join(choices)}")
         if choice in choices:
-            content = (CONFIGS / group / f"{choice}.yaml").read_text()
-            parts[-1] += f"\nKeys of configs/{group}/{choice}.yaml:\n\n{indent(content.strip(), '  ')}"
+            file = next(file for root in roots(folder) if (file := root / group / f"{choice}.yaml").is_file())
+            shown = file.relative_to(CONFIGS.parent) if file.is_relative_to(CONFIGS) else file
+            parts[-1] += f"\nKeys of {shown}:\n\n{indent(file.read_text().strip(), '  ')}"
     return "\n\n".join(parts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import Command
-from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, to_plain
+from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, config_folder, to_plain
 from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_typos
 from pggan.cli.sweep import SweepJob, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
@@ -59,7 +59,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
     refuse_unknown(flags)
-    folder, several = _config_folder(flags), bool({"-m", "--multirun"} & set(flags))
+    folder, several = config_folder(flags), bool({"-m", "--multirun"} & set(flags))
     if several and not any(map(is_of_jobs, overrides)):
         return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
     jobs: list[SweepJob] = []
@@ -130,12 +130,6 @@ def refuse_unknown(flags: list[str]) -> None:
         raise UserError(f"{min(shown)} shows a single run.", "Leave out --multirun and the values to be swept.")
     if "--resolve" in flags and not {"-c", "--cfg"} & set(flags):
         raise UserError("--resolve has no effect alone.", "Write --cfg job --resolve.")
-
-
-def _config_folder(flags: list[str]) -> str | None:
-    """The folder that `--config-dir` or `-cd` names."""
-    words = [word for flag in flags for word in flag.split("=", 1)]
-    return next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
 
 
 def _job_settings(command: Command, overrides: list[str]) -> list[str]:

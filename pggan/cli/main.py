@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from pggan.cli.auto_recipe import record_total_images, with_choices
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.compose import compose
+from pggan.cli.compose import compose, config_folder
 from pggan.cli.help import help_text, overview
 from pggan.cli.recipe_file import with_recipes
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
@@ -48,7 +48,7 @@ def run_arguments(arguments: list[str]) -> int:
     command = COMMANDS[name]
     arguments = with_recipes([command.spelled_out(argument) for argument in arguments[words:]])
     if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, arguments), flush=True)
+        print(help_text(command, arguments, config_folder(arguments)), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):
         return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))

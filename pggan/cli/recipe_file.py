@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from pggan.cli.commands import CONFIGS
+from pggan.cli.commands import roots
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 
@@ -103,8 +103,7 @@ def keys_of_recipe(group: str, name: str, folder: str | None) -> set[str]:
 
     Args: group: `experiment` or `debug`; folder: of configuration files of one's own, where it is looked for, too.
     """
-    roots = [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
-    file = next((file for root in roots if (file := root / group / f"{name}.yaml").is_file()), None)
+    file = next((file for root in roots(folder) if (file := root / group / f"{name}.yaml").is_file()), None)
     keys: set[str] = set()
     for override in [] if file is None else read_recipe(file):
         key, _, value = override.partition("=")

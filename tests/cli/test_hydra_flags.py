@@ -10,7 +10,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.hydra_flags import FLAGS, _config_folder, _job_settings
+from pggan.cli.compose import config_folder
+from pggan.cli.hydra_flags import FLAGS, _job_settings
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 
@@ -61,11 +62,24 @@ def test_experiments_can_lie_in_a_folder_of_ones_own(flag, own_folder, capsys):
         assert hint in capsys.readouterr().err
 
 
+def test_the_help_lists_the_experiments_of_ones_own_folder_too(own_folder, capsys):
+    assert main(["train", "--config-dir", str(own_folder), "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"a file of configs/ or {own_folder}:" in shown
+    assert " gray_256 mine modern " in shown
+    assert main(["train", f"--config-dir={own_folder}", "experiment=mine", "--help", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Keys of {own_folder / 'experiment' / 'mine.yaml'}:" in shown
+    assert "gamma: 7.0" in shown
+    assert main(["train", "--help"]) == 0
+    assert " mine " not in capsys.readouterr().out
+
+
 def test_the_folder_is_found_in_all_forms():
     for flags in (["--config-dir", "own"], ["-m", "-cd", "own"], ["--config-dir=own", "-m"], ["--config-dir=own"]):
-        assert _config_folder(flags) == "own"
-    assert _config_folder(["--multirun", "--cfg", "job"]) is None
-    assert _config_folder(["--config-dir=a=b"]) == "a=b"
+        assert config_folder(flags) == "own"
+    assert config_folder(["--multirun", "--cfg", "job"]) is None
+    assert config_folder(["--config-dir=a=b"]) == "a=b"
     assert "--config-dir" in FLAGS
 
 
