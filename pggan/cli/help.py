@@ -5,11 +5,12 @@ The keys and what they mean are those of the YAML files with their comments.
 
 import re
 from collections.abc import Iterator, Sequence
-from textwrap import fill, indent, shorten
+from shutil import get_terminal_size
+from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of, roots
 
-WIDTH = 100
+WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
 STAGES = {
     "Before": ("doctor", "prepare", "plan"),
     "Train": ("train", "monitor", "inspect"),
@@ -19,15 +20,21 @@ STAGES = {
 }
 
 
+def width() -> int:
+    """Columns that a line may take: those of the terminal, within WIDTHS; 80 where there is none, as in a pipe."""
+    least, most = WIDTHS
+    return min(max(get_terminal_size().columns, least), most)
+
+
 def overview() -> str:
     """The list of commands, by stage of the work."""
-    width = max(map(len, COMMANDS))
+    column = max(map(len, COMMANDS))
     placed = {name for names in STAGES.values() for name in names}
     lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
     for stage, names in {**STAGES, "More": tuple(name for name in COMMANDS if name not in placed)}.items():
         there = [COMMANDS[name] for name in names if name in COMMANDS]
         if there:
-            lines += ["", stage, *(f"  {command.name:<{width}}  {command.duty}" for command in there)]
+            lines += ["", stage, *(hang(f"  {command.name:<{column}}  ", command.duty) for command in there)]
     return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version; pggan --completion bash."])
 
 
@@ -42,25 +49,33 @@ def help_text(command: Command, arguments: Sequence[str], folder: str | None = N
     defaults, keys = command.groups, list(keys_of(command.config_file.read_text()))
     if defaults:
         choices = (f"{group}= {' '.join(choices_of(group, folder))}" for group in defaults)
-        wrapped = (fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in choices)
+        wrapped = (fill(text, width(), initial_indent="  ", subsequent_indent="    ") for text in choices)
         places = "configs/" if folder is None else f"configs/ or {folder}"
         parts.append("\n".join([f"Choices, each a file of {places}:", *wrapped]))
-    width = min(max((len(key) for key, _ in keys), default=0), 34)
-    parts.append("\n".join(["Keys:", *(shorten_line(f"  {key:<{width}}  ", comment) for key, comment in keys)]))
-    flags = "--cfg job shows the composed configuration; --multirun key=a,b runs one job per value."
-    parts.append(f"pggan {command.name} --help all explains every key in full.\n{flags}")
+    column = min(max((len(key) for key, _ in keys), default=0), 34)
+    parts.append("\n".join(["Keys:", *(shorten_line(f"  {key:<{column}}  ", comment) for key, comment in keys)]))
+    flags = ["--cfg job shows the composed configuration.", "--multirun key=a,b runs one job per value."]
+    parts.append("\n".join([f"pggan {command.name} --help all explains every key in full.", *flags]))
     return "\n\n".join(parts)
 
 
 def usage(command: Command) -> str:
     """The duty of the command, its usage and an example, as text."""
-    return f"{command.duty}\n\nUsage:    pggan {command.name} key=value …\nExample:  {command.example}"
+    # A line that ends in a backslash goes on in the next one, for the shell, too.
+    example = hang("Example:  ", command.example, " \\")
+    return f"{fill(command.duty, width())}\n\nUsage:    pggan {command.name} key=value …\n{example}"
+
+
+def hang(start: str, text: str, end: str = "") -> str:
+    """`start` and `text`, in lines that begin below the beginning of `text`; all but the last one end with `end`."""
+    room = width() - len(start) - len(end)
+    return start + f"{end}\n{' ' * len(start)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))
 
 
 def shorten_line(start: str, text: str) -> str:
     """`start` and as much of the first sentence of `text` as fits into the width."""
     sentence = text.split(". ", 1)[0].rstrip(".")
-    return (start + shorten(sentence, max(WIDTH - len(start), 20), placeholder=" …")).rstrip()
+    return (start + shorten(sentence, max(width() - len(start), 20), placeholder=" …")).rstrip()
 
 
 def keys_of(text: str) -> Iterator[tuple[str, str]]:

@@ -1,32 +1,61 @@
 """What --help shows."""
 
+import re
+
 import pytest
 import yaml
 
 from pggan.cli.commands import COMMANDS, CONFIGS
-from pggan.cli.help import STAGES, WIDTH, help_text, keys_of, overview
+from pggan.cli.help import STAGES, help_text, keys_of, overview, width
 
 SCREEN = 50  # lines of a terminal window that is not small
 
 
-def test_the_overview_lists_every_command_once_with_its_duty_by_stage():
+@pytest.fixture(autouse=True)
+def columns(monkeypatch):
+    """The width of a terminal window that is not large."""
+    monkeypatch.setenv("COLUMNS", "80")
+    return 80
+
+
+def test_the_overview_lists_every_command_once_with_its_duty_by_stage(columns):
     lines = overview().splitlines()
+    words = " ".join(overview().split())
     for name, command in COMMANDS.items():
-        assert sum(line.startswith(f"  {name} ") and line.endswith(command.duty) for line in lines) == 1
+        assert words.count(f" {name} {command.duty}") == 1
     assert [line for line in lines if line in STAGES] == list(STAGES)
     assert len(lines) <= SCREEN
+    assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize(("given", "expected"), [("72", 72), ("250", 100), ("10", 60), (None, 80)])
+def test_lines_are_as_wide_as_the_terminal_within_limits(given, expected, monkeypatch):
+    def refuse(_):
+        raise OSError("a pipe is no terminal")
+
+    monkeypatch.setattr("os.get_terminal_size", refuse)
+    monkeypatch.delenv("COLUMNS")
+    if given is not None:
+        monkeypatch.setenv("COLUMNS", given)
+    assert width() == expected
+    assert max(map(len, help_text(COMMANDS["train"], []).splitlines())) in range(expected - 5, expected + 1)
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command):
+def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command, columns):
     shown = help_text(command, [])
     lines = shown.splitlines()
-    assert lines[3].endswith(command.example)
+    assert f"\n\nUsage: pggan {command.name} key=value …\nExample: {command.example}\n\n" in as_the_shell_reads(shown)
     assert len(lines) <= SCREEN
-    assert max(map(len, lines[4:])) <= WIDTH
+    assert max(map(len, lines)) <= columns
     for key in yaml.safe_load(command.config_file.read_text()).keys() - {"defaults"}:
         assert f"\n  {key}=" in shown or f"\n  {key}.*" in shown
     assert all(f"\n  {group}= " in shown for group in command.groups)
+
+
+def as_the_shell_reads(text: str) -> str:
+    """`text` with lines that end in a backslash joined, and single spaces."""
+    return re.sub(" +", " ", text.replace("\\\n", ""))
 
 
 def test_a_key_is_shown_with_its_default_and_the_comment_above_it():
@@ -37,7 +66,7 @@ def test_a_key_is_shown_with_its_default_and_the_comment_above_it():
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_help_all_shows_every_key_with_its_comment(command):
     shown = help_text(command, ["all"])
-    assert command.example in shown
+    assert command.example in as_the_shell_reads(shown)
     text = command.config_file.read_text()
     for line in text.splitlines():
         if line.startswith("#"):

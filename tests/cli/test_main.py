@@ -37,7 +37,7 @@ def test_the_version_is_that_of_the_package(arguments, capsys):
 def test_help_is_that_of_the_command(name, capsys):
     for flag in ("--help", "-h"):
         assert main([*name.split(), flag]) == 0
-        assert capsys.readouterr().out.startswith(COMMANDS[name].duty)
+        assert " ".join(capsys.readouterr().out.split()).startswith(COMMANDS[name].duty)
 
 
 def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
