@@ -60,9 +60,13 @@ def require_run(run_dir: Path) -> None:
 
 
 def config_folder(arguments: Sequence[str]) -> str | None:
-    """The folder that `--config-dir` or `-cd` names."""
+    """The folder that `--config-dir` or `-cd` names; raises UserError if there is none of that name."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
-    return next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
+    folder = next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
+    if folder is not None and not (folder and Path(folder).is_dir()):
+        remedy = "Name the folder that experiment/, with files of your own, is in."
+        raise UserError(f"--config-dir: there is no folder '{folder}'.", remedy)
+    return folder
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,9 @@ def refuse_unknown(flags: list[str]) -> None:
             continue
         if equals:
             raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {key}={value}")
-        remedy = HINTS.get(name, f"Keys are given without dashes: {key}={after.lstrip('-') or '…'}")
+        meant = get_close_matches(key, ("help", "multirun"), n=1, cutoff=0.7)  # no key is that much like one of them
+        without_dashes = f"Keys are given without dashes: {key}={after.lstrip('-') or '…'}"
+        remedy = HINTS.get(name, f"Did you mean --{meant[0]}?" if meant else without_dashes)
         raise UserError(f"There is no flag {name}.", remedy)
     shown = {"-c", "--cfg", "-i", "--info"} & set(flags)
     if shown and {"-m", "--multirun"} & set(flags):

@@ -44,10 +44,10 @@ def run_arguments(arguments: list[str]) -> int:
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
-        raise UserError(f"There is no command '{name}'.", nearest(name, COMMANDS))
+        raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
     command = COMMANDS[name]
     arguments = with_recipes([command.spelled_out(argument) for argument in arguments[words:]])
-    if "--help" in arguments or "-h" in arguments:
+    if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments, config_folder(arguments)), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):

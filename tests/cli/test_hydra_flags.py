@@ -75,7 +75,10 @@ def test_the_help_lists_the_experiments_of_ones_own_folder_too(own_folder, capsy
     assert " mine " not in capsys.readouterr().out
 
 
-def test_the_folder_is_found_in_all_forms():
+def test_the_folder_is_found_in_all_forms(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("own", "a=b"):
+        (tmp_path / folder).mkdir()
     for flags in (["--config-dir", "own"], ["-m", "-cd", "own"], ["--config-dir=own", "-m"], ["--config-dir=own"]):
         assert config_folder(flags) == "own"
     assert config_folder(["--multirun", "--cfg", "job"]) is None

@@ -35,15 +35,16 @@ def test_the_version_is_that_of_the_package(arguments, capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_that_of_the_command(name, capsys):
-    for flag in ("--help", "-h"):
+    for flag in ("--help", "-h", "help"):
         assert main([*name.split(), flag]) == 0
         assert " ".join(capsys.readouterr().out.split()).startswith(COMMANDS[name].duty)
 
 
 def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
-    for words, meant in {"smaple": "'sample'", "train.py seed=1": "'train'", "benchscaling": "'bench scaling'"}.items():
+    slips = {"smaple": "sample", "train.py seed=1": "train", "benchscaling": "bench scaling", "--hlp": "--help"}
+    for words, meant in slips.items():
         assert main(words.split()) == 2
-        assert meant in capsys.readouterr().err
+        assert f"Did you mean '{meant}'?" in capsys.readouterr().err
 
 
 @pytest.mark.slow
