@@ -1,6 +1,10 @@
 """Completion in the shell: `eval "$(pggan --completion bash)"` or zsh; `pggan --completion fish | source`."""
 
 import re
+from dataclasses import is_dataclass
+from enum import EnumMeta
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pggan.cli.commands import COMMANDS, Command, choices_of
 from pggan.core.errors import UserError, nearest
@@ -34,7 +38,7 @@ def script(shell: str) -> str:
 
 
 def candidates(line: str) -> list[str]:
-    """Completions of the last word of the command `line`: commands, `key=`, or `group=file`; nothing for paths."""
+    """Completions of the last word of the command `line`: commands, `key=`, or `key=value`; nothing for paths."""
     words = line.split()[1:]
     last = "" if line.endswith(" ") or not words else words[-1]
     before = words[: len(words) - bool(last)]
@@ -42,7 +46,9 @@ def candidates(line: str) -> list[str]:
     if name is None:
         found = [command for command in COMMANDS if " " not in command]
     else:
-        found = keys_of(COMMANDS[name], last.partition("=")[0])
+        key, equals, _ = last.partition("=")
+        found = keys_of(COMMANDS[name], key)
+        found += [f"{key}={value}" for value in values_of(COMMANDS[name], key)] if equals else []
         found += [one.split()[1] for one in COMMANDS if one.startswith(f"{name} ") and len(before) == 1]
     return [candidate for candidate in found if candidate.startswith(last)]
 
@@ -63,3 +69,20 @@ def keys_of(command: Command, key: str) -> list[str]:
             elif indent or value.strip():
                 found.append(f"{section if indent else prefix}{word}=")
     return [*found, *(f"{key}={choice}" for choice in choices_of(key) if key in command.groups)]
+
+
+def values_of(command: Command, key: str) -> list[str]:
+    """The values of a `key` that takes one of a few words, or true and false; none of any other."""
+    from pggan import config as schemas  # takes a third of a second, which names of keys do without
+
+    kind: Any = getattr(schemas, command.schema)
+    for name in key.split("."):
+        section = next((part for part in alternatives(kind) if is_dataclass(part)), None)
+        kind = section and get_type_hints(section).get(name)
+    words = [name for part in alternatives(kind) if isinstance(part, EnumMeta) for name in part.__members__]
+    return [*words, *["false", "true"] * (bool in alternatives(kind))]
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; else `kind` alone."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

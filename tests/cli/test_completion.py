@@ -6,9 +6,12 @@ import subprocess
 import pytest
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.completion import SHELLS, candidates, script
+from pggan.cli.completion import SHELLS, candidates, keys_of, script, values_of
 from pggan.cli.main import main
+from pggan.config import TrainConfig
 from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from tests.composed import composed
 
 
 def test_commands_keys_and_files_of_groups_are_completed():
@@ -20,6 +23,31 @@ def test_commands_keys_and_files_of_groups_are_completed():
     assert candidates("pggan train ema.") == ["ema.half_life_images=", "ema.rampup=", "ema.decay_per_update="]
     assert "scaling" in candidates("pggan bench ")
     assert candidates("pggan sample run=outputs/") == []  # a path: the shell's own business
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("train precision=", ["", "auto", "fp32", "tf32", "bf16", "fp16"]),
+        ("train seed=3 precision=f", ["fp32", "fp16"]),
+        ("train monitor.console=", ["", "auto", "plain", "quiet", "verbose"]),
+        ("train elastic=", ["", "false", "true"]),
+        ("interpolate constant_speed=t", ["true"]),  # or null
+        ("bench precisions=a", []),  # a list
+        ("train seed=", [""]),
+        ("train loss.name=l", []),
+        ("train nothing.at.all=", []),
+    ],
+)
+def test_values_are_completed_where_there_are_only_a_few(line, values):
+    key = line.split()[-1].partition("=")[0]
+    assert candidates(f"pggan {line}") == [f"{key}={value}" for value in values]
+
+
+def test_values_that_are_completed_are_taken():
+    for key in keys_of(COMMANDS["train"], ""):
+        for value in values_of(COMMANDS["train"], key.removesuffix("=")):
+            validated(TrainConfig, composed("train", [f"{key}{value}"]))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
