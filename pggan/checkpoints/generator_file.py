@@ -33,6 +33,7 @@ class LoadedGenerator:
     alpha: float
     images: int
     class_names: tuple[str, ...] = ()  # of the classes, where they are known
+    path: Path | None = None  # of the file, where it was read from one
 
 
 def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
@@ -50,7 +51,7 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         network.load_state_dict(load_file(path))
     network.requires_grad_(False).to(device)
     names = check_class_names(about, architecture)
-    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], names)
+    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], names, path)
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:

@@ -42,6 +42,12 @@ class TrainedGenerator:
         self.network = loaded.network
         self._centers: dict[int | None, Tensor] = {}
 
+    def __repr__(self) -> str:
+        place = "" if self.loaded.path is None else f" {self.loaded.path}"
+        stage = f"{self.resolution}x{self.resolution}, alpha {self.alpha:g}, {self.images:,} images"
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return f"<TrainedGenerator{place}: {stage}, latents of {self.latent_size} numbers{classes}>"
+
     @property
     def latent_size(self) -> int:
         """Z, the numbers in a latent."""

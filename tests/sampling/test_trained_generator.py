@@ -10,11 +10,13 @@ import torch
 from PIL import Image
 
 import pggan
-from pggan.checkpoints.generator_file import save_generator
+from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.networks.networks import Generator
+from pggan.sampling.trained_generator import TrainedGenerator
 
 
 def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generator):
@@ -26,6 +28,14 @@ def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generato
 def test_it_says_what_it_is(generator):
     assert (generator.resolution, generator.alpha, generator.images) == (16, 31 / 32, 96)
     assert (generator.resolutions, generator.latent_size, generator.num_classes) == ((4, 8, 16), 8, 3)
+
+
+def test_in_a_session_of_python_it_is_shown_as_what_it_is(run_dir, generator):
+    about = "16x16, alpha 0.96875, 96 images, latents of 8 numbers"
+    assert repr(generator) == f"<TrainedGenerator {run_dir / 'generator.safetensors'}: {about}, 3 classes>"
+    network = Generator(replace(generator.network.architecture, num_classes=0))
+    without_file = TrainedGenerator(LoadedGenerator(network, 16, 31 / 32, 96))
+    assert repr(without_file) == f"<TrainedGenerator: {about}>"
 
 
 @pytest.mark.parametrize("seeds", [[3, 4, 5], "3-5", range(3, 6), np.arange(3, 6), (seed for seed in (3, 4, 5))])
