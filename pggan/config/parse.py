@@ -10,7 +10,7 @@ from pggan.core.schedule import PerResolution
 from pggan.core.validation import require
 
 MAX_TILES = 10_000
-MAX_SEEDS = 100_000  # 200 MiB of latents of 512 numbers
+MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 NEWEST, BEST = "newest", "best"  # as checkpoint=
 RawPerResolution = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
 
@@ -32,7 +32,7 @@ def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
         count = len(found) + int(last or first) - int(first) + 1
-        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS} seeds")
+        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS:,} seeds")
         found.extend(range(int(first), int(last or first) + 1))
     require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
     return found

@@ -14,9 +14,10 @@ def test_seeds_are_read_in_all_their_forms():
     assert parse_seeds("1,5,9-11") == [1, 5, 9, 10, 11]
     assert parse_seeds([1, 5]) == [1, 5]
     assert parse_seeds("7-7, 2") == [7, 2]
+    assert parse_seeds("0-999999") == list(range(1_000_000))
 
 
-@pytest.mark.parametrize("bad", ["", "a", "3-1", "-1", [1, "x"], "1-", [], "0-99999999999"])
+@pytest.mark.parametrize("bad", ["", "a", "3-1", "-1", [1, "x"], "1-", [], "0-99999999999", "0-1000000"])
 def test_what_is_no_list_of_seeds_is_refused(bad):
     with pytest.raises(UserError, match="seeds="):
         parse_seeds(bad)
