@@ -74,6 +74,8 @@ def recorded(arguments: list[str]) -> Iterator[None]:
 def answer(arguments: list[str]) -> int:
     """Print the version, or what a shell evaluates once (--completion) or asks for in a line (--complete)."""
     if "--version" in arguments:
+        if arguments[0] == "--version" and len(arguments) > 1:
+            raise UserError(f"--version stands alone: '{arguments[1]}' would do nothing.", "Leave one of them out.")
         print(f"pggan {__version__}")
         return 0
     from pggan.cli.completion import candidates, script

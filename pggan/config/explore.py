@@ -21,4 +21,4 @@ class ExploreConfig:
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
-        require_bounds(self, port=">=1 <=65535")
+        require_bounds(self, port=">=0 <=65535")

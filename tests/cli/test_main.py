@@ -33,6 +33,13 @@ def test_the_version_is_that_of_the_package(arguments, capsys):
     assert capsys.readouterr().out == f"pggan {__version__}\n"
 
 
+def test_words_after_the_version_are_refused(capsys):
+    assert main(["--version", "train"]) == 2
+    shown = capsys.readouterr()
+    assert "'train' would do nothing" in shown.err
+    assert shown.out == ""
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_that_of_the_command(name, capsys):
     for flag in ("--help", "-h", "help"):

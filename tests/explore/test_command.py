@@ -57,6 +57,13 @@ def test_the_address_is_printed_and_ctrl_c_is_the_end(generator_file, taken, end
     assert b'"name": "faces0"' in ended_at_once[0]
 
 
+def test_port_0_is_a_free_one_and_the_address_has_it(generator_file, ended_at_once, capsys):
+    assert main(["explore", f"run={generator_file}", "device=cpu", "port=0"]) == 0
+    address = capsys.readouterr().out.splitlines()[0]
+    assert int(address.removeprefix("http://127.0.0.1:").removesuffix("/")) > 0
+    assert len(ended_at_once) == 1
+
+
 def test_directions_of_a_file_are_those_of_the_sliders(generator_file, tmp_path, ended_at_once, monkeypatch):
     seen = []
     monkeypatch.setattr(command, "listen", lambda config, drawing, model, directions: seen.append(directions) or 1 / 0)
@@ -70,7 +77,7 @@ def test_directions_of_a_file_are_those_of_the_sliders(generator_file, tmp_path,
     ("arguments", "hint"),
     [
         (["run=nowhere"], "no generator"),
-        (["port=0"], "at least 1"),
+        (["port=-1"], "at least 0"),
         (["port=70000"], "at most 65535"),
         (["host=203.0.113.7"], "host=203.0.113.7"),  # an address for documentation: of no machine
         (["directions=nowhere.safetensors"], "no file"),
