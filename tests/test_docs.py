@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from copy import deepcopy
 from functools import cache, reduce
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(name):
             assert anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}, (
                 target
             )
+
+
+def test_every_extra_to_install_exists_and_is_installed_from_the_checkout():
+    """No package index has the program, so that `pip install pggan` would fetch nothing, or what is not ours."""
+    written = "".join([(ROOT / "README.md").read_text(), *PAGES.values()])
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = re.findall(r"""pip install (?:-e )?["']?(\.|pggan)(?:\[([\w,]+)\])?""", written)
+    assert {where for where, _ in installed} == {"."}
+    assert {extra for _, names in installed for extra in names.split(",")} <= {*extras}
 
 
 def test_every_page_and_every_command_is_in_the_table_of_contents():
