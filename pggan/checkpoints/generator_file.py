@@ -11,9 +11,11 @@ from safetensors.torch import load_file, save_file
 from pggan.checkpoints.header import (
     CLASS_NAMES,
     HEADER_KEY,
+    PROVENANCE,
     VERSION,
     architecture_to_plain,
     check_class_names,
+    check_provenance,
     check_stage,
     read_generator_header,
     refusing_generators,
@@ -34,6 +36,8 @@ class LoadedGenerator:
     images: int
     class_names: tuple[str, ...] = ()  # of the classes, where they are known
     path: Path | None = None  # of the file, where it was read from one
+    license: str | None = None  # of the weights, by its name on Hugging Face
+    data_statement: str | None = None  # about the images that it was trained with
 
 
 def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
@@ -51,15 +55,17 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
         network.load_state_dict(load_file(path))
     network.requires_grad_(False).to(device)
     names = check_class_names(about, architecture)
-    return LoadedGenerator(network, about["resolution"], float(about["alpha"]), about["images"], names, path)
+    stage = about["resolution"], float(about["alpha"]), about["images"]
+    return LoadedGenerator(network, *stage, names, path, **check_provenance(about))
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """The header of a generator file: version, images, resolution, alpha, architecture, and any names of classes."""
+    """The header of a generator file: version, images, resolution, alpha, architecture, and what else is known."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     architecture = architecture_to_plain(generator.network.architecture)
-    return {"version": VERSION, **stage, "architecture": architecture, **names}
+    stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
+    return {"version": VERSION, **stage, "architecture": architecture, **names, **stated}
 
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:

@@ -32,8 +32,10 @@ COMPONENTS = ("generator", "discriminator", "generator_ema", "optimizer_g", "opt
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 CONVOLUTION_METHODS = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 CLASS_NAMES = "class_names"  # of the classes, in a header of a generator that was trained with labels
+PROVENANCE = ("license", "data_statement")  # of a generator, in its header where they are known
 FLAGS = ("blur", "residual")  # of an architecture; left out of a header where they are false
 MAX_NAME_LENGTH = 200  # characters of one
+MAX_STATEMENT_LENGTH = 10_000  # characters of a data statement, which takes some hundred
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
@@ -105,6 +107,20 @@ def check_class_names(about: dict[str, Any], architecture: Architecture) -> tupl
     return tuple(names)
 
 
+def check_provenance(about: dict[str, Any]) -> dict[str, str]:
+    """The licence and the data statement in a header, where it has them; raises ValueError unless they are text.
+
+    A licence is a name as Hugging Face writes it, so that it can stand in the front matter of a model card.
+    """
+    found = {name: about[name] for name in PROVENANCE if about.get(name) is not None}
+    for name, text in found.items():
+        if not isinstance(text, str) or len(text) > MAX_STATEMENT_LENGTH:
+            raise ValueError(f"'{name}' is not a text of at most {MAX_STATEMENT_LENGTH:,} characters")
+    if not re.fullmatch(r"[\w.+-]+", found.get("license", "other")):
+        raise ValueError(f"license={found['license']!r} is not a name such as cc-by-4.0")
+    return found
+
+
 def _require_count(name: str, value: object) -> int:
     """`value` if it is a whole number from 0 up; raises ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
@@ -119,6 +135,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
     with safe_open(path, "np") as file:
         about = parse_json((file.metadata() or {})[HEADER_KEY])
     check_class_names(about, check_stage(about))
+    check_provenance(about)
     return about
 
 

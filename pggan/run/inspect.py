@@ -9,7 +9,7 @@ from numpy import arange, bincount, concatenate, uint8, zeros
 from rich.console import Console
 from rich.table import Column, Table
 
-from pggan.checkpoints.header import read_generator_header, refusing_generators, stored_tensors
+from pggan.checkpoints.header import check_provenance, read_generator_header, refusing_generators, stored_tensors
 from pggan.checkpoints.pretrained import path_of_run
 from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
@@ -61,7 +61,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """Stage, parameters, checksum and architecture in a generator file."""
+    """Stage, parameters, checksum, architecture, and any licence and data statement in a generator file."""
     with refusing_generators(path):
         about = read_generator_header(path)
         return {
@@ -69,6 +69,7 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
             "parameters": {"generator": parameters_in(path)},
             "file_sha256": file_sha256(path),
             "architecture": about["architecture"],
+            **check_provenance(about),
         }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import huggingface_hub
 import numpy as np
@@ -10,6 +11,7 @@ import yaml
 from PIL import Image
 
 import pggan
+from pggan.checkpoints.generator_file import save_generator
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.interop.export.hugging_face import from_pretrained, push_to_hub
@@ -75,6 +77,40 @@ def test_a_card_without_facts_says_so(generator_file, tmp_path):
     assert "Not measured." in card
     assert "**Not stated**" in card
     assert pggan.load(out, "cpu").resolution == 8
+
+
+def test_a_file_states_its_licence_and_its_data_to_the_next_card(folder, tmp_path):
+    assert main(["export", f"run={folder}", "format=hf", f"out={tmp_path / 'again'}"]) == 0
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert "license: cc-by-4.0\n" in card.split("---\n")[1]
+    assert "nobody is shown" in card.split("## Training data")[1]
+    assert main(["export", f"run={folder}", "format=hf", f"out={tmp_path / 'mine'}", "license=other"]) == 0
+    assert "license: other\n" in (tmp_path / "mine" / "README.md").read_text()
+    assert json.loads((tmp_path / "mine" / "config.json").read_text())["license"] == "other"
+
+
+def test_the_card_of_the_generator_that_comes_with_the_package_names_the_artist(tmp_path):
+    assert main(["export", "run=pretrained:avatars64", "format=hf", f"out={tmp_path / 'card'}"]) == 0
+    card = (tmp_path / "card" / "README.md").read_text()
+    assert "license: apache-2.0\n" in card.split("---\n")[1]
+    assert '"Toon Head" by Johan Melin' in card.split("## Training data")[1]
+    assert "CC BY 4.0" in card
+
+
+@pytest.mark.parametrize("name", ["mit\ntags: [safe]", "CC BY 4.0", ""])
+def test_a_licence_that_is_no_name_is_refused_before_anything_is_written(generator_file, tmp_path, capsys, name):
+    arguments = ["format=hf", f"out={tmp_path / 'card'}", f"license={json.dumps(name)}"]
+    assert main(["export", f"run={generator_file}", *arguments]) == 2
+    assert "license=other" in capsys.readouterr().err
+    assert not (tmp_path / "card").exists()
+
+
+@pytest.mark.parametrize("stated", [{"license": "mit\ntags: x"}, {"license": 3}, {"data_statement": "x" * 20_000}])
+def test_a_file_with_an_impossible_statement_is_refused(generator_file, tmp_path, stated):
+    loaded = pggan.load(generator_file, "cpu").loaded
+    save_generator(replace(loaded, **stated), path := tmp_path / "generator.safetensors")
+    with pytest.raises(UserError, match="not a valid generator"):
+        pggan.load(path, "cpu")
 
 
 def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, capsys):

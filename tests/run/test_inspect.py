@@ -67,6 +67,13 @@ def labelled_run(tmp_path_factory, tiny_config, labelled_data):
 
 
 @pytest.mark.slow
+def test_inspect_prints_the_licence_and_the_data_that_a_file_states(capsys):
+    assert main(["inspect", "run=pretrained:avatars64", "json=true"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["license"] == "apache-2.0"
+    assert "Johan Melin" in facts["data_statement"]
+
+
 def test_inspect_prints_what_the_file_of_a_generator_holds(labelled_run, capsys):
     assert main(["inspect", f"run={labelled_run / 'generator.safetensors'}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)

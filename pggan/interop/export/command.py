@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pggan.checkpoints.generator_file import describe_generator, save_generator
-from pggan.checkpoints.header import HEADER_KEY
+from pggan.checkpoints.header import HEADER_KEY, PROVENANCE, check_provenance
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
+from pggan.core.errors import UserError
 from pggan.core.next_command import NEXT, next_command
 from pggan.interop.export.comparison import BATCHES
 from pggan.interop.export.hugging_face import push_to_hub, require_empty, write_folder
-from pggan.interop.export.model_card import ModelCardData, read_evaluation
+from pggan.interop.export.model_card import read_evaluation
 from pggan.interop.export.onnx_file import require_onnx, write_onnx
 from pggan.interop.export.torch_program import write_torch_program
 from pggan.interop.export.web import write_web
@@ -28,17 +29,15 @@ def run(config: ExportConfig) -> int:
     """Export as `config` says; returns the exit code."""
     if config.format in (ExportFormat.onnx, ExportFormat.web):
         require_onnx()
-    facts = ModelCardData(
-        config.license,
-        config.data_statement,
-        None if config.evaluation is None else read_evaluation(Path(config.evaluation)),
-    )
+    stated = provenance(config)
+    evaluation = None if config.evaluation is None else read_evaluation(Path(config.evaluation))
     if config.format in (ExportFormat.hf, ExportFormat.web):
         require_empty(Path(config.out), "out")
     generator = at_stage(load(config.run, "cpu", config.checkpoint), config.resolution, config.alpha)
     if config.format is ExportFormat.hf:
         name = config.push or Path(config.out).name
-        write_folder(generator, Path(config.out), name, facts)
+        generator = TrainedGenerator(replace(generator.loaded, **stated))
+        write_folder(generator, Path(config.out), name, evaluation)
         print(f"{config.out}: weights, configuration, samples and model card")
         if config.push is not None:
             print(push_to_hub(Path(config.out), config.push, private=config.private))
@@ -61,6 +60,15 @@ def run(config: ExportConfig) -> int:
     labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
     print(f"{NEXT} in another program, latents [N, {generator.latent_size}] from N(0, 1){labels} give the images")
     return 0
+
+
+def provenance(config: ExportConfig) -> dict[str, str]:
+    """The licence and the data statement that `config` gives; raises UserError for what no header can hold."""
+    try:
+        return check_provenance({name: getattr(config, name) for name in PROVENANCE})
+    except ValueError as error:
+        remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
+        raise UserError(f"{error}.", remedy) from error
 
 
 def export_page(generator: TrainedGenerator, config: ExportConfig) -> int:

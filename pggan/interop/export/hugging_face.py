@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pggan.checkpoints.generator_file import describe_generator, save_generator
 from pggan.checkpoints.header import GENERATOR_FILE
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.version import __version__
-from pggan.interop.export.model_card import SAMPLES, ModelCardData, model_card
+from pggan.interop.export.model_card import SAMPLES, model_card
 from pggan.sampling.output.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -23,15 +24,18 @@ def require_empty(folder: Path, key: str) -> None:
         raise UserError(f"{key}={folder} exists.", "Name a new or empty directory, or remove it first.")
 
 
-def write_folder(generator: TrainedGenerator, folder: Path, name: str, facts: ModelCardData) -> None:
-    """Write weights, configuration, samples and model card of a generator called `name`; all files or none."""
+def write_folder(generator: TrainedGenerator, folder: Path, name: str, evaluation: dict[str, Any] | None) -> None:
+    """Write weights, configuration, samples and model card of a generator called `name`; all files or none.
+
+    Args: evaluation: of `read_evaluation`.
+    """
     require_empty(folder, "out")
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
-        (temporary / "README.md").write_text(model_card(generator, name, facts), encoding="utf-8")
+        (temporary / "README.md").write_text(model_card(generator, name, evaluation), encoding="utf-8")
         save_png(samples, temporary / SAMPLES)
 
 

@@ -1,6 +1,5 @@
 """The model card of a generator: what it draws, how to use it, how good it is, and what it was trained with."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,6 @@ from pggan.sampling.trained_generator import TrainedGenerator
 
 MAX_BYTES = 2**24  # of an evaluation.json, which takes some kilobytes
 SAMPLES = "samples.png"
-
-
-@dataclass(frozen=True)
-class ModelCardData:
-    """Facts about a generator that only people, or other commands, know."""
-
-    license: str | None = None  # by its name on Hugging Face
-    data_statement: str | None = None
-    evaluation: dict[str, Any] | None = None  # of `read_evaluation`
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -38,10 +28,13 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return found
 
 
-def model_card(generator: TrainedGenerator, name: str, facts: ModelCardData) -> str:
-    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face."""
+def model_card(generator: TrainedGenerator, name: str, evaluation: dict[str, Any] | None) -> str:
+    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face.
+
+    Args: evaluation: of `read_evaluation`.
+    """
     a, network = generator.network.architecture, generator.network
-    licence = [f"license: {facts.license}"] if facts.license else []
+    licence = [f"license: {generator.loaded.license}"] if generator.loaded.license else []
     stage = f"{generator.resolution}x{generator.resolution} pixels, alpha {generator.alpha:g}"
     names = f": {', '.join(generator.class_names)}" if generator.class_names else ""
     classes = f"| classes | {a.num_classes}{names} |\n" if a.num_classes else ""
@@ -53,7 +46,7 @@ def model_card(generator: TrainedGenerator, name: str, facts: ModelCardData) -> 
             "tags: [gan, progressive-gan]",
         ]
     )
-    statement = facts.data_statement or "**Not stated** by those who exported this generator."
+    statement = generator.loaded.data_statement or "**Not stated** by those who exported this generator."
     return f"""---
 {lines}
 ---
@@ -90,7 +83,7 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 
 ## Quality
 
-{_quality(facts.evaluation, generator.images)}
+{_quality(evaluation, generator.images)}
 
 ## Training data
 
