@@ -16,19 +16,24 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pggan import config
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import allow_plain_lists, compose, numbered
+from pggan.cli.hydra_flags import refuse_unknown
+from pggan.cli.main import main
+from pggan.cli.suggestions import is_of_jobs, refuse_typos
+from pggan.cli.sweep import jobs_of
 from pggan.core.validation import validated
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
-FENCED = {name: re.findall(r"^```(?:\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
-BLOCKS = [block for blocks in FENCED.values() for block in blocks]
+FENCED = {name: re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
+BLOCKS = [block for blocks in FENCED.values() for _, block in blocks]
+PYTHON = [block for blocks in FENCED.values() for language, block in blocks if language == "python"]
 COMMAND_LINES = sorted(
     {
         line.split("  #")[0]
         for block in BLOCKS
         for line in block.replace("\\\n", " ").splitlines()
-        if re.match(r"(pggan|python train\.py) ", line) and "…" not in line and " --" not in line
+        if re.match(r"(pggan|python train\.py) ", line) and "…" not in line
     }
 )
 
@@ -42,13 +47,29 @@ def composed(name: str, choices: tuple[str, ...]) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
-    """As if composed anew for each line, which takes Hydra a second."""
+    """With flags, each job that the line stands for."""
     monkeypatch.chdir(ROOT)
     words = shlex.split(line)
     words = words[1:] if words[0] == "pggan" else ["train", *words[2:]]
     name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+    words = words[len(name.split()) :]
+    flags = [word for word in words if word.startswith("-")]
+    refuse_unknown(flags)
+    if "--multirun" not in flags:
+        require_accepted(name, [word for word in words if word not in flags])
+        return
+    overrides = [word for word in words if word not in flags]
+    refuse_typos(overrides, sweeps=True)
+    jobs = [*jobs_of(COMMANDS[name], [word for word in overrides if not is_of_jobs(word)], None)]
+    assert len(jobs) > 1
+    for job in jobs:
+        require_accepted(name, job.overrides)
+
+
+def require_accepted(name, words):
+    """As if composed anew for each, which takes Hydra a second."""
     command = COMMANDS[name]
-    given = [command.spelled_out(word) for word in words[len(name.split()) :]]
+    given = [command.spelled_out(word) for word in words]
     chosen = tuple(word for word in given if word.partition("=")[0] in command.groups)
     values = deepcopy(composed(name, chosen))
     parser = OverridesParser.create()
@@ -58,6 +79,19 @@ def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
         assert key in place, override.key_or_group
         place[key] = numbered(override.value())
     validated(getattr(config, command.schema), values)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_pages_runs_on_what_their_commands_write(finished_run, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra export")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: f"{Path(name).name}/{file}")
+    for form, out in (("onnx", "faces.onnx"), ("hf", "faces")):
+        assert main(["export", f"run={finished_run}", f"format={form}", f"out={out}"]) == 0
+    for block in PYTHON:
+        exec(block, names := {})
+        assert "images" not in names or names["images"].shape == (4, 3, 16, 16)
+    assert names["generator"].resolution == 16
 
 
 @pytest.mark.parametrize("name", PAGES)
