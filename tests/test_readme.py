@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -90,6 +91,16 @@ def test_the_source_distribution_has_the_files_that_tests_read():
     read = {name for name in re.findall(r'ROOT / "([^"/]+)', tests) if (ROOT / name).exists()}
     assert {"mkdocs.yml", "docs"} <= read
     assert read <= {*manifest, *always}
+
+
+def test_every_library_that_is_declared_is_pinned_and_programs_for_contributors_are_among_them():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = sum(project["optional-dependencies"].values(), project["dependencies"])
+    pins = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    pinned = {line.partition("==")[0] for line in pins}
+    assert {re.match(r"[\w-]+", one)[0].lower() for one in declared} <= pinned
+    programs = re.findall(r"`\.venv/bin/([\w-]+)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert {"pre-commit"} <= {*programs} <= pinned
 
 
 def test_the_makefile_has_the_targets_and_explains_them():
