@@ -107,7 +107,7 @@ def check_class_names(about: dict[str, Any], architecture: Architecture) -> tupl
     return tuple(names)
 
 
-def check_provenance(about: dict[str, Any]) -> dict[str, str]:
+def check_provenance(about: dict[str, Any]) -> dict[str, Any]:
     """The licence and the data statement in a header, where it has them; raises ValueError unless they are text.
 
     A licence is a name as Hugging Face writes it, so that it can stand in the front matter of a model card.

@@ -4,6 +4,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pggan.checkpoints.generator_file import describe_generator, save_generator
 from pggan.checkpoints.header import HEADER_KEY, PROVENANCE, check_provenance
@@ -62,7 +63,7 @@ def run(config: ExportConfig) -> int:
     return 0
 
 
-def provenance(config: ExportConfig) -> dict[str, str]:
+def provenance(config: ExportConfig) -> dict[str, Any]:
     """The licence and the data statement that `config` gives; raises UserError for what no header can hold."""
     try:
         return check_provenance({name: getattr(config, name) for name in PROVENANCE})
