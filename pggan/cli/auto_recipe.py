@@ -83,7 +83,8 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
 
     Args: folder: of configuration files of one's own.
-    A run directory that has a recipe keeps it.  Raises UserError where the hours are too short.
+    A run with a checkpoint keeps its recipe; one without is chosen a new one.  Raises UserError where the hours are too
+    short.
     """
     if values.get("hours") is None or ConfigSource.of(command, overrides).changes:  # a run resumes as it was configured
         return values
@@ -104,9 +105,10 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not file.exists():
+        if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
-    return compose(command.name, merged(read_recipe(file), overrides), folder) | {"run_dir": str(run_dir)}
+        recipe = read_recipe(file)
+    return compose(command.name, merged(recipe, overrides), folder) | {"run_dir": str(run_dir)}
 
 
 def record_total_images(command: Command, values: Mapping[str, Any], code: int) -> int:

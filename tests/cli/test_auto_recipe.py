@@ -12,6 +12,7 @@ from pggan.config.describe import describe
 from pggan.core.validation import validated
 from pggan.performance.plan import hours
 from pggan.performance.plan.hours import MeasuredCosts
+from pggan.performance.plan.recipe import Choice
 from pggan.run import open_run
 from pggan.run.run_dir import write_config
 from tests.composed import composed
@@ -74,6 +75,25 @@ def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
     assert main(["train", "hours=1", f"run_dir={tmp_path}"]) == 2
     assert "leave out hours=" in capsys.readouterr().err
     assert not (tmp_path / "recipe.yaml").exists()
+
+
+def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, monkeypatch, make_pyramid):
+    """One that a refused command has left says nothing about the images of the next command."""
+    make_pyramid(tmp_path / "images")
+    words, asked = ["hours=1", f"data.path={tmp_path / 'images'}", f"run_dir={tmp_path / 'run'}"], []
+
+    def find_recipe(*_):
+        asked.append(len(asked) + 1)
+        return [Choice("schedule.batch", {4: 8 * len(asked)}, "a test")], "a test"
+
+    def chosen():
+        return with_choices(COMMANDS["train"], composed("train", words), words, None)["schedule"]["batch"]
+
+    monkeypatch.setattr(hours, "find_recipe", find_recipe)
+    assert [chosen(), chosen()] == [{4: 8}, {4: 16}]
+    (tmp_path / "run" / "checkpoints" / "000000008").mkdir(parents=True)
+    assert chosen() == {4: 16}
+    assert asked == [1, 2]
 
 
 @pytest.fixture
