@@ -89,6 +89,11 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if values.get("hours") is None or ConfigSource.of(command, overrides).changes:  # a run resumes as it was configured
         return values
     if command.name != "train":
+        if values.get("device") is not None:
+            problem = (
+                f"device={values['device']} predicts steps elsewhere; hours= chooses for the machine that it is on."
+            )
+            raise UserError(problem, "Leave out one of them.")
         recipe = recipe_for(command, values, overrides, folder)
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
     from pggan.checkpoints.read import checkpoints_of

@@ -77,6 +77,11 @@ def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
     assert not (tmp_path / "recipe.yaml").exists()
 
 
+def test_hours_choose_nothing_for_a_card_that_is_elsewhere(capsys):
+    assert main(["plan", "hours=1", "device=h200"]) == 2
+    assert "Leave out one of them" in capsys.readouterr().err
+
+
 def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, monkeypatch, make_pyramid):
     """One that a refused command has left says nothing about the images of the next command."""
     make_pyramid(tmp_path / "images")
