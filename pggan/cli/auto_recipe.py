@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NOT_IN_RECIPES = {*RESUME_KEYS, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
+TOTAL = "schedule.total_images"
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 
@@ -109,11 +110,26 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
+    refuse_more_hours(run_dir, values["hours"])
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
-        recipe = read_recipe(file)
+        # A run that has ended has the number of its images there, which was not of its configuration.
+        recipe = [f"{TOTAL}=null" if key_of(one) == TOTAL else one for one in read_recipe(file)]
     return compose(command.name, merged(recipe, overrides), folder) | {"run_dir": str(run_dir)}
+
+
+def refuse_more_hours(run_dir: Path, hours: float) -> None:
+    """Raise UserError where the run in `run_dir` has ended after fewer `hours`: its learning rates have fallen."""
+    from pggan.checkpoints.read import newest_checkpoint
+
+    checkpoint, _ = newest_checkpoint(run_dir, light=True)
+    if checkpoint is None or checkpoint.images < checkpoint.header.get("total_images", checkpoint.images + 1):
+        return
+    before = checkpoint.header["config"]["hours"]
+    if hours > before:
+        remedy = f"init_from={run_dir} with a new run_dir= starts another run from its weights."
+        raise UserError(f"The run in {run_dir} has ended, after hours={before:g}: hours= can't prolong it.", remedy)
 
 
 def record_total_images(command: Command, values: Mapping[str, Any], code: int) -> int:

@@ -132,6 +132,10 @@ def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(toy_
         assert main(command) == 0  # the run is complete, and its recipe is not chosen anew
         assert newest_checkpoint(run_dir)[0].images == checkpoint.images
         assert (run_dir / "recipe.yaml").read_bytes() == before
+    assert "total_images" not in (run_dir / "train.log").read_text()  # nobody has changed it
+    capsys.readouterr()
+    assert main(["train", "hours=1", f"run_dir={run_dir}"]) == 2
+    assert f"init_from={run_dir}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
