@@ -146,6 +146,20 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
     assert all(size >= 4 * machine.ranks for size in batch.values())
 
 
+@pytest.mark.parametrize(("images", "batch"), [(400, 16), (16, 16), (15, 12), (5, 4), (3, 3), (2, 2)])
+def test_a_batch_is_never_larger_than_the_set_of_images(config, images, batch):
+    assert choose(config, 0.25, PORTRAITS._replace(images=images))[2] == {4: batch}
+
+
+def test_images_too_few_for_any_batch_are_refused_before_anything_is_measured(config):
+    for images, machine, remedy in ((1, CPU, "Give more images."), (7, Machine("cpu", 2), "fewer devices=")):
+        with pytest.raises(UserError, match=f"{images} image") as caught:
+            choose(config, 0.25, PORTRAITS._replace(images=images), machine, costs=None)
+        assert remedy in caught.value.remedy
+    given = GivenKeys("schedule.batch")
+    assert choose(config, 0.25, PORTRAITS._replace(images=1), given=given)[2] == {4: config.schedule.batch}
+
+
 def test_what_is_given_stays_and_decides_the_rest(config):
     keys = ["schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss.name", "ema.rampup"]
     found, networks, batch = choose(config, 0.25, given=GivenKeys(*keys))

@@ -21,7 +21,7 @@ MAX_AVATAR = 256  # pixels: drawings have no more detail to show
 class DataFacts(NamedTuple):
     """A set of images."""
 
-    images: int
+    images: int  # that can be read and are large enough; of many files, about
     resolution: int  # largest power of two that they serve without being enlarged
     channels: int
     num_classes: int  # to train with
@@ -54,7 +54,9 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
     assert config.path is not None, "avatars have no files"
     entries = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True)).entries()
-    headers = headers_of([entry for entry in entries if entry.problem is None])
+    found = [entry for entry in entries if entry.problem is None]
+    sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
+    headers = headers_of(sample)
     sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
@@ -63,14 +65,15 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     side = sides[int(SMALL_SHARE * len(sides))]
     grey = all(header.channels == 1 for header in headers)
     note = f"{len(entries):,} images, {100 * (1 - SMALL_SHARE):.0f} % of them at least {side} pixels wide and high"
-    channels = config.channels or (1 if grey else 3)
-    return DataFacts(len(entries), 1 << (side.bit_length() - 1), channels, 0, drawn=False, note=note)
+    channels, resolution = config.channels or (1 if grey else 3), 1 << (side.bit_length() - 1)
+    images = len(found) * sum(side >= resolution for side in sides) // len(sample)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note)
 
 
 def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:
-    """The headers of up to MAX_HEADERS files from the first to the last; of those that can be read."""
+    """The headers of those files that can be read."""
     found = []
-    for entry in entries[:: -(-len(entries) // MAX_HEADERS) or 1]:
+    for entry in entries:
         try:
             found.append(entry.header or read_header(entry.file))
         except BadImage:  # preparing the images names it

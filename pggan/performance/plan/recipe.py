@@ -45,6 +45,7 @@ RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, Styl
 DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 PUBLISHED_RATE = 0.001
+MIN_IMAGES = 2  # in a batch
 MIN_GAMMA = 1.0  # the demo's and the ORL run's
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
@@ -107,9 +108,10 @@ class RecipeChooser:
     def choose(self) -> tuple[NetworkSizes, PerResolution]:
         """Fill `found`, in the order in which keys are chosen; returns what is to be measured for them.
 
-        Raises UserError where the time does not suffice for a step of every phase.
+        Raises UserError where the images do not suffice for a batch, or the time for a step of every phase.
         """
         self.found = []
+        self._require_images()
         networks = self._networks()
         batch = self._batch(networks.resolution)
         each = self.costs(networks, batch)
@@ -168,14 +170,40 @@ class RecipeChooser:
         if self.given.has("schedule.batch"):
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
         batch = {MIN_RESOLUTION: CPU_BATCH} if self.machine.kind == "cpu" else GPU_BATCH
-        least = self.config.model.stddev_group * self.machine.ranks
-        return {side: max(size, least) for side, size in batch.items() if side <= resolution}
+        least, most = self._least_batch, self._most_batch
+        return {side: min(max(size, least), most) for side, size in batch.items() if side <= resolution}
+
+    @property
+    def _least_batch(self) -> int:
+        """A group of minibatch stddev for every rank."""
+        return self.config.model.stddev_group * self.machine.ranks
+
+    @property
+    def _most_batch(self) -> int:
+        """The largest batch of whole groups that the images fill, or one smaller group of all of them."""
+        images = self.facts.images
+        return images - images % self._least_batch or images
+
+    def _require_images(self) -> None:
+        """Raise UserError unless the images fill a batch that can be chosen."""
+        images, ranks = self.facts.images, self.machine.ranks
+        least = self._least_batch if ranks > 1 else MIN_IMAGES
+        if images < least and not self.given.has("schedule.batch"):
+            name = self.config.data.path or f"data.count={images}"
+            why = f", a group of minibatch stddev for each of {ranks} ranks" if ranks > 1 else ""
+            raise UserError(
+                f"{name} has {images} image{'s' * (images != 1)} to train on; {least} are needed{why}.",
+                f"Give more images{', or use fewer devices=' * (ranks > 1)}.",
+            )
 
     def _batch(self, resolution: int) -> dict[int, int]:
         batch = self._batch_sizes(resolution)
-        few = "as in the demo: larger batches make fewer steps in the time"
-        many = "the official preset's for one GPU, at least a group of minibatch stddev for every rank"
-        self._take("schedule.batch", batch, few if self.machine.kind == "cpu" else many)
+        reason = "the official preset's for one GPU, at least a group of minibatch stddev for every rank"
+        if self.machine.kind == "cpu":
+            reason = "as in the demo: larger batches make fewer steps in the time"
+        if self._most_batch in batch.values():
+            reason += f"; the images fill {self._most_batch}"
+        self._take("schedule.batch", batch, reason)
         return batch
 
     # ---- lengths ----
