@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 NOT_IN_RECIPES = {*RESUME_KEYS, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
-TOTAL = "schedule.total_images"
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
+TOTAL = "schedule.total_images"
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
         # A run that has ended has the number of its images there, which was not of its configuration.
-        recipe = [f"{TOTAL}=null" if key_of(one) == TOTAL else one for one in read_recipe(file)]
-    return compose(command.name, merged(recipe, overrides), folder) | {"run_dir": str(run_dir)}
+        kept = [f"{TOTAL}=null" if key_of(one) == TOTAL else one for one in read_recipe(file)]
+    return compose(command.name, merged(kept, overrides), folder) | {"run_dir": str(run_dir)}
 
 
 def refuse_more_hours(run_dir: Path, hours: float) -> None:
@@ -177,7 +177,8 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
     console.print(table_of(choices, about))
-    typed = [of_command_line(one, values) for one in keys if key_of(one) not in NOT_IN_RECIPES]
+    left_out = NOT_IN_RECIPES | {choice.key for choice in choices}
+    typed = [of_command_line(one, values) for one in keys if key_of(one) not in left_out]
     return Recipe(title, [*typed, *(difference(choice) for choice in choices)])
 
 

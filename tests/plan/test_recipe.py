@@ -1,5 +1,7 @@
 """The rules by which hours= chooses, on a machine whose speed is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from pggan.config import TrainConfig
@@ -8,7 +10,7 @@ from pggan.core.schedule import value_at
 from pggan.core.validation import validated
 from pggan.performance.plan import recipe
 from pggan.performance.plan.data_facts import DataFacts
-from pggan.performance.plan.recipe import Machine, RecipeChooser, growth_seconds, one_two_five, two_digits
+from pggan.performance.plan.recipe import Machine, RecipeChooser, growth_seconds, one_two_five, plain, two_digits
 from pggan.run.time_limit import TRAINING_SHARE
 from tests.composed import composed
 
@@ -169,6 +171,63 @@ def test_what_is_given_stays_and_decides_the_rest(config):
     assert batch == {4: config.schedule.batch}
 
 
+def test_given_lengths_decide_the_resolution_and_how_the_rest_is_divided(config):
+    lengths = "schedule.stable_images", "schedule.fade_images"
+    longer = replace(config, schedule=replace(config.schedule, stable_images=50_000, fade_images=50_000))
+    given = GivenKeys(*lengths)
+    free, held = (choose(config, 0.25, PORTRAITS), choose(longer, 0.25, PORTRAITS, given=given))
+    assert held[1].resolution < free[1].resolution
+    each = two_cores(held[1], held[2])
+    growth = growth_seconds(each, *({4: 50_000},) * 2)
+    rest = (TRAINING_SHARE * 900 - growth) / each[held[1].resolution]
+    assert held[0]["schedule.lr_decay_images"] == pytest.approx(recipe.FALLING_SHARE * rest, rel=0.1)
+    alone = choose(longer, 0.25, PORTRAITS, given=GivenKeys(lengths[0]))[0]
+    assert lengths[0] not in alone
+    assert lengths[1] in alone
+
+
+def test_the_last_level_of_given_lengths_is_said_to_last_as_long_as_the_hours(config):
+    def ends(seconds, images):
+        schedule = replace(config.schedule, stable_images=images)
+        given = GivenKeys("schedule.stable_images", "schedule.final_resolution")
+        chooser = RecipeChooser(replace(config, schedule=schedule), given, AVATARS, CPU, two_cores, seconds)
+        chooser.choose()
+        return next(choice for choice in chooser.found if choice.key == "schedule.total_images")
+
+    assert ends(1000, 500)[1:] == (None, "64x64 lasts until the hours are over, however many images it is given")
+    assert "before 64x64 is reached" in ends(100, 10**6).reason
+    assert "schedule.total_images" not in choose(config, 0.25)[0]
+    limited = replace(config, schedule=replace(config.schedule, total_images=100))  # by a recipe
+    assert choose(limited, 0.25)[0]["schedule.total_images"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("model.fmap_base", "model.fmap_max"),
+        ("schedule.stable_images", "schedule.fade_images"),
+        ("schedule.learning_rate_g", "schedule.learning_rate_d"),
+    ],
+)
+def test_no_reason_points_to_a_row_that_is_missing(config, key, other):
+    def reasons(*given):
+        chooser = RecipeChooser(config, GivenKeys(*given), AVATARS, CPU, two_cores, 300)
+        chooser.choose()
+        return {choice.key: choice.reason for choice in chooser.found}
+
+    assert reasons()[other] == "as above"
+    assert reasons(key)[other] != "as above"
+
+
+def test_given_feature_maps_are_named_as_the_networks_have_them(config):
+    given = GivenKeys("model.fmap_max", "schedule.final_resolution")
+    narrow = replace(config, model=replace(config.model, fmap_max=16))
+    chooser = RecipeChooser(narrow, given, AVATARS, CPU, two_cores, 3600)
+    chooser.choose()
+    reason = next(choice.reason for choice in chooser.found if choice.key == "model.fmap_base")
+    assert reason == "16 feature maps at 4x4, 16 at 64x64"
+
+
 def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
     chooser = RecipeChooser(config, GivenKeys("schedule.final_resolution"), AVATARS, CPU, two_cores, 120)  # 64x64
     networks, _ = chooser.choose()
@@ -182,8 +241,10 @@ def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
     with pytest.raises(UserError, match=r"hours= is too short for one step of every phase up to 64x64") as caught:
         choose(config, 0.0002, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
-    with pytest.raises(UserError, match="too short"):
-        choose(config, 1e-7)
+    chooser = RecipeChooser(config, GivenKeys(), AVATARS, CPU, two_cores, -1.0, 3600.0)  # of starting
+    with pytest.raises(UserError, match="too short") as caught:
+        chooser.choose()
+    assert caught.value.remedy == "Give at least hours=2.1."  # 4x4 is the lowest
 
 
 def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
@@ -220,8 +281,9 @@ def test_numbers_are_as_people_write_them():
         12_000,
         600_000,
     ]
+    assert [plain(number) for number in (2.83e-05, 0.25, 1.5, 10.0, 123.0)] == ["0.000029", "0.25", "1.5", "10", "130"]
     assert [one_two_five(number) for number in (3, 100, 199, 975, 1000, 6700)] == [100, 100, 100, 500, 1000, 5000]
-    assert growth_seconds({4: 1.0, 8: 2.0}) == recipe.STABLE[4] + 2 * recipe.FADE[8]
+    assert growth_seconds({4: 1.0, 8: 2.0}, recipe.STABLE, recipe.FADE) == recipe.STABLE[4] + 2 * recipe.FADE[8]
 
 
 def test_drawn_images_get_a_resolution_that_they_have_more_images_for(config):

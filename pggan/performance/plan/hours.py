@@ -128,6 +128,7 @@ def find_recipe(
     chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, seconds)
     for _ in range(ATTEMPTS):
         chooser.seconds = TRAINING_SHARE * seconds - command_seconds()
+        chooser.other_seconds = seconds - chooser.seconds
         networks, batch = chooser.choose()
         if networks in costs.known:
             break

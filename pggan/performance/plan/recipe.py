@@ -6,7 +6,8 @@ from the official preset for one GPU, from 512x512 on; and between them from Sty
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_UP, Context
 from typing import Any, NamedTuple, Protocol
 
 from pggan.config import TrainConfig
@@ -94,7 +95,7 @@ Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 class RecipeChooser:
     """Chooses all keys that are not given.
 
-    Args: config: as composed without choices; seconds: that training may take.
+    Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides.
     """
 
     config: TrainConfig
@@ -103,6 +104,7 @@ class RecipeChooser:
     machine: Machine
     costs: Costs
     seconds: float
+    other_seconds: float = 0.0
     found: list[Choice] = field(default_factory=list)
 
     def choose(self) -> tuple[NetworkSizes, PerResolution]:
@@ -127,6 +129,12 @@ class RecipeChooser:
         if not self.given.has(f"{key}.name" if key in GROUPS else key):
             self.found.append(Choice(key, value, reason))
 
+    def _take_all(self, values: Mapping[str, Any], reason: str) -> None:
+        """Take `values` by key, the first of them that is free with the `reason` of all."""
+        before = len(self.found)
+        for key, value in values.items():
+            self._take(key, value, reason if len(self.found) == before else "as above")
+
     # ---- networks and batch ----
 
     def _networks(self) -> NetworkSizes:
@@ -141,18 +149,23 @@ class RecipeChooser:
         above = needs.get(2 * side)
         reason = self.facts.note if above is None else f"{2 * side}x{2 * side} would take at least {duration(above)}"
         self._take("schedule.final_resolution", side, reason)
-        maps = f"{networks.fmap_max} feature maps, from 4x4 on, to {2 * networks.fmap_base // side} at {side}x{side}"
-        if networks.fmap_max < WIDTHS[-1]:
+        model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
+        width = model.architecture(side, self.facts.channels, self.facts.num_classes).width
+        maps = f"{width(MIN_RESOLUTION)} feature maps at 4x4, {width(side)} at {side}x{side}"
+        if networks.fmap_max < WIDTHS[-1] and not self._has_widths:
             worth = WIDER * self._final_images(side)
             maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
-        self._take("model.fmap_base", networks.fmap_base, maps)
-        self._take("model.fmap_max", networks.fmap_max, "as above")
+        self._take_all({"model.fmap_base": networks.fmap_base, "model.fmap_max": networks.fmap_max}, maps)
         return networks
+
+    @property
+    def _has_widths(self) -> bool:
+        return self.given.has("model.fmap_max") or self.given.has("model.fmap_base")
 
     def _candidates(self, side: int) -> list[NetworkSizes]:
         """Sizes of networks for a final resolution, the narrowest first."""
         model, least = self.config.model, value_at(MIN_WIDTH, side)
-        if self.given.has("model.fmap_max") or self.given.has("model.fmap_base"):
+        if self._has_widths:
             return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
         widths = [width for width in WIDTHS if width >= least]
         return [NetworkSizes(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
@@ -161,7 +174,7 @@ class RecipeChooser:
         """The time in which `networks` grow, and see `times` as many images as the final resolution is worth."""
         side = networks.resolution
         each = self.costs(networks, self._batch_sizes(side))
-        return growth_seconds(each) + times * self._final_images(side) * each[side]
+        return growth_seconds(each, self._stable, self._fade) + times * self._final_images(side) * each[side]
 
     def _final_images(self, side: int) -> int:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
@@ -213,10 +226,12 @@ class RecipeChooser:
         phases = {level: 1 if level == min(each) else 2 for level in each}
         once = sum(phases[level] * each[level] * value_at(batch, level) for level in each)
         if once > self.seconds:
+            least = plain((2 * self.other_seconds + 10 * once) / 3600)  # starting may take longer the next time
+            lower = ", or a lower schedule.final_resolution" if side > min(each) else ""
             raise UserError(
                 f"hours= is too short for one step of every phase up to {side}x{side}, which take {duration(once)} "
                 "here.",
-                f"Give at least hours={10 * once / 3600:.2g}, or a lower schedule.final_resolution.",
+                f"Give at least hours={least}{lower}.",
             )
 
     @property
@@ -224,27 +239,49 @@ class RecipeChooser:
         """Whether a recipe, and not the command line, has the lengths of the phases."""
         return self.given.has("schedule.stable_images") and not self.given.in_command("schedule.stable_images")
 
+    @property
+    def _stable(self) -> PerResolution:
+        """The images of the levels on the way: those that are given, or those to be multiplied."""
+        return self.config.schedule.build().stable_images if self.given.has("schedule.stable_images") else STABLE
+
+    @property
+    def _fade(self) -> PerResolution:
+        return self.config.schedule.build().fade_images if self.given.has("schedule.fade_images") else FADE
+
     def _lengths(self, networks: NetworkSizes, batch: PerResolution, each: Mapping[int, float]) -> int:
-        """Choose the images of every phase; returns their sum."""
+        """Choose the images of every phase that has no given ones; returns the sum of all."""
         if self._scales_lengths:
             return self._scaled_lengths(each)
-        side, growth = networks.resolution, growth_seconds(each)
-        fitting = GROWTH_SHARE * self.seconds / growth if growth else 1.0
-        factor, why = max(fitting, 1.0), f"growth has {GROWTH_SHARE:.0%} of the time"
-        if self._least_seconds(networks) > self.seconds:
-            factor = min(fitting, 1.0)
-            why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
+        side, worth = networks.resolution, self._least_seconds(networks) <= self.seconds
+        given = {key for key in ("schedule.stable_images", "schedule.fade_images") if self.given.has(key)}
+        tables = {"schedule.stable_images": self._stable, "schedule.fade_images": self._fade}
+        held = growth_seconds(each, *(table if key in given else {MIN_RESOLUTION: 0} for key, table in tables.items()))
+        growth = growth_seconds(each, *tables.values()) - held
+        fitting = (GROWTH_SHARE * self.seconds - held) / growth if growth else 1.0
+        factor = max(fitting, 1.0) if worth else min(fitting, 1.0)
 
-        def of_level(images: PerResolution, level: int) -> int:
-            return two_digits(min(factor * images[level], MAX_IMAGES), least=int(value_at(batch, level)))
+        def of_level(key: str, level: int) -> int:
+            images = value_at(tables[key], level)
+            if key in given:
+                return int(images)
+            return two_digits(min(factor * images, MAX_IMAGES), least=int(value_at(batch, level)))
 
         levels = sorted(each)
-        stable = {level: of_level(STABLE, level) for level in levels[:-1]}
-        fade = {level: of_level(FADE, level) for level in levels[1:]}
-        growing = sum(images * each[level] for phases in (stable, fade) for level, images in phases.items())
+        stable = {level: of_level("schedule.stable_images", level) for level in levels[:-1]}
+        fade = {level: of_level("schedule.fade_images", level) for level in levels[1:]}
+        growing = growth_seconds(each, stable, fade)
         stable[side] = two_digits((self.seconds - growing) / each[side], least=int(value_at(batch, side)))
-        self._take("schedule.stable_images", stable, f"{why}, {side}x{side} the rest")
-        self._take("schedule.fade_images", fade or 0, "as above")
+        why = f"growth has {growing / self.seconds:.0%} of the time"
+        if not worth:
+            why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
+        self._take_all(
+            {"schedule.stable_images": stable, "schedule.fade_images": fade or 0}, f"{why}, {side}x{side} the rest"
+        )
+        if "schedule.stable_images" in given or self.config.schedule.total_images is not None:
+            ends = f"{side}x{side} lasts until the hours are over, however many images it is given"
+            if growing > self.seconds:
+                ends = f"the hours are over before {side}x{side} is reached and faded in"
+            self.found.append(Choice("schedule.total_images", None, ends))
         if side < PUBLISHED_FROM:
             falling = two_digits(FALLING_SHARE * stable[side], least=0)
             self._take(
@@ -304,8 +341,7 @@ class RecipeChooser:
         elif self.facts.drawn and width == WIDTHS[0]:
             (rate_g, rate_d), reason = DRAWN_RATES, "the demo's"
             self._take("model.residual", value=True, reason="the demo's")
-        self._take("schedule.learning_rate_g", rate_g, reason)
-        self._take("schedule.learning_rate_d", rate_d, "as above")
+        self._take_all({"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}, reason)
 
     def _small_data(self, loss: str, images: int) -> None:
         if self.facts.drawn:
@@ -327,15 +363,24 @@ class RecipeChooser:
             self._take(key, one_two_five(images / parts), f"about {parts} in the run")
 
 
-def growth_seconds(each: Mapping[int, float]) -> float:
-    """The time of growing to the highest level of `each`, which are the seconds of an image by level."""
+def growth_seconds(each: Mapping[int, float], stable: PerResolution, fade: PerResolution) -> float:
+    """The time of growing to the highest level of `each`, which are the seconds of an image by level.
+
+    Args: stable, fade: the images of the phases.
+    """
     levels = sorted(each)
-    return sum(STABLE[side] * each[side] for side in levels[:-1]) + sum(FADE[side] * each[side] for side in levels[1:])
+    parts = ((stable, levels[:-1]), (fade, levels[1:]))
+    return sum(value_at(images, side) * each[side] for images, sides in parts for side in sides)
 
 
 def two_digits(number: float, *, least: int) -> int:
     """`number` with two digits that are not 0; at least `least`."""
     return max(int(float(f"{number:.2g}")), least)
+
+
+def plain(number: float) -> str:
+    """`number` rounded up to two digits that are not 0, without an exponent."""
+    return f"{Context(prec=2, rounding=ROUND_UP).create_decimal_from_float(number).normalize():f}"
 
 
 def one_two_five(number: float) -> int:
