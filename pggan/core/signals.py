@@ -53,11 +53,14 @@ def block_signals_in_children() -> Iterator[None]:
 
 @contextmanager
 def interrupt_message(message: Callable[[], str]) -> Iterator[None]:
-    """Add what `message` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
+    """Add what `message` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume.
+
+    In a block within another one, it comes first.
+    """
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(message()) from interrupt
+        raise KeyboardInterrupt(*interrupt.args, message()) from interrupt
 
 
 class StopSignal(ExitStack):

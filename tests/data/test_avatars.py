@@ -141,6 +141,7 @@ def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(t
         assert "Traceback" not in said
         assert "resource_tracker" not in said
         assert said.endswith("begins again: there is no checkpoint yet.\n")
+        assert "Stopped at once. Images that are done are kept: the next start continues with the rest." in said
     monkeypatch.setattr(stream, "default_workers", lambda: 1)  # whose drawings can be counted
     pyramid = stream.open_data(validated(TrainConfig, composed("train", keys)).data, 16)
     assert pyramid.images == count

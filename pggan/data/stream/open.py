@@ -10,6 +10,7 @@ from typing import Any
 
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
+from pggan.core.signals import interrupt_message
 from pggan.data.format.index import levels_up_to
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.prepare.build import PreparedElsewhereError
@@ -21,6 +22,7 @@ from pggan.data.sources.torchvision_sets import NamedSet
 
 MIN_IMAGES = 2
 SECONDS_BETWEEN_LOOKS = 1.0  # at images that another process prepares: that takes it seconds to hours
+KEPT = "Images that are done are kept: the next start continues with the rest."
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
 
@@ -95,7 +97,8 @@ def _prepare(source: Source, cached: Path, reuse: Sequence[Path] = (), **options
 
 def _prepare_alone(source: Source, cached: Path, reuse: Sequence[Path], **options: Any) -> None:
     try:
-        prepare(source, cached, Options(**options), workers=default_workers(), reuse=reuse)
+        with interrupt_message(lambda: KEPT):
+            prepare(source, cached, Options(**options), workers=default_workers(), reuse=reuse)
     except PreparedElsewhereError:
         raise
     except UserError as error:  # it names the keys of `pggan prepare`; here those of training are meant
