@@ -60,12 +60,18 @@ def set_float32(device: torch.device, precision: Precision) -> None:
         torch.backends.cudnn.allow_tf32 = precision is Precision.tf32
 
 
+def precision_on(device: torch.device, precision: Precision) -> Precision:
+    """The precision that `auto` stands for on `device`; any other one as it is."""
+    if precision is not Precision.auto:
+        return precision
+    return Precision.bf16 if device.type == "cuda" else Precision.fp32
+
+
 def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:
     """The options of steps on `device`; raises UserError for what it can't do."""
     if precision is Precision.tf32 and device.type != "cuda":
         raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
-    if precision is Precision.auto:
-        precision = Precision.bf16 if device.type == "cuda" else Precision.fp32
+    precision = precision_on(device, precision)
     winograds = (ConvolutionMethod.winograd, ConvolutionMethod.winograd2)
     if config.convolution in winograds and (device.type != "cpu" or precision in DTYPES):
         problem = f"compute.convolution={config.convolution} is for float32 on CPUs."

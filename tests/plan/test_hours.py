@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pggan.config import TrainConfig
@@ -167,9 +168,19 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
     choices, about = find_recipe(costs.config, 1.5, Nothing(), composed, lambda text: None)
     values = {choice.key: choice.value for choice in choices}
     assert "48 images" in about
+    assert values["precision"] == "auto"
     keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
     assert {NetworkSizes(*(each[key] for key in keys)) for each in asked} == {*costs.known}
     assert NetworkSizes(*(values[key] for key in keys)) in costs.known
+
+
+def test_the_precision_is_named_unless_it_is_given():
+    (choice,) = hours.precision_choice(Nothing(), torch.device("cpu"))
+    assert (choice.key, choice.value) == ("precision", "auto")
+    assert choice.reason.startswith("fp32 on cpu")
+    (choice,) = hours.precision_choice(Nothing(), torch.device("cuda"))
+    assert choice.reason.startswith("bf16 on cuda")
+    assert hours.precision_choice(SimpleNamespace(has=lambda key: key == "precision"), torch.device("cpu")) == []
 
 
 def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):

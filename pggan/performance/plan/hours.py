@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from pggan.config import TrainConfig
+from pggan.config import Precision, TrainConfig
 from pggan.config.describe import command_seconds
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
@@ -19,7 +19,7 @@ from pggan.distributed.process_group import rank_from_environment
 from pggan.performance.plan.data_facts import DataFacts, facts_of
 from pggan.performance.plan.recipe import Choice, GivenKeys, Machine, NetworkSizes, RecipeChooser
 from pggan.run.time_limit import TRAINING_SHARE
-from pggan.training.compute_options import configure_process
+from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import CostModel, StepTimer, single_device_timer
 
 MAX_SECONDS = 60.0  # of measuring,
@@ -140,7 +140,19 @@ def find_recipe(
     if kind == "cpu":
         threads = torch.get_num_threads()
         where += f" with {threads} thread{'s' * (threads > 1)}"
-    return [*chooser.found, *costs.threads], f"{facts.note}; {where}; {duration(seconds)}"
+    return [
+        *chooser.found,
+        *precision_choice(given, device),
+        *costs.threads,
+    ], f"{facts.note}; {where}; {duration(seconds)}"
+
+
+def precision_choice(given: GivenKeys, device: torch.device) -> list[Choice]:
+    """The precision, unless it is given: left to the device, so that the recipe serves other ones, too."""
+    if given.has("precision"):
+        return []
+    reason = f"{precision_on(device, Precision.auto)} on {device.type}: bf16 where there is CUDA, else fp32"
+    return [Choice("precision", str(Precision.auto), reason)]
 
 
 def refuse_ranks(config: TrainConfig) -> None:
