@@ -91,9 +91,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         return values
     if command.name != "train":
         if values.get("device") is not None:
-            problem = (
-                f"device={values['device']} predicts steps elsewhere; hours= chooses for the machine that it is on."
-            )
+            problem = f"device={values['device']} is a card elsewhere; hours= chooses for the machine that it runs on."
             raise UserError(problem, "Leave out one of them.")
         recipe = recipe_for(command, values, overrides, folder)
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
