@@ -49,7 +49,7 @@ SMALLER = {  # what makes a command a matter of a second, in this process
     "timelapse": ["seconds=1"],
     "directions": ["device=cpu"],
     "project": ["steps=2", "starts=1", "candidates=4", "device=cpu"],
-    "evaluate": ["count=8", "extractor=pixels", "devices=cpu"],
+    "evaluate": ["count=16", "extractor=pixels", "devices=cpu"],
     "bench": ["model.fmap_max=4", "steps=1", "device=cpu", "stages=[4]"],
     "bench scaling": ["model.fmap_max=4", "steps=1", "processes=[1]"],
     "plan": ["schedule.final_resolution=4", "model.fmap_max=4", "limit_seconds=1", "devices=cpu"],

@@ -25,18 +25,27 @@ def label(metric: str, extractor: str, count: int) -> str:
 
 
 def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets."""
+    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets.
+
+    A floor of another count says so: it is that of fewer images, and not what fakes can come down to.
+    """
     for name, value in values.items():
         metric, slash, level = name.partition("@")[0].partition("/")
         if metric.endswith(BESIDE) or level.isdecimal():
             continue
         beside = (
-            f" ({ending.removeprefix('_')} {other:.3g})"
+            f" ({_beside(ending, key, name)} {other:.3g})"
             for ending in BESIDE
             for key, other in values.items()
             if key.startswith(f"{metric}{ending}{slash}{level}@")
         )
         yield f"{name} {value:.3g}{''.join(beside)}"
+
+
+def _beside(ending: str, key: str, name: str) -> str:
+    """What stands before the number `key`, one of BESIDE, in the brackets behind that of `name`."""
+    count, word = key.rpartition("-")[2], ending.removeprefix("_")
+    return word if count == name.rpartition("-")[2] else f"{word} of {int(count):,} images:"
 
 
 @dataclass

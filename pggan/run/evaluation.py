@@ -19,6 +19,7 @@ from pggan.config.parse import BEST
 from pggan.core.errors import UserError
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
+from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
 from pggan.metrics.base import summary
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
@@ -95,7 +96,11 @@ class TrainingEvaluator:
         self.config, self.pyramid = run.config.evaluation, run.pyramid
         self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
         self.budget = EvaluationBudget(self.config, time.monotonic())
+        self.metrics = metrics_of(self.config, run.pyramid)
         self._said: set[str] = set()  # notes, once each
+        for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
+            reason = f"it needs at least {metric.least_images} images, and the data has {run.pyramid.images}"
+            self._note(f"{metric.key} is left out: {reason}.")
 
     def restart(self, images: int) -> None:
         """Begin or continue at `images`: what was found beyond it does not count.  All ranks call it first."""
@@ -112,11 +117,11 @@ class TrainingEvaluator:
     def is_due(self, before: int, images: int) -> bool:
         """Whether the step from `before` to `images` is followed by a tick with an evaluation, as the interval says."""
         every = self.config.interval_images
-        return every is not None and bool(self.config.metrics) and is_due(every, before, images)
+        return every is not None and bool(self.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
-        metrics = [name for name in self.config.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
+        metrics = [name for name in self.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
         if not metrics or not self._is_time(phase, images, total):
             return {}
         began = time.monotonic()
@@ -179,11 +184,17 @@ class TrainingEvaluator:
             self.reporter.line(text)
 
 
+def metrics_of(config: EvaluationConfig, pyramid: ImagePyramid) -> list[str]:
+    """The metrics that there are enough reals for: a run on a few images trains without the others."""
+    return [name for name in config.metrics if pyramid.images >= METRIC_CLASSES[name].least_images]
+
+
 def open_extractor(config: EvaluationConfig, run: RunContext, group: ProcessGroup) -> Extractor | None:
     """The extractor that the metrics need; raises UserError, on one rank, where it or images are missing."""
     with group.collective_errors():
-        for name in config.metrics:
+        metrics = metrics_of(config, run.pyramid)
+        for name in metrics:
             images_of(METRIC_CLASSES[name], config.count, run.pyramid)
-        if needs_extractor(config.metrics):
+        if needs_extractor(metrics):
             return load_extractor(config.extractor, config.weights, group.device)
     return None

@@ -83,7 +83,7 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     assert found.notes == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
 
 
-@pytest.mark.parametrize(("metric", "count"), [("kid", 3), ("precision_recall", 3), ("fid", 1)])
+@pytest.mark.parametrize(("metric", "count"), [("swd", 15), ("kid", 3), ("precision_recall", 3), ("fid", 1)])
 def test_too_few_images_are_refused(toy_data, metric, count):
     with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
         images_of(METRIC_CLASSES[metric], count, ImagePyramid(toy_data))

@@ -19,10 +19,10 @@ from pggan.run.evaluation import BestMetric, EvaluationBudget, metric_in
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
-EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=8", "checkpoint.keep=1"]
+EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=16", "checkpoint.keep=1"]
 # Of 8x8 and above: at 4x4 there is no SWD.  48 is in the first fade, 96 the end of 8x8, 144 and 160 are of 16x16.
 POINTS = [48, 96, 144, 160]
-MEAN = "metrics/swd/mean@patches-8"
+MEAN = "metrics/swd/mean@patches-16"
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +98,13 @@ def test_numbers_are_in_the_ticks_of_metrics_and_in_tensorboard_with_their_floor
     assert list(found) == POINTS
     for images, side in ((96, 8), (160, 16)):
         names = {f"swd{floor}/{level}" for floor in ("", "_floor") for level in (side, "mean")}
-        assert set(found[images]) == {f"metrics/{name}@patches-8" for name in names}
+        assert set(found[images]) == {f"metrics/{name}@patches-16" for name in names}
     assert [line["images"] for line in metrics_of(evaluated_run)] == [32, 48, 64, 96, 128, 144, 160]
     points = EventAccumulator(str(evaluated_run)).Reload().Scalars(MEAN)
     assert [(point.step, point.value) for point in points] == [
         (images, pytest.approx(values[MEAN])) for images, values in found.items()
     ]
-    assert "Evaluation: swd/mean@patches-8 " in (evaluated_run / "train.log").read_text()
+    assert "Evaluation: swd/mean@patches-16 " in (evaluated_run / "train.log").read_text()
 
 
 def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolution(evaluated_run):
@@ -113,12 +113,12 @@ def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolut
     place = Path(choose_checkpoint(str(evaluated_run), "best"))
     assert int(place.name) == best
     assert facts_of_run(evaluated_run)["best_checkpoint"] == str(place)
-    assert mark_of(place, "best") == {"metric": "swd/mean@patches-8", "value": found[best][MEAN], "resolution": 16}
+    assert mark_of(place, "best") == {"metric": "swd/mean@patches-16", "value": found[best][MEAN], "resolution": 16}
     assert {int(path.name) for path in place.parent.iterdir()} == {best, 160}
 
 
 def test_pggan_evaluate_finds_the_same_numbers(evaluated_run, capsys):
-    words = ["checkpoint=best", "metrics=[swd]", "count=8", "json=true", "devices=cpu"]
+    words = ["checkpoint=best", "metrics=[swd]", "count=16", "json=true", "devices=cpu"]
     assert main(["evaluate", f"run={evaluated_run}", *words]) == 0
     (there,) = json.loads(capsys.readouterr().out)["evaluations"]
     here = evaluations_in(evaluated_run)[there["images"]]
@@ -176,10 +176,22 @@ def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_pa
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_a_run_on_too_few_images_for_a_metric_trains_without_it_and_says_so_once(make_pyramid, tiny_config, tmp_path):
+    few = make_pyramid(tmp_path / "few", images=15, resolution=16).path
+    words = [f"run_dir={tmp_path / 'run'}", f"data.path={few}", *EVERY, "evaluation.extractor=pixels"]
+    assert train.run(tiny_config(*words, "evaluation.metrics=[swd,kid]")) == 0
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert log.count("swd is left out: it needs at least 16 images, and the data has 15.") == 1
+    assert {name.split("@")[0] for name in evaluations_in(tmp_path / "run")[160]} == {
+        "metrics/kid",
+        "metrics/kid_floor",
+    }
+
+
 @pytest.mark.slow
 def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, tmp_path):
     """In elastic training, which has the bits of one rank that does not evaluate."""
-    short, often = ["elastic=true", "schedule.total_images=96"], ["evaluation.count=8", "evaluation.max_share=0.9"]
+    short, often = ["elastic=true", "schedule.total_images=96"], ["evaluation.count=16", "evaluation.max_share=0.9"]
     two, one = tmp_path / "two", tmp_path / "one"
     values_of(in_processes(2, train.run, tiny_config(f"run_dir={two}", *short, *often, "evaluation.metrics=[swd]")))
     assert train.run(tiny_config(f"run_dir={one}", *short)) == 0

@@ -39,7 +39,7 @@ RUN = [
     "monitor.grid=3x2",
     "checkpoint.every_images=128",
     "evaluation.interval_images=112",
-    "evaluation.count=8",
+    "evaluation.count=16",
     "evaluation.extractor=pixels",
 ]
 STREAMING = [
