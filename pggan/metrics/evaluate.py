@@ -47,7 +47,7 @@ class Evaluation:
     values: dict[str, float]  # by names that carry extractor and count
     seconds: dict[str, float] = field(default_factory=dict)  # per metric, and of what metrics share; of rank 0
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)  # per metric
-    notes: list[str] = field(default_factory=list)  # where less was done than was asked for
+    notes: list[str] = field(default_factory=list)  # what the numbers do not say
     pictures: dict[str, Pixels] = field(default_factory=dict)  # by file name without ending
 
 
@@ -95,7 +95,7 @@ def evaluate(
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     partition, reals = RankPartition.at(settings.resolution, group), RealImages(pyramid, settings.resolution)
     task = Task(FakeImages(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
-    notes: list[str] = []
+    notes = [f"The images of {pyramid.path} are grey, repeated to three channels."] if reals.are_grey else []
     counts: dict[type[Metric], int] = {}
     for name in metrics:
         metric = METRIC_CLASSES[name]

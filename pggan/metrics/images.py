@@ -17,6 +17,7 @@ from pggan.sampling.output.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
+LOOKED_AT = 16  # reals of a random order, to see whether there are colours
 
 
 class Images(Protocol):
@@ -36,6 +37,12 @@ class RealImages(Images):
 
     def read(self, indices: Sequence[int]) -> Pixels:
         return self.pyramid.read(self.resolution, self.order[np.asarray(indices) + self.first])
+
+    @property
+    def are_grey(self) -> bool:
+        """Whether the images have channels for colours, but the first LOOKED_AT of them show none."""
+        pixels = self.pyramid.read(self.resolution, self.order[:LOOKED_AT])
+        return pixels.shape[3] == 3 and bool((pixels == pixels[..., :1]).all())
 
     def labels(self) -> NDArray[np.int64] | None:
         """The classes of all images in this order; None without classes."""

@@ -1,7 +1,9 @@
 """`pggan evaluate`: tables, JSON, files, and errors before anything is drawn."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -45,6 +47,21 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
     ):
         assert name in printed
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_grey_images_beside_a_generator_of_colours_are_noted(finished_run, capsys, tmp_path, monkeypatch):
+    """A folder of grey files is prepared with the generator's channels."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grey").mkdir()
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (20, 16, 16), np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / "grey" / f"{number}.png")
+    said = []
+    for data in ([], ["data=grey"]):
+        assert main(["evaluate", f"run={finished_run}", "metrics=[kid]", *data, *FAST]) == 0
+        said.append(re.findall("The images of .*grey.*", capsys.readouterr().out))
+    (note,) = said[1]
+    assert said[0] == []
+    assert note.endswith(" are grey, repeated to three channels.")
 
 
 @pytest.mark.parametrize(
