@@ -24,7 +24,8 @@ MAX_GAP = 10.0
 # Scores without a scale, as those of Wasserstein losses: times the recent median of the gap.
 GAP_FACTOR, GAP_TICKS, MIN_GAP_TICKS = 20, 20, 5
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67 until the rates
-# fall.  At 0.8, D is wrong about one real in 10.
+# fall.  At 0.8, D is wrong about one real in 10.  Where only differences count, the limit is what equally separated
+# normal scores have.
 MAX_SIGN, SIGN_TICKS = 0.8, 10
 # Distance from a fake to the nearest other fake, as a share of that among reals: 0.66 to 1.05 in avatars_32.  It is 0
 # for fakes that are copies of a few images.
@@ -154,9 +155,10 @@ class Alarms:
             return ""
         self._signs.append(sign)
         mean = fmean(self._signs)
-        if len(self._signs) < SIGN_TICKS or not mean > MAX_SIGN:
+        if len(self._signs) < SIGN_TICKS or not mean > self.loss.mean_sign(MAX_SIGN):
             return ""
-        return f"D takes {(1 + mean) / 2:.0%} of the reals for real"
+        share = f"{(1 + mean) / 2:.0%} of the reals"
+        return f"D takes {share} for real" if self.loss.zero_is_boundary else f"D scores {share} above a fake"
 
     def _collapse(self, scalars: Scalars) -> str:
         if DIVERSITY in scalars:

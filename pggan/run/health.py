@@ -1,6 +1,5 @@
 """Numbers of a run's health, besides those of its steps: how varied the fakes are, and how surely D knows the reals."""
 
-import numpy as np
 import torch
 
 from pggan.core.intervals import is_due
@@ -36,8 +35,9 @@ class Health:
     def at_tick(self, state: State, phase: Phase, scores: Scores) -> dict[str, float]:
         """The scalars of a tick by tag; the diversity of fakes only if a grid was due since the last one."""
         found = {}
-        if self.loss.zero_is_boundary and "scores/reals" in scores:
-            found[REALS_SIGN] = float(np.sign(scores["scores/reals"]).mean())
+        if self.loss.scores_are_log_odds and "scores/reals" in scores:
+            reals, fakes = (torch.from_numpy(scores[f"scores/{kind}"]) for kind in ("reals", "fakes"))
+            found[REALS_SIGN] = float(self.loss.signs(reals, fakes).mean())
         before, self._ticked_at = self._ticked_at, state.images
         if is_due(self.every, before, state.images):
             g = state.g.network

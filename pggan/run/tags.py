@@ -43,7 +43,8 @@ DESCRIPTIONS = {
     r"speed/step_share": "Share of the time since the last tick spent on training steps, 0 to 1.",
     r"speed/overhead_share": "Share of the time since the last tick spent on grids, metrics, checkpoints and reports.",
     r"health/alarms": "Alarms that hold at this tick; train.log has their text.",
-    r"health/reals_sign": "Share of reals with scores above 0 minus that below: near 1, D knows the reals by heart.",
+    r"health/reals_sign": "Share of reals with scores above 0 (relativistic loss: above a fake's) minus that below: "
+    "near 1, D knows the reals by heart.",
     r"health/diversity": "Distance from a fake to the nearest other fake, divided by that of reals: about 1 is good.",
     r"alarms": "What went wrong and what to do, where an alarm was raised.",
     r"alarms/.*": "1 where this alarm was raised; train.log says what to do.",

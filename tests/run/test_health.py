@@ -72,8 +72,10 @@ def test_diversity_is_measured_at_ticks_after_a_grid(g, monkeypatch):
     assert found(range(96, 225, 32)) == [96, 160]
 
 
-def test_the_mean_sign_of_reals_is_known_where_scores_have_a_zero(g):
-    scores = {"scores/reals": np.array([2.0, -1.0, 0.5, 3.0], np.float32)}
+def test_the_mean_sign_of_reals_is_known_where_scores_are_log_odds_by_themselves_or_in_pairs(g):
+    reals, fakes = np.array([2.0, -1.0, 0.5, 3.0], np.float32), np.array([3.0, -2.0, 1.0, 4.0], np.float32)
+    scores = {"scores/reals": reals, "scores/fakes": fakes}
     assert health_of(LOGISTIC).at_tick(state_at(g, 8), None, scores) == {"health/reals_sign": 0.5}
-    for loss in (RELATIVISTIC, WGAN_GP):
-        assert health_of(loss).at_tick(state_at(g, 8), None, scores) == {}
+    assert health_of(RELATIVISTIC).at_tick(state_at(g, 8), None, scores) == {"health/reals_sign": -0.5}
+    for loss, at_tick in ((LOGISTIC, {}), (WGAN_GP, scores)):
+        assert health_of(loss).at_tick(state_at(g, 8), None, at_tick) == {}
