@@ -115,7 +115,7 @@ def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path,
     random = np.random.default_rng(0)
     for folder in ("photos", "data/orl"):
         (tmp_path / folder).mkdir(parents=True)
-        for number in range(8):
+        for number in range(16):
             shape = (92, 92) if folder == "data/orl" else (80, 70, 3)
             Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / folder / f"{number}.png")
     Image.fromarray(random.integers(0, 256, (80, 70, 3), dtype=np.uint8)).save(tmp_path / "photo.png")
