@@ -165,10 +165,10 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(finished_
 
 
 def test_only_two_functions_find_out_what_a_path_holds():
-    """Nothing else opens checkpoints or generators by path, but a rollback, whose path is that of its own run."""
+    """Nothing else opens checkpoints or generators by path, but a rollback and hours=, whose run is their own."""
     alone = {
         "open_checkpoint": {"checkpoints/read.py"},
-        "newest_checkpoint": {"checkpoints/read.py", "checkpoints/rollback.py"},
+        "newest_checkpoint": {"checkpoints/read.py", "checkpoints/rollback.py", "cli/auto_recipe.py"},
         "safe_open": {
             "checkpoints/header.py",
             "metrics/cache.py",  # statistics

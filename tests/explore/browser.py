@@ -169,9 +169,9 @@ class Page:
         self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def wait_for_files(self, folder: Path, names: list[str]) -> None:
-        """Wait until the browser has written files, which have other names before."""
+        """Wait until the browser has written files: before, their names belong to empty ones, or to none."""
         end = monotonic() + WAIT_SECONDS
-        while not all((folder / name).is_file() for name in names):
+        while not all((folder / name).is_file() and (folder / name).stat().st_size for name in names):
             assert monotonic() < end, sorted(path.name for path in folder.iterdir())
             sleep(0.02)
 
