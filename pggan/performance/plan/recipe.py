@@ -47,7 +47,9 @@ DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 PUBLISHED_RATE = 0.001
 MIN_IMAGES = 2  # in a batch
-MIN_GAMMA = 1.0  # the demo's and the ORL run's
+MIN_GAMMA = 1.0  # the demo's,
+MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # and the ORL run's, of photographs up to
+PHOTOGRAPHS_MEASURED = 64  # this resolution
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
 MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
@@ -325,9 +327,10 @@ class RecipeChooser:
             return name
         size = int(value_at(batch, side))
         rule = 0.0002 * side**2 / size
-        less = "" if rule >= MIN_GAMMA else "; at least 1, because less was worse in runs of minutes"
+        least = MIN_GAMMA if self.facts.drawn or side > PHOTOGRAPHS_MEASURED else MIN_GAMMA_OF_PHOTOGRAPHS
+        less = "" if rule >= least else f"; at least {least:g}, because less was worse in runs of minutes"
         reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"
-        self._take("loss.gamma", float(f"{max(MIN_GAMMA, rule):.2g}"), reason)
+        self._take("loss.gamma", float(f"{max(least, rule):.2g}"), reason)
         if name == "logistic":
             self._take("loss.reg_interval", REG_INTERVAL, "as in the demo")
         return name
