@@ -17,6 +17,7 @@ from pggan.cli.auto_recipe import record_total_images, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder
 from pggan.cli.help import help_text, overview
+from pggan.cli.output import outlive_readers
 from pggan.cli.recipe_file import with_recipes
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
@@ -118,12 +119,15 @@ def guarded(run: Callable[[], int]) -> int:
         print(f"Error: the library {error.name} is not installed for {sys.executable}.", file=sys.stderr)
         print("  After make setup: source .venv/bin/activate. Otherwise install pggan there with pip.", file=sys.stderr)
         return EXIT_USER_ERROR
-    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
-        return 0
     except KeyboardInterrupt as interrupt:
         print("Stopped at once.", *interrupt.args, file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def run_process(run: Callable[[], int]) -> NoReturn:
+    """Be the process of `run`: output may find no reader, and what `run` returns is the exit code."""
+    outlive_readers()
+    exit_process(run())
 
 
 def exit_process(code: int) -> NoReturn:
@@ -137,4 +141,4 @@ def exit_process(code: int) -> NoReturn:
 
 def console() -> NoReturn:
     """The command `pggan`."""
-    exit_process(main())
+    run_process(main)

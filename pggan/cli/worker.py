@@ -9,7 +9,7 @@ from typing import NoReturn
 from omegaconf import OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.main import exit_process, guarded, run_command
+from pggan.cli.main import guarded, run_command, run_process
 from pggan.core.environment import PARENT_VARIABLE, TASK_VARIABLE
 
 POLL_SECONDS = 0.5
@@ -32,4 +32,4 @@ def main() -> int:
 
 def console() -> NoReturn:
     """The process of a rank."""
-    exit_process(main())
+    run_process(main)

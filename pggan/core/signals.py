@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a scheduler's SIGUSR1 or SIGUSR2 as a request to save and stop."""
+"""Ctrl-C, SIGTERM, a scheduler's SIGUSR1 or SIGUSR2, and SIGHUP of a closed terminal, as a request to save and stop."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-CHILD_BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # SIGTERM is how a parent ends them
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+CHILD_BLOCKED_SIGNALS = [number for number in SIGNALS if number != signal.SIGTERM]  # by which a parent ends them
 
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` for SIGNALS inside the block.
+    """Call `handler` for SIGNALS inside the block; for SIGHUP, unless `nohup` has this process ignore it.
 
     Afterwards the handlers of before are called for those that arrived: a job launcher's handler, which has the job
     queued again, must wait until all is saved.
@@ -24,7 +24,9 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
         arrived[number] = frame
         handler(number, frame)
 
-    before = {number: signal.signal(number, note_and_handle) for number in SIGNALS}
+    is_kept = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = [number for number in SIGNALS if number != signal.SIGHUP or not is_kept]
+    before = {number: signal.signal(number, note_and_handle) for number in numbers}
     try:
         yield
     finally:

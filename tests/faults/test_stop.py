@@ -99,6 +99,17 @@ def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(tiny_overrid
     assert "The same command" in (tmp_path / "train.log").read_text()
 
 
+def test_under_nohup_a_closed_terminal_stops_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not interruption.wanted
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.fault(12)
 def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     tiny_overrides, tmp_path, monkeypatch, capsys

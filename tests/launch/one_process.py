@@ -68,7 +68,7 @@ def become_rank(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
 
-    from pggan.cli.main import exit_process
+    from pggan.cli.main import run_process
     from pggan.cli.worker import main
 
-    exit_process(main())
+    run_process(main)
