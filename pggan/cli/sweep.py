@@ -19,7 +19,7 @@ from types import FrameType
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
-from pggan.core.next_command import next_command
+from pggan.core.next_command import as_hydra_reads_it, next_command
 from pggan.core.signals import signal_handlers
 
 ENDS = {0: "done", EXIT_INTERRUPTED: "interrupted"}
@@ -107,7 +107,7 @@ def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Itera
         elif command.name == "train":
             name = "_".join(re.sub(r"[^\w.+-]+", "-", f"{key}={value}") for key, value in varied.items())
             run_dir = str(root / (name or "run"))
-            rest = [*(one for one in chosen if not one.startswith("run_dir=")), f"run_dir='{run_dir}'"]
+            rest = [*(one for one in chosen if not one.startswith("run_dir=")), f"run_dir={as_hydra_reads_it(run_dir)}"]
         yield SweepJob(rest, varied, run_dir)
 
 

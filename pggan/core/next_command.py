@@ -11,13 +11,14 @@ def next_command(command: str, *words: str, **values: object) -> str:
 
     Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
     """
-    given = [f"{key}={_as_hydra_reads_it(value)}" for key, value in values.items()]
+    given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
     return " ".join([NEXT, "pggan", command, *map(_as_a_shell_reads_it, [*given, *words])])
 
 
-def _as_hydra_reads_it(value: object) -> str:
+def as_hydra_reads_it(value: object) -> str:
+    """A value as an override of Hydra's has it: in quotes where its characters mean something there."""
     if isinstance(value, list):
-        return f"[{','.join(map(_as_hydra_reads_it, value))}]"
+        return f"[{','.join(map(as_hydra_reads_it, value))}]"
     if re.fullmatch(r"[\w./:+@-]+", text := str(value)):
         return text
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)

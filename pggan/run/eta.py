@@ -78,7 +78,9 @@ class Eta:
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:
     """The time that the run is expected to take from `images` on, and its end, as text."""
-    how = "measured" if eta.phase_times.measured else "a first guess from the rate of a matrix product"
+    if images >= eta.schedule.total:
+        return "none: all images have been shown"
+    how = "measured" if eta.phase_times.measured else "a first guess, by operations"
     return f"{until(eta.seconds_left(images), now)} ({how})"
 
 

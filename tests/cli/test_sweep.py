@@ -18,7 +18,7 @@ def test_runs_get_directories_named_by_what_differs():
     jobs = list(jobs_of(TRAIN, ["seed=1,2", "loss=logistic,wgan_gp", "run_dir=out", "schedule.batch=8"], None))
     assert [job.label for job in jobs][:2] == ["seed=1 loss=logistic", "seed=1 loss=wgan_gp"]
     assert [job.run_dir for job in jobs][2:] == ["out/seed-2_loss-logistic", "out/seed-2_loss-wgan_gp"]
-    assert jobs[0].overrides == ["seed=1", "loss=logistic", "schedule.batch=8", "run_dir='out/seed-1_loss-logistic'"]
+    assert jobs[0].overrides == ["seed=1", "loss=logistic", "schedule.batch=8", "run_dir=out/seed-1_loss-logistic"]
 
 
 def test_without_run_dir_a_sweep_has_a_directory_of_its_own():

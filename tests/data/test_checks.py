@@ -16,11 +16,12 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.data.prepare.checks import REPORT_FILE, left_out
+from pggan.data.prepare.checks import REPORT_FILE, ValidationReport, left_out
 from pggan.data.prepare.command import check, prepare
 from pggan.data.prepare.planning import Options
 from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.folders import open_source
+from pggan.data.sources.image_file import BadImage
 
 
 def photo(seed=0, side=64):
@@ -186,6 +187,18 @@ def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
     assert f"Left out {len(LEFT_OUT)} of" in shown.err
     assert "CMYK, converted to RGB: 1 (cmyk.jpg)" in shown.err
     assert f"{100 + len(NOTED)} of {100 + len(NOTED) + len(LEFT_OUT)} images can be used." in shown.out
+
+
+def test_files_left_out_for_one_reason_are_one_line(tmp_path, capsys):
+    reasons = ["smaller than 64x64"] * 4 + ["empty file"]
+    bad = [BadImage(tmp_path / f"{number}.png", reason) for number, reason in enumerate(reasons)]
+    ValidationReport(bad, {}, total=9).show()
+    first = ", ".join(str(tmp_path / f"{number}.png") for number in range(3))
+    assert capsys.readouterr().err.splitlines() == [
+        "Left out 5 of 9 images:",
+        f"  smaller than 64x64: 4 ({first}, …)",
+        f"  {tmp_path}/4.png: empty file",
+    ]
 
 
 def test_check_with_stop_fails_and_the_command_needs_no_destination(photos, capsys):

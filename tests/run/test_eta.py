@@ -199,6 +199,7 @@ def test_the_end_is_said_as_a_time_of_day():
     slow = {side: 3600 * each for side, each in SECONDS.items()}
     long = expected_end(Eta(DEMO, phase_times(slow, measured=False), 0, 0.0), 0, NOON)
     assert long.startswith("about 11.8 d, until 07:42 on 13 March (a first guess")
+    assert expected_end(Eta(DEMO, phase_times(SECONDS), 0, 0.0), DEMO.total, NOON) == "none: all images have been shown"
     endless = {side: 1e9 for side in SECONDS}
     assert "21" in expected_end(Eta(DEMO, phase_times(endless), 0, 0.0), 0, NOON)
 

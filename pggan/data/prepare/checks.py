@@ -100,18 +100,22 @@ class ValidationReport:
         )
 
     def show(self) -> None:
-        """List each bad file with its reason on stderr, and how many of the others each note is about."""
+        """List the bad files by reason on stderr, and how many of the others each note is about."""
         console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         if self.bad:
             console.print(f"Left out {len(self.bad)} of {self.total} images:")
+        by_reason: dict[str, list[BadImage]] = {}
         for image in self.bad:
-            console.print(f"  {image}")
+            by_reason.setdefault(image.reason, []).append(image)
+        for reason, images in by_reason.items():
+            if len(images) > NAMED_ON_CONSOLE:
+                console.print(f"  {_counted(reason, [image.path for image in images])}")
+            else:
+                console.print("\n".join(f"  {image}" for image in images))
         if self.notes:
             console.print("To know about the others:")
         for text, names in sorted(self.notes.items(), key=lambda item: -len(item[1])):
-            shown = [printable(Path(name)) for name in names[:NAMED_ON_CONSOLE]]
-            more = ", …" if len(names) > len(shown) else ""
-            console.print(f"  {text}: {len(names)} ({', '.join(shown)}{more})")
+            console.print(f"  {_counted(text, [Path(name) for name in names])}")
 
     def write(self, path: Path) -> None:
         """Write it as JSON: `left_out` is complete, `noted` has the first files of each note."""
@@ -125,6 +129,12 @@ class ValidationReport:
         }
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _counted(text: str, paths: Sequence[Path]) -> str:
+    """`text` with the number of files it is about, and the first of them."""
+    shown = [printable(path) for path in paths[:NAMED_ON_CONSOLE]]
+    return f"{text}: {len(paths)} ({', '.join(shown)}{', …' if len(paths) > len(shown) else ''})"
 
 
 def left_out(dataset: Path) -> str:
