@@ -83,7 +83,9 @@ def compare(recipes: list[str]) -> Iterator[tuple[str, bool]]:
     """A line per recipe that states figures, and whether they are those that are predicted."""
     for recipe in recipes:
         stated = Stated.of(recipe)
-        if stated is not None:
+        if stated is None:
+            yield f"{recipe:<21} has no prediction in its head", True
+        else:
             plan = plan_of(recipe, stated)
             time, memory = stated.predicted(plan, plan if stated.cards == 1 else plan_of_part(recipe, stated))
             says = f"{stated.time} {stated.unit}, {stated.memory} {stated.size}"

@@ -13,6 +13,7 @@ def test_every_head_says_the_time_and_the_memory_or_whose_it_has(recipe):
     text = (CONFIGS / "experiment" / f"{recipe}.yaml").read_text()
     head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     has_figures = re.search(r"\b(hours?|minutes|seconds)\b", head) and re.search(r"\d [GM]iB\b", head)
+    assert ("Predicted" in head) == (Stated.of(recipe) is not None), "it would not be compared"
     base = re.search(r"^defaults:\n  - (\w+)$", text, re.MULTILINE)
     assert has_figures or (base is not None and base[1] in head)
 
