@@ -1,0 +1,259 @@
+"""What TensorBoard shows of a run that was stopped, killed and resumed, beside one that has not come to its end.
+
+What its page asks for is looked at over HTTP, and that the page shows it, in a real browser.
+"""
+
+import html
+import json
+import os
+import re
+import signal
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.plugin_event_accumulator import TENSORS, EventAccumulator
+
+from pggan.core.errors import EXIT_INTERRUPTED
+from pggan.run import train
+from pggan.run.tags import LAYOUT, description
+from pggan.run.tags import PHASES as GROWTH
+from pggan.sampling.output.images import enlarge
+from tests.conftest import watched_steps
+from tests.explore.browser import CHROMIUM, open_browser
+from tests.run.served_board import served, wait_for
+
+pytestmark = pytest.mark.slow
+
+RESUMED = ["monitor.grid_images=32", "checkpoint.every_images=1000"]
+RESUMED += ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=16", "evaluation.best=null"]
+# Together, the two runs have a curve for every chart.
+UNFINISHED = ["loss=logistic", "augmentation=ada", "precision=fp16"]
+EVALUATIONS = [48, 96, 144, 160]
+TICKS = sorted({32, 64, 128, *EVALUATIONS})
+STARTS = [0, 41]  # the first image of each process: the second, which was killed, and the third have the same
+BORDERS = {1: 0.0, 33: 0.0, 65: 1.0, 97: 1.0, 129: 2.0}  # the first image of each phase, and the growth there
+# The level of the pictures of each tag, by step.
+LEVELS = {
+    "images/final_reals": {0: 16},
+    "images/reals": {1: 4, 33: 8, 97: 16},
+    "images/fakes": {0: 4, 32: 4, 64: 8, 96: 8, 128: 16, 160: 16},
+    "images/averaged_fakes": {0: 4, 32: 4, 64: 8, 96: 8, 128: 16, 160: 16},
+}
+MEAN = "metrics/swd/mean@patches-16"
+PHASES = ["4x4 stable", "8x8 fade", "8x8 stable", "16x16 fade", "16x16 stable"]
+CHARTS = sum(len([*GROWTH, *charts]) for charts in LAYOUT.values())
+
+# Elements of a page, also in the shadow trees and frames that TensorBoard is made of; and all text that can be seen.
+FIND = """
+window.find = (selector, node = document) => [...node.querySelectorAll("*")].flatMap((element) => [
+  ...(element.matches(selector) ? [element] : []),
+  ...[element.shadowRoot, element.contentDocument].flatMap((inner) => inner ? window.find(selector, inner) : []),
+]);
+window.charts = (selector, line) => find(selector).filter((chart) => find(line, chart.shadowRoot).length > 0).length;
+window.words = () => {
+  const found = [];
+  const read = (node) => {
+    if (node.nodeType == Node.TEXT_NODE) found.push(node.data);
+    if (node.nodeType == Node.ELEMENT_NODE && (node.matches("style, script") || !node.checkVisibility())) return;
+    for (const inner of [node.shadowRoot, node.contentDocument]) if (inner) read(inner);
+    node.childNodes.forEach(read);
+  };
+  read(document.body);
+  return found.join(" ").replace(/\\s+/g, " ");
+};
+"""
+NOTHING = r"No (?:dashboards are active|[\w ]+ data was found|matches for|metrics are enabled|runs are in)"
+TABS = {
+    "timeseries": r"/resumed [-\d.e]+ [-\d.e]+ 160 /.test(words())",
+    "scalars": "charts('tf-scalar-card', 'path.line') > 8",
+    "custom_scalars": f"charts('tf-custom-scalar-multi-line-chart-card', 'path.line') == {CHARTS}",
+    "images": "find('img').filter((image) => image.naturalWidth == 48 && image.naturalHeight == 32).length == 8",
+    "histograms": "charts('vz-histogram-timeseries', 'path') == 5",
+    "distributions": "charts('vz-distribution-chart', 'path') == 5",
+    "text": "words().includes('Phase 5 of 5: 16x16 stable')",
+    "hparams": "/Trial ID .* resumed .* unfinished /.test(words())",
+    "projector": "find('canvas').length > 0 && words().includes('Points: 96')",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, tiny_config) -> Path:
+    """A folder of two runs.
+
+    `resumed` was told to stop at 40 images, and killed at 136, from where it went back to 40.  `unfinished` was told to
+    stop at 104.
+    """
+
+    def die() -> None:
+        raise RuntimeError("killed")
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    folder = tmp_path_factory.mktemp("runs")
+    resumed = tiny_config(f"run_dir={folder / 'resumed'}", *RESUMED)
+    with pytest.MonkeyPatch.context() as patch, watched_steps() as after_step:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        after_step(lambda state: state.images == 40 and stop())
+        assert train.run(resumed) == EXIT_INTERRUPTED
+        after_step(lambda state: state.images == 136 and die())
+        with pytest.raises(RuntimeError, match="killed"):
+            train.run(resumed)
+        after_step(lambda state: state.images == 104 and stop())
+        assert train.run(tiny_config(f"run_dir={folder / 'unfinished'}", *UNFINISHED)) == EXIT_INTERRUPTED
+        after_step(lambda state: None)
+        assert train.run(resumed) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(runs) -> dict[str, dict[int, float]]:
+    """The numbers of the resumed run in metrics.jsonl, by name and images."""
+    found: dict[str, dict[int, float]] = {}
+    for line in (runs / "resumed" / "metrics.jsonl").read_text().splitlines():
+        for name, value in json.loads(line).items():
+            found.setdefault(name, {})[json.loads(line)["images"]] = value
+    return found
+
+
+@pytest.fixture(scope="module")
+def board(runs):
+    def last(run: str) -> int:
+        return max(board.ask("scalars/scalars", run=run, tag="G/loss"))[1] if run in board.ask("scalars/tags") else 0
+
+    with served(runs) as board:
+        # TensorBoard already answers while it still reads the files.
+        wait_for(lambda: {*TABS} <= board.active_plugins(), "the plugins")
+        wait_for(lambda: (last("resumed"), last("unfinished")) == (160, 96), "the last numbers")
+        yield board
+
+
+# ---- what the page asks for ------------------------------------------------------------------------------
+
+
+def test_every_point_is_there_once_and_none_is_lost(board, recorded):
+    found = board.steps("resumed")
+    assert {tag: steps for tag, steps in found.items() if steps != sorted({*steps})} == {}
+    assert (found["G/loss"], found["score_histogram/fakes"], found[MEAN]) == (TICKS, TICKS, EVALUATIONS)
+    assert (found["phases"], found["run/command"]) == (list(BORDERS), STARTS)
+    for tag in board.ask("scalars/tags")["resumed"]:
+        points = {step: value for _, step, value in board.ask("scalars/scalars", run="resumed", tag=tag)}
+        borders = BORDERS if tag == "schedule/growth" else {}
+        expected = recorded[re.sub("^(schedule|speed|health)/", "", tag)] | borders
+        assert points == pytest.approx(expected, rel=1e-6), tag  # float32
+
+
+def test_the_other_reader_of_tensorboard_finds_the_same_points(board, runs):
+    """That in Python, which serves where there is no tensorboard-data-server."""
+    files = EventAccumulator(str(runs / "resumed"), size_guidance={TENSORS: 0}).Reload()
+    tags = [tag for tag in files.Tags()[TENSORS] if not tag.startswith(("custom_scalars_", "_hparams_"))]
+    assert {tag: [event.step for event in files.Tensors(tag)] for tag in tags} == board.steps("resumed")
+
+
+@pytest.mark.parametrize("tag", LEVELS)
+def test_there_are_pictures_of_every_level(board, tag):
+    points = board.ask("images/images", run="resumed", tag=tag, sample=0)
+    assert [point["step"] for point in points] == list(LEVELS[tag])
+    for point, level in zip(points, LEVELS[tag].values(), strict=True):
+        content = board.read("plugin/images/individualImage", **dict(parse_qsl(point["query"])))
+        with Image.open(BytesIO(content)) as picture:
+            assert (picture.format, picture.size) == ("PNG", (48, 32))  # three by two of 16x16
+            pixels = np.asarray(picture)[None]
+        # Each pixel of its level is a square of 16 / level pixels, and no larger one.
+        same = [np.array_equal(pixels, enlarge(pixels[:, ::size, ::size], size)) for size in (16 // level, 32 // level)]
+        assert same == [True, False], point["step"]
+
+
+def test_histograms_are_of_scores(board):
+    tags = {f"score_histogram/{kind}" for kind in ("reals", "fakes", "interpolated")}
+    assert {*board.ask("histograms/tags")["resumed"]} == {*board.ask("distributions/tags")["resumed"]} == tags
+    for tag in tags:
+        for _, step, bins in board.ask("histograms/histograms", run="resumed", tag=tag):
+            assert sum(count for _, _, count in bins) >= 8, (tag, step)  # a batch
+
+
+def test_every_tag_has_its_description(board):
+    for kind in ("scalars", "images", "histograms", "distributions"):
+        for tags in board.ask(f"{kind}/tags").values():
+            shown = {tag: html.unescape(re.sub("<.*?>", "", about["description"])) for tag, about in tags.items()}
+            assert shown == {tag: description(tag).replace("`", "") for tag in tags}
+            assert all(shown.values())
+
+
+def test_every_chart_of_the_layout_has_curves(board):
+    def curves(pattern: str) -> list[str]:
+        answers = [board.ask("custom_scalars/scalars", run=run, tag=pattern) for run in ("resumed", "unfinished")]
+        return [tag for answer in answers for tag, points in answer["tag_to_events"].items() if points]
+
+    charts = [chart for category in board.ask("custom_scalars/layout")["category"] for chart in category["chart"]]
+    assert len(charts) == CHARTS
+    patterns = {pattern for chart in charts for pattern in chart["multiline"]["tag"]}
+    assert [pattern for pattern in patterns if not curves(pattern)] == []
+
+
+def test_the_texts_say_what_the_run_is_and_how_to_go_on(board, runs):
+    def text(tag: str, run: str = "resumed") -> str:
+        found = [point["text"] for point in board.ask("text/text", run=run, tag=tag)]
+        assert all(found), tag
+        return html.unescape(found[-1])
+
+    tags = {"run/command", "run/data", "run/phases", "run/configuration", "phases"}
+    assert tags <= {*board.ask("text/tags")["resumed"]}
+    assert f"<code>pggan train run_dir={runs / 'resumed'}</code>" in text("run/command")
+    assert "<td>48</td>" in text("run/data")
+    assert [name in text("run/phases") for name in PHASES] == [True] * 5
+    assert "interval_images: 48" in text("run/configuration")
+    assert "precision: fp16" in text("run/configuration", "unfinished")
+
+
+def test_the_projector_has_points_with_faces(board):
+    sets = {entry["tensorName"]: entry for entry in board.ask("projector/info", run="resumed")["embeddings"]}
+    assert [*sets] == ["latents", "features_of_D"]
+    for (name, about), count, columns in zip(sets.items(), (48, 96), (7, 10), strict=True):
+        assert (about["tensorShape"], about["sprite"]["singleImageDim"]) == ([count, 8], [16, 16])
+        query = {"run": "resumed", "name": name}
+        points = np.frombuffer(board.read("plugin/projector/tensor", **query), np.float32)
+        assert (len(points), np.isfinite(points).all()) == (8 * count, True)
+        assert len(board.read("plugin/projector/metadata", **query).splitlines()) == 1 + count
+        with Image.open(BytesIO(board.read("plugin/projector/sprite_image", **query))) as sprite:
+            assert sprite.size == (16 * columns, 16 * -(-count // columns))
+
+
+def test_hparams_compare_the_runs_with_their_final_metrics(board, recorded):
+    trials = board.trials()
+    chosen = {name: (trial["hparams"]["loss.name"], trial["hparams"]["precision"]) for name, trial in trials.items()}
+    assert chosen == {"resumed": ("wgan_gp", "auto"), "unfinished": ("logistic", "fp16")}
+    ends = {name: [session["status"] for session in trial["sessions"]] for name, trial in trials.items()}
+    assert ends == {"resumed": ["STATUS_SUCCESS"], "unfinished": ["STATUS_UNKNOWN"]}
+    (final,) = (value for value in trials["resumed"]["metricValues"] if value["name"]["tag"] == MEAN)
+    assert (final["trainingStep"], final["value"]) == (160, pytest.approx(recorded[MEAN][160], rel=1e-6))
+
+
+# ---- what the page shows ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with open_browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+def test_there_is_no_other_tab(board):
+    assert board.active_plugins() == {*TABS}
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_is_filled(board, page, tab):
+    page.open(f"{board.address}#{tab}", 1400, 1000)
+    page.wait("location.href.startsWith('http') && document.readyState == 'complete'")
+    page.run(FIND)
+    wait_for(lambda: page.run(TABS[tab]), tab, seconds=0.5)  # to search such a page takes it long
+    assert re.findall(NOTHING, page.run("words()")) == []
+    assert [line for line in page.log if board.address in line] == []
+    assert tab != "projector" or any("/sprite_image?" in address for address in page.requests)
