@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,27 +159,24 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable
     return run_dir
 
 
-@contextmanager
-def watched_steps() -> Iterator[Callable[[Callable[[Any], object]], None]]:
-    """Call a function with the state after every training step: `after_step(function)`, until the next such call."""
+def watch_steps(patch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
+    """What calls a function with the state after every training step, instead of the function before."""
     from pggan.training.step import Trainer
 
     step = Trainer.step
-    with pytest.MonkeyPatch.context() as patch:
 
-        def install(function: Callable[[Any], object]) -> None:
-            def watched_step(self: Trainer, *arguments: Any) -> Any:
-                metrics = step(self, *arguments)
-                function(self.state)
-                return metrics
+    def install(function: Callable[[Any], object]) -> None:
+        def watched_step(self: Trainer, *arguments: Any) -> Any:
+            metrics = step(self, *arguments)
+            function(self.state)
+            return metrics
 
-            patch.setattr(Trainer, "step", watched_step)
+        patch.setattr(Trainer, "step", watched_step)
 
-        yield install
+    return install
 
 
 @pytest.fixture
-def after_step() -> Iterator[Callable[[Callable[[Any], object]], None]]:
-    """`watched_steps` for one test."""
-    with watched_steps() as install:
-        yield install
+def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
+    """Call a function with the state after every training step: `after_step(function)`."""
+    return watch_steps(monkeypatch)
