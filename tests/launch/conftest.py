@@ -221,10 +221,8 @@ def slurm(tmp_path: Path) -> Path:
     programs = {
         "srun": f'exec {sys.executable} {folder}/srun.py "$@"',
         "scontrol": f'[ "$1" = show ] && echo localhost || echo "$2" >> {tmp_path}/requeued.txt',
-        # To the step: what the batch script, which calls this, has started besides this.
-        "scancel": "for pid in $(</proc/$PPID/task/$PPID/children); do [ $pid = $$ ] || kill -TERM $pid; done",
         "pggan": f'exec {sys.executable} -m pggan "$@"',
-        "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+        "python": f'exec {sys.executable} "$@"',
     }
     for name, line in programs.items():
         (folder / name).write_text(f"#!/bin/bash\n{line}\n")

@@ -66,35 +66,46 @@ def require_resumed(run_dir: Path, state: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
+@pytest.mark.parametrize("script", ["train.sbatch", "torchrun.sbatch"])
 def test_the_batch_script_is_queued_again_when_its_time_is_over_and_resumes(
-    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state
+    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state, script
 ):
     """Slurm sends USR1 to the step, that is, to srun's processes."""
-    script = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "seed=0"]
-    first = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
+    command = ["bash", str(SCRIPTS / script), *tiny_overrides, "seed=0"]
+    first = launch.start(*command, "monitor.tick_images=8", folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     [srun] = [pid for pid in children(first.pid) if "srun.py" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(srun, signal.SIGUSR1)
     assert launch.codes() == [75], launch.output()
+    assert "Traceback" not in launch.output()
     assert requeued(tmp_path) == ["700_3"]
     resume(ranks, tiny_overrides, run_dir, port)
     require_resumed(run_dir, expected_state(1))
 
 
 @pytest.mark.slow
-@pytest.mark.fault(14)
-def test_the_batch_script_for_torchrun_resumes(
-    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state
-):
-    """There, Slurm sends USR1 to the script itself."""
-    script = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides]
-    batch = launch.start(*script, "monitor.tick_images=8", folder=tmp_path, **job)
+def test_the_batch_script_for_torchrun_ends_with_the_code_of_a_mistake(launch, job, tiny_overrides, tmp_path):
+    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, "schedule.batch=7"]
+    launch.start(*command, folder=tmp_path, **job)
+    assert launch.codes() == [2], launch.output()
+    assert "A batch of 7" in launch.output()
+    assert "Traceback" not in launch.output()
+    assert requeued(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_batch_script_for_torchrun_shows_which_rank_was_lost(launch, job, tiny_overrides, run_dir, tmp_path):
+    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, "monitor.tick_images=8"]
+    first = launch.start(*command, folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
-    batch.send_signal(signal.SIGUSR1)
-    assert launch.codes() == [75], launch.output()
-    assert requeued(tmp_path) == ["700_3"]
-    resume(ranks, tiny_overrides, run_dir, port)
-    require_resumed(run_dir, expected_state(1))
+    pid = first.pid
+    for _ in ("srun", "torchrun", "the rank"):
+        pid = children(pid)[0]
+    os.kill(pid, signal.SIGKILL)
+    assert launch.codes() == [1], launch.output()
+    assert "SIGKILL" in launch.output()
+    assert "Traceback" not in launch.output()
+    assert requeued(tmp_path) == []
 
 
 @pytest.mark.fault(14)

@@ -72,8 +72,9 @@ class Cluster:
     def __init__(self, folder: Path, slurm: Path) -> None:
         self.folder = folder
         (folder / "bin").mkdir()
-        (folder / "bin" / "pggan").write_text(f'#!/bin/bash\nexec {sys.executable} -m pggan "$@"\n')
-        (folder / "bin" / "pggan").chmod(0o755)
+        for name, program in {"pggan": f"{sys.executable} -m pggan", "python": sys.executable}.items():
+            (folder / "bin" / name).write_text(f'#!/bin/bash\nexec {program} "$@"\n')
+            (folder / "bin" / name).chmod(0o755)
         self.environment = {
             **os.environ,
             "SLURM_CONF": str(slurm / "slurm.conf"),
@@ -94,11 +95,11 @@ class Cluster:
     def submit(self, *arguments: str) -> str:
         return self.call("sbatch", "--parsable", "--time", "60", *arguments)
 
-    def train(self, *arguments: str) -> Job:
-        """Submit train.sbatch with options of sbatch, then overrides."""
+    def train(self, *arguments: str, script: str = "train.sbatch") -> Job:
+        """Submit a script with options of sbatch, then overrides."""
         options = [argument for argument in arguments if argument.startswith("-")]
         overrides = [argument for argument in arguments if argument not in options]
-        number = self.submit(*options, str(SCRIPTS / "train.sbatch"), *overrides)
+        number = self.submit(*options, str(SCRIPTS / script), *overrides)
         return Job(self, number, [self.folder / f"slurm-{number}.out"], self.folder / "outputs" / f"slurm-{number}")
 
     def launch(self, *overrides: str) -> tuple[Job, subprocess.Popen[bytes]]:
@@ -145,9 +146,10 @@ def overrides(tiny_overrides: list[str]) -> list[str]:
 
 @dataclass
 class Jobs:
-    """Three jobs; the first two were stopped after a step, ran out of time, and are queued again."""
+    """Four jobs; the first three were stopped after a step, ran out of time, and are queued again."""
 
     two_nodes: Job
+    torchrun: Job  # on two nodes as well
     launched: Job
     launcher: subprocess.Popen[bytes]
     one_node: Job  # it was stopped after a step, too
@@ -159,20 +161,22 @@ def jobs(cluster: Cluster, overrides: list[str]) -> Iterator[Jobs]:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     launched, launcher = cluster.launch(*overrides)
     two_nodes = cluster.train("--nodes=2", "--cpus-per-task=40", *overrides)
+    torchrun = cluster.train("--partition=high", "--nodes=2", *overrides, script="torchrun.sbatch")
     one_node = cluster.train("--partition=high", *overrides)
-    running, end = [launched, two_nodes, one_node], time.monotonic() + 2 * LIMIT
+    timed = [launched, two_nodes, torchrun]
+    running, end = [*timed, one_node], time.monotonic() + 2 * LIMIT
     while running:
         assert time.monotonic() < end, "".join(job.output() for job in running)
         for job in [job for job in running if job.steps()]:
             job.stop_its_clock()
             running.remove(job)
         time.sleep(0.05)
-    for job in (launched, two_nodes):
+    for job in timed:
         job.update("EndTime=now+60")  # so close that Slurm sends the signal when it looks next
-    for job in (launched, two_nodes):
+    for job in timed:
         job.wait_for_requeue(1)
         job.update("TimeLimit=60")
-    yield Jobs(two_nodes, launched, launcher, one_node)
+    yield Jobs(two_nodes, torchrun, launched, launcher, one_node)
     launcher.kill()
     launcher.wait()
 
@@ -208,6 +212,15 @@ def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(c
     state = state_of_run(2)
     assert job.end() == "COMPLETED", job.output()
     require_resumed(job, 2, state)
+
+
+@pytest.mark.fault(14)
+def test_a_job_of_torchrun_resumes_when_its_time_is_over(jobs, state_of_run):
+    job = jobs.torchrun
+    state = state_of_run(2)
+    assert job.end() == "COMPLETED", job.output()
+    require_resumed(job, 1, state)
+    assert job.facts()["Restarts"] == "1"
 
 
 @pytest.mark.fault(14)
