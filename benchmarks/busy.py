@@ -2,21 +2,25 @@
 
 OpenMP threads look for work a number of times before they sleep: the spin count of GNU's OpenMP, whose own is 300000;
 with 0 (OMP_WAIT_POLICY=PASSIVE) they sleep at once.  The demo's step is taken in turn under each of them, with all
-threads, and in one thread: on a quiet machine, beside a busy process per core, and beside a second training of the same
-kind.  `share` is the speed beside others in units of the fair share, half of the quiet speed under OpenMP's own count.
+threads, in one thread, and by a rank of one thread per core (`devices=cpu:2`): on a quiet machine, beside a busy
+process per core, and beside a second training of the same kind, all in turn in every round.  `share` is the speed
+beside others in units of the fair share, half of the quiet speed under OpenMP's own count, or for the ranks half of
+their own.
 """
 
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import torch
 
@@ -28,13 +32,15 @@ from pggan.core.batch import Reals
 from pggan.core.cpu import available_cores
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.distributed.process_group import ProcessGroup
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.performance.bench.steps import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 
 WARMUP = 3
 OWN = 300_000  # the spin count of GNU's OpenMP
+LOADS = ("quiet", "busy", "training")
+RANKS = "ranks of one thread"
 BUSY = [sys.executable, "-c", "while True: pass"]
 
 
@@ -43,65 +49,131 @@ def take_steps(arguments: argparse.Namespace) -> None:
     configure_process(CPU, Precision.fp32, arguments.threads)
     config = validated(TrainConfig, compose("train", ["experiment=demo"]))
     architecture = config.model.architecture(config.schedule.final_resolution, 3, num_classes=0)
-    trainer, _ = build_trainer(config, architecture, [], ProcessGroup.single_process(CPU), check_memory=False)
-    side, batch = arguments.resolution, arguments.batch
-    phase, images = phase_of(side, batch), torch.rand(batch, 3, side, side) * 2 - 1
+    info, side, batch = rank_from_environment(), arguments.resolution, arguments.batch
+    group = ProcessGroup.single_process(CPU) if info is None else ProcessGroup.connect(info, CPU, 120)
+    phase = phase_of(side, batch)
+    trainer, _ = build_trainer(config, architecture, [phase], group, check_memory=False)
+    images = torch.rand(batch // group.world_size, 3, side, side) * 2 - 1
     for number, _ in enumerate(sys.stdin if arguments.take == "asked" else iter(int, 1)):
         began = time.perf_counter()
         trainer.step(phase, Reals(images, None, None), StepRng(0, number * batch, CPU), EMA_DECAY)
         print(time.perf_counter() - began, flush=True)
 
 
-class Stepper:
-    """Two processes that take steps with one spin count: one when it is asked, its twin whenever it is not stopped."""
+def variables_of_ranks(count: int) -> list[dict[str, str]]:
+    """What a launcher of `count` ranks on this machine sets for each; nothing for a process that is alone."""
+    if count == 1:
+        return [{}]
+    with socket.create_server(("localhost", 0)) as found:
+        port = found.getsockname()[1]
+    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    network = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    return [
+        {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()} | network
+        for rank in range(count)
+    ]
 
-    def __init__(self, arguments: argparse.Namespace, spins: int | None, threads: int) -> None:
-        """Args: spins: None for what the trainer sets."""
-        sizes = [f"--resolution={arguments.resolution}", f"--batch={arguments.batch}", f"--threads={threads}"]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-        if spins is not None:
-            variables["GOMP_SPINCOUNT"] = str(spins)
-        command, pipe = [sys.executable, "-m", "benchmarks.busy", *sizes], subprocess.PIPE
-        asked, endless = [*command, "--take=asked"], [*command, "--take=endless"]
-        self.process = subprocess.Popen(asked, env=variables, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
-        self.twin = subprocess.Popen(endless, env=variables, stdout=pipe, text=True)  # noqa: S603
-        cast(IO[str], self.twin.stdout).readline()  # it has begun
-        self.twin.send_signal(signal.SIGSTOP)
 
-    def seconds(self) -> float:
-        """The seconds of one step, taken now."""
-        requests, answers = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
-        requests.write("\n")
-        requests.flush()
-        return float(answers.readline())
+class Others:
+    """Processes that are stopped, but for the times inside `running`."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self.processes = processes
+        self.send_signal(signal.SIGSTOP)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to all."""
+        for process in self.processes:
+            process.send_signal(number)
 
     @contextmanager
-    def training_beside(self) -> Iterator[None]:
-        """Inside, the twin takes steps."""
-        self.twin.send_signal(signal.SIGCONT)
+    def running(self) -> Iterator[None]:
+        """Inside, they run."""
+        self.send_signal(signal.SIGCONT)
+        time.sleep(0.2)  # until they are in the middle of their work
         yield
-        self.twin.send_signal(signal.SIGSTOP)
+        self.send_signal(signal.SIGSTOP)
+
+
+class Stepper:
+    """A training whose ranks take a step together when they are asked, and its twin, which takes steps without end."""
+
+    def __init__(self, arguments: argparse.Namespace, spins: int | None, threads: int, ranks: int = 1) -> None:
+        """Args: spins: None for what the trainer sets; threads: of each rank."""
+        sizes = [f"--resolution={arguments.resolution}", f"--batch={arguments.batch}", f"--threads={threads}"]
+        self.command, self.ranks = [sys.executable, "-m", "benchmarks.busy", *sizes], ranks
+        self.variables = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+        if spins is not None:
+            self.variables["GOMP_SPINCOUNT"] = str(spins)
+        self.started: list[subprocess.Popen[str]] = []
+        self.processes = self.start("asked")
+
+    def start(self, take: str) -> list[subprocess.Popen[str]]:
+        """Start the ranks of one training."""
+        pipe, command = subprocess.PIPE, [*self.command, f"--take={take}"]
+        processes = [
+            subprocess.Popen(command, env={**self.variables, **own}, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+            for own in variables_of_ranks(self.ranks)
+        ]
+        self.started += processes
+        return processes
+
+    @cached_property
+    def twin(self) -> Others:
+        """The twin, when it has begun."""
+        processes = self.start("endless")
+        for process in processes:
+            cast(IO[str], process.stdout).readline()
+        return Others(processes)
+
+    def seconds(self) -> float:
+        """The seconds of one step, taken now: those of the slowest rank."""
+        for process in self.processes:
+            requests = cast(IO[str], process.stdin)
+            requests.write("\n")
+            requests.flush()
+        return max(float(cast(IO[str], process.stdout).readline()) for process in self.processes)
 
     def end(self) -> None:
-        """End both processes."""
-        self.process.kill()
-        self.twin.kill()
+        """End all processes."""
+        end(self.started)
 
 
-def times_of(steppers: dict[str, Stepper], load: str, rounds: int) -> dict[str, float]:
-    """Median seconds of a step of each of `steppers`, in turn, beside the `load`."""
-    times: dict[str, list[float]] = {name: [] for name in steppers}
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    """End processes, and close their pipes."""
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def beside(load: str, stepper: Stepper, busy: Others) -> AbstractContextManager[None]:
+    """A context in which the others of a load run."""
+    return nullcontext() if load == "quiet" else (busy if load == "busy" else stepper.twin).running()
+
+
+def times_of(steppers: dict[str, Stepper], loads: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Median seconds of a step beside each of `loads`, and of each of `steppers`, all in turn."""
+    times: dict[str, dict[str, list[float]]] = {load: {name: [] for name in steppers} for load in loads}
     with ExitStack() as stack:
-        for _ in range(available_cores() if load == "busy" else 0):
-            stack.callback(subprocess.Popen(BUSY).kill)  # noqa: S603 - our own
+        busy = Others([subprocess.Popen(BUSY, text=True) for _ in range(available_cores())])  # noqa: S603 - our own
+        stack.callback(end, busy.processes)
         for _ in range(WARMUP + rounds):
-            for name, stepper in steppers.items():
-                with ExitStack() as beside:
-                    if load == "training":
-                        beside.enter_context(stepper.training_beside())
-                        time.sleep(0.2)  # until it is in the middle of its steps
-                    times[name].append(stepper.seconds())
-    return {name: median(taken[WARMUP:]) for name, taken in times.items()}
+            for load in loads:
+                for name, stepper in steppers.items():
+                    with beside(load, stepper, busy):
+                        times[load][name].append(stepper.seconds())
+    return {load: {name: median(taken[WARMUP:]) for name, taken in of_load.items()} for load, of_load in times.items()}
+
+
+def rows_of(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Of each stepper, milliseconds beside every load, and the speed beside others in units of the fair share."""
+    quiet = found["quiet"]
+    rows: dict[str, dict[str, float]] = {}
+    for name in quiet:
+        fair = 2 * quiet[name if name == RANKS else str(OWN)]
+        rows[name] = {f"{load}_milliseconds": round(1000 * times[name], 1) for load, times in found.items()}
+        rows[name] |= {f"{load}_share": round(fair / found[load][name], 2) for load in found if load != "quiet"}
+    return rows
 
 
 def main() -> None:
@@ -109,6 +181,7 @@ def main() -> None:
     parser.add_argument("--resolution", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--ranks", type=int, default=available_cores())
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument(
         "--spins", type=int, nargs="*", default=[0], help="counts besides OpenMP's own and the trainer's"
@@ -120,20 +193,18 @@ def main() -> None:
         take_steps(arguments)
         return
     counts = dict.fromkeys((OWN, *arguments.spins))
+    steppers: dict[str, Stepper] = {}
     with ExitStack() as stack:
-        steppers = {str(spins): Stepper(arguments, spins, arguments.threads) for spins in counts}
-        steppers |= {"the trainer's": Stepper(arguments, None, arguments.threads)}
-        steppers |= {"one thread": Stepper(arguments, None, 1)}
-        for stepper in steppers.values():
-            stack.callback(stepper.end)
-        found = {load: times_of(steppers, load, arguments.rounds) for load in ("quiet", "busy", "training")}
-    rows: dict[str, Any] = {
-        name: {f"{load}_milliseconds": round(1000 * times[name], 1) for load, times in found.items()}
-        | {f"{load}_share": round(2 * found["quiet"][str(OWN)] / found[load][name], 2) for load in ("busy", "training")}
-        for name in steppers
-    }
+        kinds: dict[str, tuple[int | None, int, int]] = {str(spins): (spins, arguments.threads, 1) for spins in counts}
+        kinds |= {"the trainer's": (None, arguments.threads, 1), "one thread": (None, 1, 1)}
+        kinds |= {RANKS: (None, 1, arguments.ranks)} if arguments.ranks > 1 else {}
+        for name, kind in kinds.items():
+            steppers[name] = Stepper(arguments, *kind)
+            stack.callback(steppers[name].end)
+        found = times_of(steppers, LOADS, arguments.rounds)
     about = {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores()}
-    report({**about, "threads": arguments.threads, "steps": rows}, arguments.out)
+    about |= {"threads": arguments.threads, "ranks": arguments.ranks}
+    report({**about, "steps": rows_of(found)}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+"""Steps beside other processes."""
+
+from argparse import Namespace
+
+import pytest
+
+from benchmarks import busy
+
+
+@pytest.mark.slow
+def test_two_ranks_take_steps_together_and_wait_while_nobody_asks(monkeypatch):
+    monkeypatch.setattr(busy, "WARMUP", 0)
+    stepper = busy.Stepper(Namespace(resolution=4, batch=8), None, threads=1, ranks=2)
+    try:
+        found = busy.times_of({busy.RANKS: stepper}, ["quiet", "busy"], rounds=1)
+        assert [process.poll() for process in stepper.started] == [None, None], "no twin, and nobody has failed"
+    finally:
+        stepper.end()
+    assert list(found) == ["quiet", "busy"]
+    assert all(times[busy.RANKS] > 0 for times in found.values())
+
+
+def test_the_share_of_ranks_is_one_of_their_own_speed():
+    own = str(busy.OWN)
+    rows = busy.rows_of({"quiet": {own: 0.1, busy.RANKS: 0.2}, "busy": {own: 0.4, busy.RANKS: 0.5}})
+    assert rows == {
+        own: {"quiet_milliseconds": 100.0, "busy_milliseconds": 400.0, "busy_share": 0.5},
+        busy.RANKS: {"quiet_milliseconds": 200.0, "busy_milliseconds": 500.0, "busy_share": 0.8},
+    }
