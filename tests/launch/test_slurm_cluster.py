@@ -231,12 +231,24 @@ def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_r
     assert "this job is timed-out" in jobs.launched.output()
 
 
-@pytest.mark.fault(12)
-def test_a_cancelled_job_saves_and_is_not_queued_again(cluster, jobs):
-    job = jobs.one_node
+def require_saved_when_cancelled(cluster: Cluster, job: Job) -> None:
     cluster.call("scancel", job.number)
     assert job.end() == "CANCELLED"
     assert job.facts()["Restarts"] == "0"
     assert "Traceback" not in job.output()
     assert "Interrupted at" in (job.run_dir / "train.log").read_text()
     assert list(job.run_dir.glob("checkpoints/0*"))
+
+
+@pytest.mark.fault(12)
+def test_a_cancelled_job_saves_and_is_not_queued_again(cluster, jobs):
+    require_saved_when_cancelled(cluster, jobs.one_node)
+
+
+@pytest.mark.fault(12)
+def test_a_cancelled_job_of_torchrun_saves_and_is_not_queued_again(cluster, overrides):
+    """Nothing stops its clock: Slurm sometimes takes minutes to complete a job that is cancelled right after that."""
+    long = [*overrides, "schedule.stable_images=25600"]
+    job = cluster.train("--partition=high", *long, script="torchrun.sbatch")
+    job.wait_for_step()
+    require_saved_when_cancelled(cluster, job)
