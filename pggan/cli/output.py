@@ -13,6 +13,7 @@ class LastingOutput(io.FileIO):
     """An open file descriptor; once nobody reads what is written to it, that is dropped and nothing fails."""
 
     def write(self, data: Any, /) -> int:
+        """Write bytes, or drop them where nobody reads; returns their number."""
         try:
             return super().write(data)
         except OSError as error:
