@@ -19,7 +19,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "quality"
 def main() -> int:
     """Measure what is missing; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
+    names = [row.name for row in ROWS]
+    parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW", help=", ".join(names))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--work", type=Path, default=Path("outputs/quality"), help="runs and data")
     parser.add_argument("--results", type=Path, default=RESULTS, help="figures and grids")
