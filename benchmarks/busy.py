@@ -5,7 +5,8 @@ with 0 (OMP_WAIT_POLICY=PASSIVE) they sleep at once.  The demo's step is taken i
 threads, in one thread, and by a rank of one thread per core (`devices=cpu:2`): on a quiet machine, beside a busy
 process per core, and beside a second training of the same kind, all in turn in every round.  `share` is the speed
 beside others in units of the fair share, half of the quiet speed under OpenMP's own count, or for the ranks half of
-their own.
+their own.  `--command COMMAND ...`, the last option, times whole runs of a command instead, quiet and beside a busy
+process per core.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -139,6 +140,19 @@ class Stepper:
         end(self.started)
 
 
+class Command:
+    """A command, which is run to its end when it is asked."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def seconds(self) -> float:
+        """The seconds of one run, taken now; raises CalledProcessError when it fails."""
+        began = time.perf_counter()
+        subprocess.run(self.words, stdout=subprocess.DEVNULL, check=True)  # noqa: S603 - the user's own
+        return time.perf_counter() - began
+
+
 def end(processes: list[subprocess.Popen[str]]) -> None:
     """End processes, and close their pipes."""
     for process in processes:
@@ -146,23 +160,27 @@ def end(processes: list[subprocess.Popen[str]]) -> None:
         process.communicate()
 
 
-def beside(load: str, stepper: Stepper, busy: Others) -> AbstractContextManager[None]:
+def beside(load: str, stepper: Stepper | Command, busy: Others) -> AbstractContextManager[None]:
     """A context in which the others of a load run."""
-    return nullcontext() if load == "quiet" else (busy if load == "busy" else stepper.twin).running()
+    if load == "training":
+        return cast(Stepper, stepper).twin.running()
+    return busy.running() if load == "busy" else nullcontext()
 
 
-def times_of(steppers: dict[str, Stepper], loads: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+def times_of(
+    steppers: Mapping[str, Stepper | Command], loads: Sequence[str], rounds: int, warmup: int = 0
+) -> dict[str, dict[str, float]]:
     """Median seconds of a step beside each of `loads`, and of each of `steppers`, all in turn."""
     times: dict[str, dict[str, list[float]]] = {load: {name: [] for name in steppers} for load in loads}
     with ExitStack() as stack:
         busy = Others([subprocess.Popen(BUSY, text=True) for _ in range(available_cores())])  # noqa: S603 - our own
         stack.callback(end, busy.processes)
-        for _ in range(WARMUP + rounds):
+        for _ in range(warmup + rounds):
             for load in loads:
                 for name, stepper in steppers.items():
                     with beside(load, stepper, busy):
                         times[load][name].append(stepper.seconds())
-    return {load: {name: median(taken[WARMUP:]) for name, taken in of_load.items()} for load, of_load in times.items()}
+    return {load: {name: median(taken[warmup:]) for name, taken in of_load.items()} for load, of_load in times.items()}
 
 
 def rows_of(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -170,7 +188,7 @@ def rows_of(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     quiet = found["quiet"]
     rows: dict[str, dict[str, float]] = {}
     for name in quiet:
-        fair = 2 * quiet[name if name == RANKS else str(OWN)]
+        fair = 2 * quiet[name if name == RANKS or str(OWN) not in quiet else str(OWN)]
         rows[name] = {f"{load}_milliseconds": round(1000 * times[name], 1) for load, times in found.items()}
         rows[name] |= {f"{load}_share": round(fair / found[load][name], 2) for load in found if load != "quiet"}
     return rows
@@ -187,10 +205,15 @@ def main() -> None:
         "--spins", type=int, nargs="*", default=[0], help="counts besides OpenMP's own and the trainer's"
     )
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--command", nargs=argparse.REMAINDER, help="time this command; the last option")
     parser.add_argument("--take", choices=("asked", "endless"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.take:
         take_steps(arguments)
+        return
+    if arguments.command:
+        found = times_of({"command": Command(arguments.command)}, ("quiet", "busy"), arguments.rounds)
+        report({"command": arguments.command, "cores": available_cores(), "times": rows_of(found)}, arguments.out)
         return
     counts = dict.fromkeys((OWN, *arguments.spins))
     steppers: dict[str, Stepper] = {}
@@ -201,7 +224,7 @@ def main() -> None:
         for name, kind in kinds.items():
             steppers[name] = Stepper(arguments, *kind)
             stack.callback(steppers[name].end)
-        found = times_of(steppers, LOADS, arguments.rounds)
+        found = times_of(steppers, LOADS, arguments.rounds, WARMUP)
     about = {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores()}
     about |= {"threads": arguments.threads, "ranks": arguments.ranks}
     report({**about, "steps": rows_of(found)}, arguments.out)
