@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from pggan.checkpoints.header import (
     CLASS_NAMES,
@@ -23,6 +23,7 @@ from pggan.checkpoints.header import (
 )
 from pggan.checkpoints.read import generator_path
 from pggan.core.atomic_io import atomic_write
+from pggan.core.tensor_file import save_tensors
 from pggan.networks.networks import Generator
 
 
@@ -72,4 +73,4 @@ def save_generator(generator: LoadedGenerator, path: Path) -> None:
     """Write a file that `load_generator` reads; raises OSError."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
+        save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})

@@ -1,7 +1,6 @@
 """Checkpoints written: a copy of the state goes to the disk, atomically, while training continues."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -11,8 +10,6 @@ from threading import Thread
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pggan.checkpoints import header
@@ -23,6 +20,7 @@ from pggan.core.devices import synchronize
 from pggan.core.disk import free_bytes, free_files
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
+from pggan.core.tensor_file import save_tensors
 from pggan.optim.state import State, StateDicts, state_sha256
 
 
@@ -94,7 +92,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     digest = state_sha256(snapshot.state_dicts, images, snapshot.phase_index)
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
         for component, tensors in snapshot.state_dicts.items():
-            _save_file(tensors, directory / f"{component}.safetensors", {header.HEADER_KEY: json.dumps(about)})
+            save_tensors(tensors, directory / f"{component}.safetensors", {header.HEADER_KEY: json.dumps(about)})
         # A copy, because the safetensors library would leave its own temporary file behind if it were killed here.
         with atomic_write(run_dir / header.GENERATOR_FILE) as temporary:
             shutil.copyfile(directory / "generator_ema.safetensors", temporary)
@@ -109,17 +107,6 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise NonFiniteError(f"{component}/{name}", images)
-
-
-def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file; what the system refuses is an OSError, not one of the library's own."""
-    try:
-        save_file(tensors, path, metadata)
-    except SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), str(error)) from error
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pggan.core.atomic_io import atomic_write
+from pggan.core.tensor_file import save_tensors
 from pggan.distributed.process_group import ProcessGroup
 
 
@@ -41,7 +41,7 @@ def cached(facts: dict[str, Any], calculate: Callable[[], Tensor], group: Proces
     with suppress(OSError, SafetensorError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
-            save_file({"values": made.contiguous()}, temporary, {"facts": text, "sha256": checksum(made)})
+            save_tensors({"values": made.contiguous()}, temporary, {"facts": text, "sha256": checksum(made)})
     return made
 
 

@@ -44,7 +44,7 @@ def test_a_failed_save_keeps_what_was_there(run_dir, snapshot_of, monkeypatch):
     def full_disk(*arguments, **options):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("pggan.checkpoints.write.save_file", full_disk)
+    monkeypatch.setattr("pggan.core.tensor_file.save_file", full_disk)
     with pytest.raises(OSError, match="No space") as caught:
         write_checkpoint(run_dir, snapshot)
     assert caught.value.errno == 28
@@ -106,3 +106,8 @@ def test_a_snapshot_says_how_much_it_takes_on_disk(run_dir, newest, snapshot_of)
     written += (run_dir / "generator.safetensors").stat().st_size
     headers = 200 * sum(len(tensors) + 5 for tensors in snapshot_of(run_dir, 160).state_dicts.values()) * 2
     assert 0 < written - snapshot_of(run_dir, 160).bytes < headers
+
+
+def test_whoever_may_read_one_file_of_a_run_may_read_all(run_dir, newest):
+    files = [run_dir / "generator.safetensors", *newest.iterdir()]
+    assert len({file.stat().st_mode for file in files}) == 1

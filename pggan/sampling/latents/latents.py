@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
+from pggan.core.tensor_file import save_tensors
 
 HEADER_KEY = "pggan"
 MAX_NUMBERS = 2**28  # in a file: a gigabyte
@@ -41,7 +41,7 @@ def load_latents(path: str | Path, size: int, key: str = "latents") -> Tensor:
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
     """Write `vectors` [N, Z] as the tensor `kind` of a safetensors file, with `about` in its header."""
     with atomic_write(path) as temporary:
-        save_file({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
+        save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
 def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
