@@ -132,6 +132,17 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
             assert (side == 256) == (rule > least)
 
 
+@pytest.mark.parametrize(
+    ("side", "channels", "drawn", "chosen"),
+    [(64, 3, False, {"model.blur"}), (64, 1, False, set()), (128, 3, False, set()), (64, 3, True, {"model.residual"})],
+)
+def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn, chosen):
+    facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
+    found, networks, _ = choose(config, side / 64, facts, costs=fast(3))
+    assert networks.resolution == side
+    assert {key for key in found if key in {"model.blur", "model.residual"}} == chosen
+
+
 def test_large_images_are_trained_as_published(config):
     facts = DataFacts(70_000, 1024, 3, 0, drawn=False, note="")
     found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))

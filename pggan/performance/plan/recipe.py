@@ -123,6 +123,7 @@ class RecipeChooser:
         images = self._lengths(networks, batch, each)
         loss = self._loss(networks.resolution, batch)
         self._rates(networks)
+        self._blocks(networks)
         self._small_data(loss, images)
         self._reports(images)
         return networks, batch
@@ -343,8 +344,14 @@ class RecipeChooser:
             rate_g, rate_d, reason = PUBLISHED_RATE, PUBLISHED_RATE, "the official preset's"
         elif self.facts.drawn and width == WIDTHS[0]:
             (rate_g, rate_d), reason = DRAWN_RATES, "the demo's"
-            self._take("model.residual", value=True, reason="the demo's")
         self._take_all({"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}, reason)
+
+    def _blocks(self, networks: NetworkSizes) -> None:
+        """Choose what the blocks have beside the paper's layers: what helps drawn images harms photographs."""
+        if self.facts.drawn and networks.resolution < PUBLISHED_FROM and networks.fmap_max < WIDTHS[1]:
+            self._take("model.residual", value=True, reason="the demo's")
+        elif not self.facts.drawn and self.facts.channels == 3 and networks.resolution <= PHOTOGRAPHS_MEASURED:
+            self._take("model.blur", value=True, reason="colour photographs have a mesh without, in runs of minutes")
 
     def _small_data(self, loss: str, images: int) -> None:
         if self.facts.drawn:
