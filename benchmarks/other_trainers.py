@@ -27,7 +27,7 @@ from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.batch import Reals
-from pggan.core.cpu import available_cores
+from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
@@ -178,7 +178,8 @@ def main() -> None:
     rows = [
         race((side, STAGES[side]), checkouts, arguments.threads, arguments.rounds) for side in arguments.resolutions
     ]
-    report({"threads": arguments.threads, "torch": torch.__version__, "stages": rows}, arguments.out)
+    about = {"processor": processor_facts()["model name"], "threads": arguments.threads, "torch": torch.__version__}
+    report({**about, "stages": rows}, arguments.out)
 
 
 if __name__ == "__main__":

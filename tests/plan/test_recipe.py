@@ -133,12 +133,17 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
 
 
 @pytest.mark.parametrize(
-    ("side", "channels", "drawn", "chosen"),
-    [(64, 3, False, {"model.blur"}), (64, 1, False, set()), (128, 3, False, set()), (64, 3, True, {"model.residual"})],
+    ("side", "channels", "drawn", "hours", "chosen"),
+    [
+        (64, 3, False, 1, {"model.blur"}),
+        (64, 1, False, 1, set()),
+        (128, 3, False, 16, set()),
+        (64, 3, True, 1, {"model.residual"}),
+    ],
 )
-def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn, chosen):
+def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn, hours, chosen):
     facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
-    found, networks, _ = choose(config, side / 64, facts, costs=fast(3))
+    found, networks, _ = choose(config, hours, facts, costs=fast(3))
     assert networks.resolution == side
     assert {key for key in found if key in {"model.blur", "model.residual"}} == chosen
 
