@@ -33,7 +33,8 @@ class StepProfiler:
         if phase.index != self._phase_index:
             self._phase_index, self._taken = phase.index, 0
         if self._taken == WARM_UP:
-            self._profile = profile(activities=self.activities)
+            # There is one cycle, so nothing accumulates; PyTorch 2.11 would warn that events of others are cleared.
+            self._profile = profile(activities=self.activities, acc_events=True)
             self._profile.start()
 
     def after_step(self, phase: Phase, images: int) -> None:

@@ -109,9 +109,8 @@ def test_networks_without_maps_at_all_strides_are_refused():
 
 def test_networks_that_can_not_be_built_without_memory_are_refused(monkeypatch):
     monkeypatch.setattr(module, "load_torchvision_model", lambda *_: (nn.Identity(), None))
-    for name in ("torchvision:convnext_tiny", "torchvision:vit_b_16"):
-        with pytest.raises(UserError, match="can't be used as features"):
-            load_backbone(name, "weights")
+    with pytest.raises(UserError, match="can't be used as features"):
+        load_backbone("torchvision:vit_b_16", "weights")
 
 
 @pytest.mark.parametrize(
