@@ -11,7 +11,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import VIEWS, Augmentation
+from pggan.augmentation.base import TRANSFORMS, Augmentation
 from pggan.augmentation.color import transform_colors
 from pggan.augmentation.geometry import resample, sampling_matrix
 from pggan.core.rng import StepRng
@@ -83,8 +83,8 @@ class Ada(Augmentation):
         return self.blit or self.geometry
 
     def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """For each parameter the least p at which it takes effect, and its value.  [N, VIEWS, 2, K]"""
-        shape = (batch, VIEWS, len(PARAMETERS))
+        """For each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
+        shape = (batch, TRANSFORMS, len(PARAMETERS))
         least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
         normal = rng.normal("augment_normal", *shape)
         for first, second in PAIRS:

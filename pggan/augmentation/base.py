@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-VIEWS = 4  # of one step: reals and fakes in D's pass, then in G's
+TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
 D_PASS, G_PASS = slice(0, 2), slice(2, 4)
 
 
@@ -21,7 +21,7 @@ def unchanged(images: Tensor) -> Tensor:
     return images
 
 
-class Views(NamedTuple):
+class Transforms(NamedTuple):
     """Functions from the reals and the fakes [N, C, R, R] of one pass to what D is shown of them, of the same shape."""
 
     reals: Callable[[Tensor], Tensor] = unchanged
@@ -36,12 +36,12 @@ class Augmentation(ABC):
 
     @abstractmethod
     def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """The random numbers [N, VIEWS, …] of one step, for a whole batch."""
+        """The random numbers [N, TRANSFORMS, …] of one step, for a whole batch."""
 
     @abstractmethod
     def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
         """The transformed `images` [N, C, R, R], by `draws` [N, …]; `p` of the state, where it is adapted."""
 
-    def views(self, draws: Tensor, p: Tensor | None) -> Views:
-        """The views of one pass, from its `draws` [N, 2, …]."""
-        return Views(*(partial(self.apply, draws=part, p=p) for part in draws.unbind(1)))
+    def transforms(self, draws: Tensor, p: Tensor | None) -> Transforms:
+        """The transforms of one pass, from its `draws` [N, 2, …]."""
+        return Transforms(*(partial(self.apply, draws=part, p=p) for part in draws.unbind(1)))

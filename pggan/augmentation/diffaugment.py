@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import VIEWS, Augmentation
+from pggan.augmentation.base import TRANSFORMS, Augmentation
 from pggan.augmentation.color import split_colors
 from pggan.core.rng import StepRng
 from pggan.core.validation import require
@@ -32,8 +32,8 @@ class DiffAugment(Augmentation):
         require(some, "augmentation.colors", self.colors, "true, unless translation or cutout is")
 
     def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """Uniform draws in [0, 1).  [N, VIEWS, NUM_DRAWS]"""
-        return rng.uniform("augment_uniform", batch, VIEWS, NUM_DRAWS)
+        """Uniform draws in [0, 1).  [N, TRANSFORMS, NUM_DRAWS]"""
+        return rng.uniform("augment_uniform", batch, TRANSFORMS, NUM_DRAWS)
 
     def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
         """Transform `images` [N, C, R, R] by `draws` [N, NUM_DRAWS] in [0, 1); `p` is not used."""

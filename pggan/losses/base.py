@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.augmentation.base import Views, unchanged
+from pggan.augmentation.base import Transforms, unchanged
 from pggan.core.batch import Reals
 from pggan.core.validation import require
 from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
@@ -88,7 +88,7 @@ class Loss(ABC):
         reals: Reals,
         fakes: Tensor,
         context: PenaltyContext,
-        views: Views = Views(),  # noqa: B008 - a tuple
+        transforms: Transforms = Transforms(),  # noqa: B008 - a tuple
     ) -> LossTerms:
         """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient.
 
@@ -98,8 +98,12 @@ class Loss(ABC):
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_(not context.jvp)
-        view = {PenaltyAt.reals: views.reals, PenaltyAt.fakes: views.fakes, PenaltyAt.interpolated: unchanged}
-        seen = {at: view[at](image) for at, image in images.items()}
+        transform = {
+            PenaltyAt.reals: transforms.reals,
+            PenaltyAt.fakes: transforms.fakes,
+            PenaltyAt.interpolated: unchanged,
+        }
+        seen = {at: transform[at](image) for at, image in images.items()}
         if PenaltyAt.interpolated in penalised:
             assert context.mix is not None, "drawn when a penalty is taken at interpolated images"
             mixed = torch.lerp(seen[PenaltyAt.reals], seen[PenaltyAt.fakes], context.mix).detach()
@@ -117,7 +121,7 @@ class Loss(ABC):
         for penalty in context.due:
             at = penalty.at
             if context.jvp:
-                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context, view[at])
+                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context, transform[at])
             else:
                 if at not in scores:
                     scores[at] = critic(seen[at])[0]
@@ -127,13 +131,13 @@ class Loss(ABC):
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
-    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, views: Views = Views()) -> LossTerms:  # noqa: B008 - a tuple
+    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, transforms: Transforms = Transforms()) -> LossTerms:  # noqa: B008 - a tuple
         """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
         real_scores = None
         if self.needs_reals_for_g:
             with torch.no_grad():
-                real_scores, _ = critic(views.reals(reals.images))
-        fake_scores, fake_logits = critic(views.fakes(fakes))
+                real_scores, _ = critic(transforms.reals(reals.images))
+        fake_scores, fake_logits = critic(transforms.fakes(fakes))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
             terms[CLASS_LOSS_OF_G] = class_loss(fake_logits, reals.fake_labels)

@@ -90,21 +90,21 @@ class GradientPenalty:
         critic: Critic,
         images: Tensor,
         context: PenaltyContext,
-        view: Callable[[Tensor], Tensor] = unchanged,
+        transform: Callable[[Tensor], Tensor] = unchanged,
     ) -> tuple[Tensor, Tensor]:
         """The same penalty [N] with the same gradient in the weights, and the scores [N], without a second derivative.
 
-        Args: view: what the critic is shown of the images.
+        Args: transform: what the critic is shown of the images.
 
         For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative
         along dp/dg: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed, in the sum over the images.
         """
         with torch.no_grad():  # for the weights
-            scores, pullback = torch.func.vjp(lambda x: critic(view(x))[0], images)  # type: ignore[misc]
+            scores, pullback = torch.func.vjp(lambda x: critic(transform(x))[0], images)  # type: ignore[misc]
             scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
             gradient = to_float32(pullback(scale)[0]) / scale[0]
             value, pullback = torch.func.vjp(lambda g: self.of(g, context.missing_levels), gradient)  # type: ignore[misc]
             (tangent,) = pullback(torch.ones_like(value))
         tangent = tangent.to(images.dtype)
-        _, directional = torch.func.jvp(lambda x: critic(view(x))[0], (images,), (tangent,))  # type: ignore[misc]
+        _, directional = torch.func.jvp(lambda x: critic(transform(x))[0], (images,), (tangent,))  # type: ignore[misc]
         return value + (directional - directional.detach()), scores

@@ -45,7 +45,7 @@ class StepInputs(NamedTuple):
     learning_rate_d: float | Tensor
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
-    augment: Tensor | None = None  # [N, VIEWS, …], random numbers of the augmentation
+    augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
 
     def select(self, indices: Tensor) -> "StepInputs":
         """The images and random numbers at `indices` [M] of this batch."""

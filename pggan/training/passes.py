@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import D_PASS, G_PASS, Views
+from pggan.augmentation.base import D_PASS, G_PASS, Transforms
 from pggan.core.batch import Reals
 from pggan.losses.base import SIGN, LossTerms
 from pggan.losses.gradient_penalty import PenaltyContext
@@ -25,11 +25,13 @@ def make_fakes(state: State, spec: StepSpec, latents: Tensor, labels: Tensor | N
     return fakes
 
 
-def views_of(state: State, spec: StepSpec, augment: Tensor | None, of_pass: slice) -> Views:
-    """The views of D in a pass, `of_pass` among those that have random numbers in `augment` [N, VIEWS, …]."""
+def transforms_of(state: State, spec: StepSpec, augment: Tensor | None, of_pass: slice) -> Transforms:
+    """The transforms of D in a pass, `of_pass` among those that have random numbers in `augment` [N, TRANSFORMS, …]."""
     if spec.augmentation is None or augment is None:
-        return Views()
-    return spec.augmentation.views(augment[:, of_pass], None if state.d.adaptive_p is None else state.d.adaptive_p.p)
+        return Transforms()
+    return spec.augmentation.transforms(
+        augment[:, of_pass], None if state.d.adaptive_p is None else state.d.adaptive_p.p
+    )
 
 
 def d_forward(
@@ -46,15 +48,17 @@ def d_forward(
 
     Where D looks at pretrained features, too, gradient penalties are taken at images and projected features together.
     """
-    d, views = state.d.network, views_of(state, spec, augment, D_PASS)
+    d, transforms = state.d.network, transforms_of(state, spec, augment, D_PASS)
     critic = partial(d, resolution=spec.resolution, alpha=alpha)
     if isinstance(d, ProjectedDiscriminator) and d.architecture.has_features(spec.resolution):
         with torch.no_grad():
-            features = d.features(torch.cat([views.reals(reals.images), views.fakes(fakes)]))  # [2 N, F, 1, 1]
+            features = d.features(
+                torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)])
+            )  # [2 N, F, 1, 1]
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
-        critic, views = partial(d.score_features, resolution=spec.resolution, alpha=alpha), Views()
+        critic, transforms = partial(d.score_features, resolution=spec.resolution, alpha=alpha), Transforms()
     context = PenaltyContext(spec.due, spec.missing_levels, mix, state.d.scale, spec.options.jvp)
-    terms = spec.loss.for_d(critic, reals, fakes, context, views)
+    terms = spec.loss.for_d(critic, reals, fakes, context, transforms)
     if state.d.adaptive_p is not None:
         terms.metrics[SIGN] = spec.loss.signs(terms.metrics["scores/reals"], terms.metrics["scores/fakes"])
     return terms
@@ -65,7 +69,7 @@ def g_forward(
 ) -> LossTerms:
     """G's terms for fresh `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=spec.resolution, alpha=alpha)
-    return spec.loss.for_g(critic, reals, fakes, views_of(state, spec, augment, G_PASS))
+    return spec.loss.for_g(critic, reals, fakes, transforms_of(state, spec, augment, G_PASS))
 
 
 class Passes(NamedTuple):

@@ -172,7 +172,7 @@ def test_parameters_have_the_distributions_of_the_paper():
         assert shares.tolist() == pytest.approx([1 / choices] * choices, abs=2.5 / math.sqrt(count))
 
 
-def test_the_four_views_of_a_step_and_its_images_are_transformed_independently():
+def test_the_four_transforms_of_a_step_and_its_images_are_transformed_independently():
     _, values = ada().draw(StepRng(0, 0, CPU), 50).flatten(0, 1).unbind(1)
     normal = values[:, [PLACES[name] for name in ("scale", "stretch", "contrast", "saturation")]]
     assert len(normal.flatten().unique()) == normal.numel()

@@ -36,10 +36,10 @@ def given(augmentation):
     """Reals, fakes and what D is shown of them, each image transformed."""
     numbers = augmentation.draw(StepRng(1, 0, torch.device("cpu")), COUNT)[:, D_PASS]
     reals, fakes = normal(3, COUNT, 3, SIDE, SIDE), normal(4, COUNT, 3, SIDE, SIDE)
-    views = augmentation.views(numbers, None)
-    for image, view in ((reals, views.reals), (fakes, views.fakes)):
-        assert ((view(image) - image).abs().flatten(1).amax(1) > 0.1).all()
-    return reals, fakes, views
+    transforms = augmentation.transforms(numbers, None)
+    for image, transform in ((reals, transforms.reals), (fakes, transforms.fakes)):
+        assert ((transform(image) - image).abs().flatten(1).amax(1) > 0.1).all()
+    return reals, fakes, transforms
 
 
 def slope(score, image, step=1e-6):
@@ -58,18 +58,22 @@ def slope(score, image, step=1e-6):
 @pytest.mark.parametrize("loss", [LOGISTIC, RELATIVISTIC, WGAN_GP], ids=["logistic", "relativistic", "wgan_gp"])
 def test_penalties_and_their_gradients_are_those_of_finite_differences(loss, augmentation, jvp):
     """At reals and fakes through the augmentation, at interpolated images between what D is shown."""
-    reals, fakes, views = given(augmentation)
+    reals, fakes, transforms = given(augmentation)
     critic, mix = Critic(), torch.tensor([0.3, 0.8], dtype=torch.float64).view(2, 1, 1, 1)
     due = loss.penalties()
     context = PenaltyContext(due, 0, mix, None, jvp)
 
     def terms():
-        found = loss.for_d(critic, Reals(reals.clone(), None, None), fakes.clone(), context, views)
+        found = loss.for_d(critic, Reals(reals.clone(), None, None), fakes.clone(), context, transforms)
         return {penalty.name: found.loss[penalty.name] for penalty in due}
 
-    between = torch.lerp(views.reals(reals), views.fakes(fakes), mix)
+    between = torch.lerp(transforms.reals(reals), transforms.fakes(fakes), mix)
     images = {PenaltyAt.reals: reals, PenaltyAt.fakes: fakes, PenaltyAt.interpolated: between}
-    seen = {PenaltyAt.reals: views.reals, PenaltyAt.fakes: views.fakes, PenaltyAt.interpolated: lambda image: image}
+    seen = {
+        PenaltyAt.reals: transforms.reals,
+        PenaltyAt.fakes: transforms.fakes,
+        PenaltyAt.interpolated: lambda image: image,
+    }
     found = terms()
     for penalty in due:
         with torch.no_grad():
@@ -91,30 +95,30 @@ def test_penalties_and_their_gradients_are_those_of_finite_differences(loss, aug
 
 @pytest.mark.parametrize("loss", [LOGISTIC, RELATIVISTIC, WGAN_GP], ids=["logistic", "relativistic", "wgan_gp"])
 def test_d_and_g_score_what_they_are_shown(loss):
-    reals, fakes, views = given(ADA)
+    reals, fakes, transforms = given(ADA)
     critic, batch = Critic(), Reals(reals, None, None)
-    on_reals, on_fakes = critic(views.reals(reals))[0], critic(views.fakes(fakes))[0]
+    on_reals, on_fakes = critic(transforms.reals(reals))[0], critic(transforms.fakes(fakes))[0]
     mix = torch.full((COUNT, 1, 1, 1), 0.5, dtype=torch.float64)
     for due in ((), loss.penalties()):
-        found = loss.for_d(critic, batch, fakes, PenaltyContext(due, 0, mix, None, False), views)
+        found = loss.for_d(critic, batch, fakes, PenaltyContext(due, 0, mix, None, False), transforms)
         for name, term in loss.d_terms(on_reals, on_fakes).items():
             torch.testing.assert_close(found.loss[name], term)
         torch.testing.assert_close(found.metrics["scores/reals"], on_reals.detach())
     wanted = loss.g_terms(on_reals, on_fakes)
-    found = loss.for_g(critic, batch, fakes, views)
+    found = loss.for_g(critic, batch, fakes, transforms)
     for name, term in wanted.items():
         torch.testing.assert_close(found.loss[name], term)
 
 
 def test_g_gets_its_gradient_through_the_augmentation():
-    _, fakes, views = given(ADA)
+    _, fakes, transforms = given(ADA)
     critic = Critic()
     fakes.requires_grad_()
-    terms = LOGISTIC.for_g(critic, Reals(fakes, None, None), fakes, views)
+    terms = LOGISTIC.for_g(critic, Reals(fakes, None, None), fakes, transforms)
     (gradient,) = torch.autograd.grad(terms.loss["G/loss_fakes"].sum(), fakes)
     with torch.no_grad():
 
         def score(images):
-            return torch.nn.functional.softplus(-critic(views.fakes(images))[0]).sum()
+            return torch.nn.functional.softplus(-critic(transforms.fakes(images))[0]).sum()
 
         torch.testing.assert_close(gradient, slope(score, fakes.detach()), rtol=1e-6, atol=1e-8)

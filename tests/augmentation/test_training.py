@@ -97,8 +97,8 @@ def test_reals_and_fakes_of_both_passes_have_random_numbers_of_their_own():
     of_d, _, of_g, _ = shown  # reals before fakes
     numbers = inputs[0]
     assert torch.equal(numbers, inputs[1])
-    for view, found in ((0, of_d), (2, of_g)):
-        assert torch.equal(found, trainer.augmentation.apply(reals.images, numbers[:, view], None))
+    for transform, found in ((0, of_d), (2, of_g)):
+        assert torch.equal(found, trainer.augmentation.apply(reals.images, numbers[:, transform], None))
     assert not torch.equal(of_d, of_g)
 
 

@@ -85,13 +85,13 @@ class Watched(WganGp):
     before_d: object = None
     before_g: object = None
 
-    def for_d(self, critic, reals, fakes, context, views):
+    def for_d(self, critic, reals, fakes, context, transforms):
         self.before_d(reals, fakes)
-        return super().for_d(critic, reals, fakes, context, views)
+        return super().for_d(critic, reals, fakes, context, transforms)
 
-    def for_g(self, critic, reals, fakes, views):
+    def for_g(self, critic, reals, fakes, transforms):
         self.before_g(reals, fakes)
-        return super().for_g(critic, reals, fakes, views)
+        return super().for_g(critic, reals, fakes, transforms)
 
 
 def watching(before_d=lambda *_: None, before_g=lambda *_: None):
