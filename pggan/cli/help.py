@@ -61,7 +61,7 @@ def help_text(command: Command, arguments: Sequence[str], folder: str | None = N
 
 def usage(command: Command) -> str:
     """The duty of the command, its usage and an example, as text."""
-    # A line that ends in a backslash goes on in the next one, for the shell, too.
+    # The backslash is the shell's line continuation, so the example can be pasted.
     example = hang("Example:  ", command.example, " \\")
     return f"{fill(command.duty, width())}\n\nUsage:    pggan {command.name} key=value …\n{example}"
 

@@ -12,11 +12,10 @@ from torch import Tensor
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
     """Write a safetensors file, with `metadata` in its header; raises OSError for what the system refuses.
 
-    The library writes to a temporary file of its own, which only its owner may read, and calls refusals by an error of
-    its own.
+    The library writes to a temporary file with mode 0600, and raises SafetensorError for I/O errors.
     """
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # as the umask has it, which can't be read without changing it in all threads
+    mode = S_IMODE(path.stat().st_mode)  # set by the umask, which can't be read without changing it for all threads
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:
