@@ -1,9 +1,10 @@
 """Steps on a machine that other processes use: `python -m benchmarks.busy --spins 300000 100000 0 --rounds 30`.
 
 OpenMP threads look for work a number of times before they sleep: the spin count of GNU's OpenMP, whose own is 300000;
-with 0 (OMP_WAIT_POLICY=PASSIVE) they sleep at once.  The demo's step is taken in turn under each of them, with all
-threads, in one thread, and by a rank of one thread per core (`devices=cpu:2`): on a quiet machine, beside a busy
-process per core, and beside a second training of the same kind, all in turn in every round.  `share` is the speed
+with 0 (OMP_WAIT_POLICY=PASSIVE) they sleep at once.  Linux runs a thread for a time slice before another one's turn;
+the trainer asks for a short one.  The demo's step is taken in turn under each spin count with usual time slices, as the
+trainer takes it, in one thread, and by a rank of one thread per core (`devices=cpu:2`): on a quiet machine, beside a
+busy process per core, and beside a second training of the same kind, all in turn in every round.  `share` is the speed
 beside others in units of the fair share, half of the quiet speed under OpenMP's own count, or for the ranks half of
 their own.  `--command COMMAND ...`, the last option, times whole runs of a command instead, quiet and beside a busy
 process per core.
@@ -21,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import torch
 
@@ -30,7 +31,7 @@ from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import Precision, TrainConfig
 from pggan.core.batch import Reals
-from pggan.core.cpu import available_cores
+from pggan.core.cpu import available_cores, set_time_slice
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
@@ -48,6 +49,8 @@ BUSY = [sys.executable, "-c", "while True: pass"]
 def take_steps(arguments: argparse.Namespace) -> None:
     """Take a step for each line read, or without end, and print its seconds."""
     configure_process(CPU, Precision.fp32, arguments.threads)
+    if arguments.usual_slices:
+        set_time_slice(0)
     config = validated(TrainConfig, compose("train", ["experiment=demo"]))
     architecture = config.model.architecture(config.schedule.final_resolution, 3, num_classes=0)
     info, side, batch = rank_from_environment(), arguments.resolution, arguments.batch
@@ -99,10 +102,12 @@ class Others:
 class Stepper:
     """A training whose ranks take a step together when they are asked, and its twin, which takes steps without end."""
 
-    def __init__(self, arguments: argparse.Namespace, spins: int | None, threads: int, ranks: int = 1) -> None:
-        """Args: spins: None for what the trainer sets; threads: of each rank."""
+    def __init__(
+        self, arguments: argparse.Namespace, spins: int | None, threads: int, ranks: int = 1, *options: str
+    ) -> None:
+        """Args: spins: None for what the trainer sets; threads: of each rank; options: of the command of a rank."""
         sizes = [f"--resolution={arguments.resolution}", f"--batch={arguments.batch}", f"--threads={threads}"]
-        self.command, self.ranks = [sys.executable, "-m", "benchmarks.busy", *sizes], ranks
+        self.command, self.ranks = [sys.executable, "-m", "benchmarks.busy", *sizes, *options], ranks
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
         if spins is not None:
             self.variables["GOMP_SPINCOUNT"] = str(spins)
@@ -206,6 +211,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--command", nargs=argparse.REMAINDER, help="time this command; the last option")
+    parser.add_argument("--usual-slices", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--take", choices=("asked", "endless"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.take:
@@ -218,9 +224,10 @@ def main() -> None:
     counts = dict.fromkeys((OWN, *arguments.spins))
     steppers: dict[str, Stepper] = {}
     with ExitStack() as stack:
-        kinds: dict[str, tuple[int | None, int, int]] = {str(spins): (spins, arguments.threads, 1) for spins in counts}
-        kinds |= {"the trainer's": (None, arguments.threads, 1), "one thread": (None, 1, 1)}
-        kinds |= {RANKS: (None, 1, arguments.ranks)} if arguments.ranks > 1 else {}
+        usual, threads = "--usual-slices", arguments.threads
+        kinds: dict[str, tuple[Any, ...]] = {str(spins): (spins, threads, 1, usual) for spins in counts}
+        kinds |= {"the trainer's spins": (None, threads, 1, usual), "the trainer's": (None, threads)}
+        kinds |= {"one thread": (None, 1), RANKS: (None, 1, arguments.ranks)}
         for name, kind in kinds.items():
             steppers[name] = Stepper(arguments, *kind)
             stack.callback(steppers[name].end)

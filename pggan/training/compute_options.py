@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
-from pggan.core.cpu import keep_freed_memory
+from pggan.core.cpu import SHORT_TIME_SLICE, keep_freed_memory, set_time_slice
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD, WINOGRAD2
@@ -39,6 +39,7 @@ def configure_process(
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
     if device.type == "cpu":
         keep_freed_memory()
+        set_time_slice(SHORT_TIME_SLICE)  # before the first operation, which starts the threads
 
 
 def choose_deterministic_algorithms() -> None:
