@@ -28,7 +28,7 @@ REFUSED = {
 DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # Values that two networks must share for the weights of one to fit the other.
-KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
+KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "noise")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:

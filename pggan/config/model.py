@@ -18,6 +18,7 @@ class ModelConfig:
     stddev_group: int
     resampling: Resampling
     blur: bool = False
+    noise: bool = False
     residual: bool = False
     features: str | None = None
     features_weights: str | None = None

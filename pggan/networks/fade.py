@@ -33,8 +33,8 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
     """The kernel [1, 1, 3, 3], whose sum is 1, and the inverse of its sum over what lies in an image, [R, R]."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
-    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)
-    return kernel.to(dtype), inside.reciprocal()[0, 0].to(dtype)
+    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact
+    return kernel.to(dtype), inside.to(torch.promote_types(dtype, torch.float32)).reciprocal()[0, 0].to(dtype)
 
 
 @cache

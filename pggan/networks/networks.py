@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
 from pggan.core.rng import generator_for
-from pggan.networks.activation import activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
+from pggan.networks.activation import Activation, activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
 from pggan.networks.convolution import linear
 from pggan.networks.fade import downsample, fade, fading, upsample
 from pggan.networks.layers import (
@@ -28,6 +28,7 @@ from pggan.networks.layers import (
     PointwiseConv,
     minibatch_stddev,
 )
+from pggan.networks.noise import LatentNoise
 from pggan.networks.numerics import ComputeOptions
 
 
@@ -54,18 +55,28 @@ class GeneratorStem(nn.Module):
 
 
 class GeneratorBlock(nn.Module):
-    """Double the resolution.  [N, I, R/2, R/2] -> [N, O, R, R]"""
+    """Double the resolution to R.  [N, I, R/2, R/2] -> [N, O, R, R]"""
 
-    def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, blur: bool = False) -> None:
+    def __init__(self, architecture: Architecture, resolution: int) -> None:
         super().__init__()
-        self.fused = resampling is Resampling.fused
+        a, inputs, outputs = architecture, architecture.width(resolution // 2), architecture.width(resolution)
+        self.fused = a.resampling is Resampling.fused
         rescaling = Rescaling.up if self.fused else Rescaling.same
-        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, rescaling=rescaling, blur=blur)
+        self.up_conv = EqualizedConv(outputs, inputs, 3, 3, rescaling=rescaling, blur=a.blur)
         self.conv = EqualizedConv(outputs, outputs, 3, 3)
+        noises = (LatentNoise(outputs, resolution, a.latent_size, layer) for layer in range(2 if a.noise else 0))
+        self.noises = nn.ModuleList(noises)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.up_conv(x if self.fused else upsample(x), activate_and_normalize)
-        return self.conv(x, activate_and_normalize)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        """Args: latents: [N, Z], of unit mean square."""
+        x = self.up_conv(x if self.fused else upsample(x), self.activation(0, latents))
+        return self.conv(x, self.activation(1, latents))  # type: ignore[no-any-return]
+
+    def activation(self, layer: int, latents: Tensor) -> Activation:
+        """The operations after the convolution of a layer: noise where there is any, leaky ReLU and pixel norm."""
+        if not self.noises:
+            return activate_and_normalize
+        return lambda x, bias: activate_and_normalize(self.noises[layer](x, latents), bias)
 
 
 class DiscriminatorBlock(nn.Module):
@@ -122,11 +133,11 @@ class ProgressiveNetwork(nn.Module):
         self.layers = [layer for layer in self.modules() if isinstance(layer, Equalized)]
         self.weights = tuple(self.parameters())
 
-    def run_block(self, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """`block(x)`; with activation checkpointing, only `x` is saved for the backward pass."""
+    def run_block(self, block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """`block(*inputs)`; with activation checkpointing, only the inputs are saved for the backward pass."""
         if self.activation_checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-        return block(x)
+            return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return block(*inputs)
 
 
 @contextmanager
@@ -158,9 +169,7 @@ class Generator(ProgressiveNetwork):
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
         self.stem = GeneratorStem(a.latent_size + a.num_classes, width(MIN_RESOLUTION), a.stem)
-        self.blocks = nn.ModuleDict(
-            {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
-        )
+        self.blocks = nn.ModuleDict({str(r): GeneratorBlock(a, r) for r in levels[1:]})
         self.to_rgb = nn.ModuleDict({str(r): PointwiseConv(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
         self.index_weights()
 
@@ -169,19 +178,23 @@ class Generator(ProgressiveNetwork):
 
         `alpha`: weight of the image at R against the upsampled one of the level below.
         """
-        return self.grow(self.features(latents, labels), resolution, alpha)
+        return self.grow(self.features(latents, labels), latents, resolution, alpha)
 
     def features(self, latents: Tensor, labels: Tensor | None) -> Tensor:
         """The features [N, C, 4, 4] that `grow` starts from."""
         x = latents if labels is None else torch.cat([latents, labels], 1)
         return self.stem(pixel_norm(x))  # type: ignore[no-any-return]
 
-    def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`."""
+    def grow(self, features: Tensor, latents: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
+        """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`.
+
+        `latents` [N, Z]: whose noise is added, where the architecture has noise.
+        """
         x = previous = features
+        latents = pixel_norm(latents) if self.architecture.noise else latents
         for level in self.architecture.resolutions[1:]:
             if level <= resolution:
-                x, previous = self.run_block(self.blocks[str(level)], x), x
+                x, previous = self.run_block(self.blocks[str(level)], x, latents), x
         images: Tensor = to_float32(self.to_rgb[str(resolution)](x))
         if resolution > MIN_RESOLUTION and fading(alpha):
             images = fade(upsample(to_float32(self.to_rgb[str(resolution // 2)](previous))), images, alpha)
@@ -226,10 +239,13 @@ class Discriminator(ProgressiveNetwork):
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Fill weights with N(0, 1), each depending on `seed`, `name` and its own name alone, and biases with 0."""
+    """Fill weights with N(0, 1), each depending on `seed`, `name` and its own name alone, others with 0.
+
+    Others are biases, and the strengths of noise.
+    """
     with torch.no_grad():
         for key, weight in network.state_dict().items():  # fixed weights, too
-            if key.endswith("bias"):
+            if key.endswith(("bias", "strength")):
                 weight.zero_()
             else:
                 weight.copy_(torch.randn(weight.shape, generator=generator_for(seed, f"{name}.{key}", 0)))

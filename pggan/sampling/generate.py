@@ -125,10 +125,11 @@ def draw_batch(
     device, one_hot = network.weights[0].device, None
     if labels is not None:
         one_hot = F.one_hot(labels, network.architecture.num_classes).float().to(device)  # [N, L]
-    features = network.features(latents.to(device), one_hot)
+    latents = latents.to(device)
+    features = network.features(latents, one_hot)
     if center is not None:
         features = torch.lerp(center, features, settings.truncation)
-    return to_bytes(network.grow(features, settings.resolution, settings.alpha))
+    return to_bytes(network.grow(features, latents, settings.resolution, settings.alpha))
 
 
 def draw_in_batches(

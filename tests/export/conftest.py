@@ -15,9 +15,9 @@ def make_network():
     """Networks of a few thousand weights, biases included at random."""
 
     def make(
-        num_classes: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3, *, blur: bool = False
+        num_classes: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3, **layers: bool
     ) -> Generator:
-        small = variant(resolution=16, latent_size=6, fmap_base=64, fmap_max=8, blur=blur)
+        small = variant(resolution=16, latent_size=6, fmap_base=64, fmap_max=8, **layers)
         network = with_random_biases(variant(small, num_classes=num_classes, resampling=resampling, channels=channels))
         return network.requires_grad_(False)
 

@@ -35,9 +35,9 @@ def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resoluti
 
 
 @pytest.mark.parametrize("resampling", Resampling)
-@pytest.mark.parametrize(("channels", "blur"), [(1, True), (3, False)])
-def test_labels_channels_blur_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, blur):
-    network = make_network(3, resampling, channels, blur=blur)
+@pytest.mark.parametrize(("channels", "layers"), [(1, {"blur": True}), (3, {"noise": True})])
+def test_labels_channels_layers_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, layers):
+    network = make_network(3, resampling, channels, **layers)
     latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
     onnx_file.write_onnx(network, tmp_path / "a.onnx", 16, 1.0, {})
     found = images_of(tmp_path / "a.onnx", latents=latents, labels=labels)

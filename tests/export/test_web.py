@@ -42,24 +42,25 @@ def archive(path, files):
     return path
 
 
-@pytest.mark.parametrize("num_classes", [0, 3])
-def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes):
+@pytest.mark.parametrize(("num_classes", "noise"), [(0, True), (3, False)])
+def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes, noise):
     import onnxruntime
 
-    network: Generator = make_network(num_classes)
+    network: Generator = make_network(num_classes, noise=noise)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
     one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
     for truncation in (0.0, 0.7, 1.0, 1.3):
-        feed = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
-        feed |= {"labels": one_hot.numpy()} if num_classes else {}
+        values = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
+        values |= {"labels": one_hot.numpy()} if num_classes else {}
         centers = [mean_features(network, int(label) if num_classes else None) for label in classes]
         features = torch.lerp(torch.cat(centers), network.features(latents, one_hot), truncation)
         for level in network.architecture.resolutions:
             graph = build_level(network, level).SerializeToString()
             session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-            below, images = session.run(["features", "images"], feed)
-            feed = {"below": below}
-            assert np.abs(images - network.grow(features, level).numpy()).max() < TOLERANCE
+            feed = {given.name: values[given.name] for given in session.get_inputs()}
+            assert ("latents" in feed) is (noise or level == 4)
+            values["below"], images = session.run(["features", "images"], feed)
+            assert np.abs(images - network.grow(features, latents, level).numpy()).max() < TOLERANCE
 
 
 def test_the_command_writes_a_folder_of_levels_that_were_trained(make_network, runtime, tmp_path, capsys):

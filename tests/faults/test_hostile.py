@@ -231,6 +231,7 @@ HEADERS = {
     "a negative width": with_architecture(fmap_max=-8),
     "a decay that is not a number": with_architecture(fmap_decay="os.system"),
     "a filter that is a number": with_architecture(blur=1),
+    "noise that is a number": with_architecture(noise=1),
     "residual blocks that are text": with_architecture(residual="no"),
     "a field that is none": with_architecture(_target_="os.system"),
     "lists in lists in lists": lambda directory: (directory / "state.json").write_text("[" * 200_000),

@@ -84,9 +84,10 @@ def image_at(tall_g):
 
 def plain_generator(g, latents, level):
     """The generator without any fade, layer after layer."""
-    x = g.stem(pixel_norm(latents))
+    latents = pixel_norm(latents)
+    x = g.stem(latents)
     for resolution in LEVELS[1 : LEVELS.index(level) + 1]:
-        x = g.blocks[str(resolution)](x)
+        x = g.blocks[str(resolution)](x, latents)
     return g.to_rgb[str(level)](x)
 
 

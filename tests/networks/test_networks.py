@@ -282,20 +282,22 @@ def test_a_pooling_layer_keeps_the_scale_of_an_even_image(resampling, residual):
 def test_the_features_of_every_generator_block_have_unit_mean_square():
     g = Generator(variant(TINY, fmap_base=512, fmap_max=64, latent_size=64))
     initialize(g, 0, "g")
-    x = g.features(normal(2, 64), None)
+    latents = normal(2, 64)
+    x = g.features(latents, None)
     for level in ("8", "16"):
         assert x.square().mean(1).allclose(torch.ones(()), atol=1e-4)
-        x = g.blocks[level](x)
+        x = g.blocks[level](x, latents)
     assert x.square().mean(1).allclose(torch.ones(()), atol=1e-4)
 
 
 # ---- definition -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_classes", "blur"), [(0, True), (0, False), (3, False)])
+@pytest.mark.parametrize(("num_classes", "blur", "noise"), [(0, True, False), (0, False, True), (3, True, True)])
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, num_classes, blur):
-    g = ready(Generator, variant(TINY, resampling=resampling, num_classes=num_classes, blur=blur)).double()
+def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, num_classes, blur, noise):
+    layers = {"num_classes": num_classes, "blur": blur, "noise": noise}
+    g = ready(Generator, variant(TINY, resampling=resampling, **layers)).double()
     latents = normal(3, 7, dtype=torch.float64)
     one_hot = torch.eye(3, dtype=torch.float64) if num_classes else None
     given = None if one_hot is None else one_hot.numpy()

@@ -136,7 +136,9 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
     ("side", "channels", "drawn", "hours", "chosen"),
     [
         (64, 3, False, 1, {"model.blur"}),
-        (64, 1, False, 1, set()),
+        (64, 1, False, 1, {"model.blur", "model.noise"}),
+        (64, 4, False, 1, set()),
+        (128, 1, False, 16, set()),
         (128, 3, False, 16, set()),
         (64, 3, True, 1, {"model.residual"}),
     ],
@@ -145,7 +147,7 @@ def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn,
     facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
     found, networks, _ = choose(config, hours, facts, costs=fast(3))
     assert networks.resolution == side
-    assert {key for key in found if key in {"model.blur", "model.residual"}} == chosen
+    assert {key for key in found if key in {"model.blur", "model.noise", "model.residual"}} == chosen
 
 
 def test_large_images_are_trained_as_published(config):

@@ -112,5 +112,5 @@ def test_truncation_goes_to_the_average_face_of_the_class(generator):
         one_hot = torch.nn.functional.one_hot(torch.full((1024,), label), 3).float()
         with torch.no_grad():
             mean = network.features(latents, one_hot).mean(0, keepdim=True)
-            wanted = network.grow(mean, 16, generator.alpha)[0].permute(1, 2, 0).numpy() * 127.5 + 127.5
+            wanted = network.grow(mean, latents[:1], 16, generator.alpha)[0].permute(1, 2, 0).numpy() * 127.5 + 127.5
         assert np.abs(found[0] - wanted.clip(0, 255)).max() <= 0.51  # rounded

@@ -29,7 +29,7 @@ LOSSES = {
     "logistic": Logistic(gamma=1.0, reg_interval=1),
     "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
-ARCHITECTURE = variant(resolution=32, num_classes=2, latent_size=8, fmap_base=64, fmap_max=16)
+ARCHITECTURE = variant(resolution=32, num_classes=2, latent_size=8, fmap_base=64, fmap_max=16, noise=True)
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 
 

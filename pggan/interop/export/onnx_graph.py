@@ -1,4 +1,4 @@
-"""A generator as an ONNX graph of ten plain operators, with all constants folded into its weights.
+"""A generator as an ONNX graph of plain operators, with all constants folded into its weights.
 
 Built layer by layer instead of traced: the graph then has no traces of training (scales at run time, in-place
 operations), its batch is free, and no second exporter has to be installed.  `onnx_file.py` compares it with the
@@ -6,6 +6,7 @@ network before anything is kept.
 N batch, Z latent size, L labels, C feature maps, R resolution.
 """
 
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from pggan.networks.convolution import fuse_resampling
 from pggan.networks.fade import low_pass_filter
 from pggan.networks.layers import Equalized, EqualizedConv
 from pggan.networks.networks import Generator
+from pggan.networks.noise import RATE, WAVES, LatentNoise
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -63,11 +65,18 @@ class Graph:
         return self.normalize(name, self.apply("LeakyRelu", f"{name}.activation", x, alpha=LEAKY_SLOPE))
 
     def convolution(
-        self, name: str, x: str, layer: EqualizedConv, rescaling: Rescaling = Rescaling.same, side: int = 0
+        self,
+        name: str,
+        x: str,
+        layer: EqualizedConv,
+        rescaling: Rescaling = Rescaling.same,
+        *,
+        side: int = 0,
+        noise: LatentNoise | None = None,
     ) -> str:
         """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function.
 
-        Args: side: of the result, for layers that smooth it.
+        Args: side: of the result, for layers that smooth it; noise: that is added before the activation.
         """
         kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), rescaling, layer.scale))
         bias = self.weight(f"{name}.bias", layer.bias)
@@ -75,7 +84,32 @@ class Graph:
             y = self.apply("ConvTranspose", name, x, kernel, bias, strides=[2, 2], pads=[1, 1, 1, 1])
         else:
             y = self.apply("Conv", name, x, kernel, bias, pads=[1, 1, 1, 1])
-        return self.activate(name, self.blur(f"{name}.blur", y, len(layer.bias), side) if layer.blur else y)
+        if layer.blur:
+            y = self.blur(f"{name}.blur", y, len(layer.bias), side)
+        if noise is not None:
+            y = self.apply("Add", f"{name}.noisy", y, self.noise(f"{name}.noise", noise))
+        return self.activate(name, y)
+
+    def noise(self, name: str, layer: LatentNoise) -> str:
+        """The noise of the latents times its strength, as `LatentNoise` adds it."""
+        inputs, phases = layer.rows.shape
+        slicing = {"start": 0, "end": inputs, "axis": 1}
+        slices = [self.weight(f"{name}.{key}", np.array([value])) for key, value in slicing.items()]
+        latents = self.apply("Slice", f"{name}.inputs", self.normalize(f"{name}.latents", "latents"), *slices)
+        shape = self.weight(f"{name}.waves", np.array([-1, WAVES, phases // WAVES]))
+        factors = []
+        for axis, table in (("rows", layer.rows), ("columns", layer.columns)):
+            angles = self.apply("MatMul", f"{name}.{axis}", latents, self.weight(f"{name}.{axis}.phases", table))
+            angles = self.apply("Reshape", f"{name}.{axis}.angles", angles, shape)
+            waves = [self.apply(function, f"{name}.{axis}.{function}", angles) for function in ("Cos", "Sin")]
+            if axis == "columns":
+                waves[1] = self.apply("Neg", f"{name}.{axis}.negative", waves[1])
+            factors.append(self.apply("Concat", f"{name}.{axis}.all", *waves, axis=1))
+        factors[0] = self.apply("Transpose", f"{name}.rows.first", factors[0], perm=[0, 2, 1])
+        product = self.apply("MatMul", f"{name}.product", *factors)
+        product = self.apply("Unsqueeze", f"{name}.map", product, self.weight(f"{name}.map.axis", np.array([1])))
+        strength = layer.strength.detach().view(1, -1, 1, 1) * (RATE * sqrt(2 / WAVES))
+        return self.apply("Mul", name, product, self.weight(f"{name}.strength", strength))
 
     def blur(self, name: str, x: str, maps: int, side: int) -> str:
         """The low-pass filter, on `maps` feature maps."""
@@ -149,8 +183,16 @@ def add_stem(graph: Graph, network: Generator) -> str:
 def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
     """Features of the level below to those of `level`."""
     block = network.blocks[str(level)]
-    x = graph.convolution(f"blocks.{level}.up_conv", x, block.up_conv, Rescaling.up, level)  # type: ignore[arg-type]
-    return graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
+    first, second = block.noises or (None, None)  # type: ignore[misc]
+    x = graph.convolution(
+        f"blocks.{level}.up_conv",
+        x,
+        block.up_conv,  # type: ignore[arg-type]
+        Rescaling.up,
+        side=level,
+        noise=first,
+    )
+    return graph.convolution(f"blocks.{level}.conv", x, block.conv, noise=second)  # type: ignore[arg-type]
 
 
 def _images(graph: Graph, features: str, network: Generator, resolution: int, alpha: float) -> str:

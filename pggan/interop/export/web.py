@@ -52,9 +52,9 @@ class _Chain:
         ]
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        feed = {"truncation": torch.ones(1).numpy()}
-        feed |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
-        *lower, last = self.sessions
-        for session in lower:
-            feed = {"below": session.run(["features"], feed)[0]}
-        return torch.from_numpy(last.run(["images"], feed)[0])
+        values = {"truncation": torch.ones(1).numpy()}
+        values |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
+        for session in self.sessions:
+            feed = {given.name: values[given.name] for given in session.get_inputs()}
+            values["below"], values["images"] = session.run(["features", "images"], feed)
+        return torch.from_numpy(values["images"])

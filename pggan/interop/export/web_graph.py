@@ -1,7 +1,8 @@
 """A generator as one ONNX graph per level, for a browser: no weight is in two files, and no level is drawn in vain.
 
-The graph of the first level takes latents, labels and the truncation, each other one the features of the level below;
-all give features, and images of their own.  N batch, C feature maps, R resolution, L labels.
+The graph of the first level takes latents, labels and the truncation, each other one the features of the level below,
+and latents where these have noise; all give features, and images of their own.
+N batch, C feature maps, R resolution, L labels.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ def build_level(network: Generator, resolution: int) -> "ModelProto":
         inputs: Shapes = latent_inputs(network) | {"truncation": [1]}
         features = _truncate(graph, add_stem(graph, network), network)
     else:
-        inputs = {"below": ["N", a.width(resolution // 2), resolution // 2, resolution // 2]}
+        inputs = {"latents": ["N", a.latent_size]} if a.noise else {}
+        inputs["below"] = ["N", a.width(resolution // 2), resolution // 2, resolution // 2]
         features = add_block(graph, "below", network, resolution)
     graph.apply("Identity", "features", features)
     images = graph.to_rgb("to_rgb", features, network.to_rgb[str(resolution)], 1.0)  # type: ignore[arg-type]

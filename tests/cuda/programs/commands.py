@@ -47,6 +47,7 @@ STREAMING = [
     "loss.reg_interval=2",
     "model.residual=true",
     "model.blur=true",
+    "model.noise=true",
     "precision=fp16",
     "augmentation=ada",
     "compute.activation_checkpointing=true",

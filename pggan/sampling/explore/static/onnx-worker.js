@@ -34,14 +34,15 @@ function level(resolution) {
 
 // An image {pixels, side} of a latent at a resolution, alpha, truncation and class.
 async function draw(latent, { resolution, alpha, truncation, label }) {
-  let feeds = { latents: tensor(latent), truncation: new ort.Tensor("float32", [truncation], [1]) };
-  if (model.num_classes) feeds.labels = tensor(Float32Array.from({ length: model.num_classes }, (_, i) => Number(i === label)));
+  const values = { latents: tensor(latent), truncation: new ort.Tensor("float32", [truncation], [1]) };
+  if (model.num_classes) values.labels = tensor(Float32Array.from({ length: model.num_classes }, (_, i) => Number(i === label)));
   let [old, images] = [null, null];
   for (const current of model.resolutions.filter((one) => one <= resolution)) {
     const session = await level(current);
     const wanted = current === resolution ? ["images"] : ["features", "images"];
+    const feeds = Object.fromEntries(session.inputNames.map((name) => [name, values[name]]));
     const found = await session.run(feeds, wanted);
-    [old, images, feeds] = [images, found.images.data, { below: found.features }];
+    [old, images, values.below] = [images, found.images.data, found.features];
   }
   return { pixels: toBytes(images, alpha < 1 ? old : null, alpha, resolution), side: resolution };
 }
