@@ -22,6 +22,7 @@ _gpu.null_gpu_report.restype = ctypes.c_char_p
 _gpu.null_gpu_set_total_bytes.argtypes = [ctypes.c_size_t]
 _gpu.null_gpu_convolution.argtypes = [ctypes.c_void_p]
 _Watcher = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_watchers = []  # for good: another thread may have read one that is no longer set, and be about to call it
 
 
 # ---- what the program asked of the device ------------------------------------------------------------------------
@@ -58,6 +59,7 @@ def watched(places: Counter[tuple[str, str]]) -> Iterator[None]:
         places[what.decode(), place] += 1
 
     function = _Watcher(watch)
+    _watchers.append(function)
     _gpu.null_gpu_watch(function)
     try:
         yield
