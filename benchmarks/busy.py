@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import torch
 
@@ -222,15 +222,18 @@ def main() -> None:
         report({"command": arguments.command, "cores": available_cores(), "times": rows_of(found)}, arguments.out)
         return
     counts = dict.fromkeys((OWN, *arguments.spins))
-    steppers: dict[str, Stepper] = {}
     with ExitStack() as stack:
-        usual, threads = "--usual-slices", arguments.threads
-        kinds: dict[str, tuple[Any, ...]] = {str(spins): (spins, threads, 1, usual) for spins in counts}
-        kinds |= {"the trainer's spins": (None, threads, 1, usual), "the trainer's": (None, threads)}
-        kinds |= {"one thread": (None, 1), RANKS: (None, 1, arguments.ranks)}
-        for name, kind in kinds.items():
-            steppers[name] = Stepper(arguments, *kind)
-            stack.callback(steppers[name].end)
+
+        def start(spins: int | None, threads: int = arguments.threads, ranks: int = 1, *options: str) -> Stepper:
+            stepper = Stepper(arguments, spins, threads, ranks, *options)
+            stack.callback(stepper.end)
+            return stepper
+
+        usual = arguments.threads, 1, "--usual-slices"
+        steppers = {str(spins): start(spins, *usual) for spins in counts}
+        steppers |= {"the trainer's spins": start(None, *usual), "the trainer's": start(None)}
+        steppers |= {"one thread": start(None, 1)}
+        steppers |= {RANKS: start(None, 1, arguments.ranks)} if arguments.ranks > 1 else {}
         found = times_of(steppers, LOADS, arguments.rounds, WARMUP)
     about = {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores()}
     about |= {"threads": arguments.threads, "ranks": arguments.ranks}

@@ -350,12 +350,10 @@ class RecipeChooser:
         """Choose layers that the paper does not have, by the images that they were better on (lab book)."""
         if self.facts.drawn and networks.resolution < PUBLISHED_FROM and networks.fmap_max < WIDTHS[1]:
             self._take("model.residual", value=True, reason="the demo's")
-        elif not self.facts.drawn and networks.resolution <= PHOTOGRAPHS_MEASURED:
-            if self.facts.channels == 3:
-                self._take("model.blur", value=True, reason="fewer grid artifacts in colour photographs, in short runs")
-            elif self.facts.channels == 1:
-                reason = "smooth features and noise for the texture of grey photographs (ORL)"
-                self._take_all({"model.blur": True, "model.noise": True}, reason)
+        elif not self.facts.drawn and networks.resolution <= PHOTOGRAPHS_MEASURED and self.facts.channels in (1, 3):
+            self._take("model.blur", value=True, reason="fewer grid artifacts in photographs, in short runs")
+            if self.facts.channels == 1:
+                self._take("model.noise", value=True, reason="for the texture of grey photographs, the ORL run's")
 
     def _small_data(self, loss: str, images: int) -> None:
         if self.facts.drawn:
