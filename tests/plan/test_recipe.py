@@ -167,9 +167,16 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
     assert all(size >= 4 * machine.ranks for size in batch.values())
 
 
+def test_photographs_on_a_cpu_have_smaller_batches_than_drawn_images(config):
+    assert choose(config, 0.25, AVATARS)[2] == {4: 16}
+    assert choose(config, 0.25, PORTRAITS)[2] == {4: 8}
+    assert choose(config, 0.25, PORTRAITS, Machine("cuda", 1))[2][4] == recipe.GPU_BATCH[4]
+
+
 @pytest.mark.parametrize(("images", "batch"), [(400, 16), (16, 16), (15, 12), (5, 4), (3, 3), (2, 2)])
 def test_a_batch_is_never_larger_than_the_set_of_images(config, images, batch):
-    assert choose(config, 0.25, PORTRAITS._replace(images=images))[2] == {4: batch}
+    for facts, most in ((AVATARS, 16), (PORTRAITS, 8)):
+        assert choose(config, 0.25, facts._replace(images=images))[2] == {4: min(batch, most)}
 
 
 def test_images_too_few_for_any_batch_are_refused_before_anything_is_measured(config):
