@@ -221,7 +221,7 @@ class RecipeChooser:
         batch = self._batch_sizes(resolution)
         reason = "the official preset's for one GPU"
         if self.machine.kind == "cpu":
-            reason = "the demo's" if self.facts.drawn else "it makes more of the same images than 16, which the demo has"
+            reason = "the demo's" if self.facts.drawn else "makes more of the same images than the demo's 16"
         if self.machine.ranks > 1:
             reason += ", at least a group of minibatch stddev for every rank"
         if self._most_batch in batch.values():
