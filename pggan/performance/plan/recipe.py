@@ -41,7 +41,7 @@ BASE = 8  # times the final resolution is fmap_base for 64 feature maps: 16 maps
 MAX_FMAP_BASE = 8192  # the paper's
 
 CPU_BATCH = 8  # makes twice the updates of 16 (263 portraits: KID 372 and 378 instead of 678 and 764; lab book)
-DRAWN_CPU_BATCH = 16  # the demo's: 8 are better after as many images, but take a third more time (lab book)
+DRAWN_CPU_BATCH = 16  # the demo's: 8 take a quarter more time, and long runs end worse (lab book)
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the official preset's for one GPU
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, StyleGAN2-ADA's, and between them
 DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
