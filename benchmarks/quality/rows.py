@@ -25,6 +25,7 @@ FEW = ("experiment=avatars_32", "data.count=500", "data.mirror=false")
 
 ROWS = (
     Row("avatars-32", "cartoon faces at 32x32", AVATARS, AVATARS_32),
+    Row("demo", "cartoon faces at 32x32", AVATARS, ("experiment=demo",)),
     Row("avatars-32-30-minutes", "cartoon faces at 32x32", AVATARS, (*AVATARS_32, "hours=0.5")),
     Row("avatars-32-relativistic", "the loss, at equal images", AVATARS, (*AVATARS_32, "loss=relativistic")),
     Row("avatars-32-wgan-gp", "the loss, at equal images", AVATARS, (*AVATARS_32, "loss=wgan_gp")),

@@ -50,8 +50,8 @@ def config():
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return validated(TrainConfig, composed("train", ["experiment=demo"]))
+def avatars_32():
+    return validated(TrainConfig, composed("train", ["experiment=avatars_32"]))
 
 
 def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):
@@ -66,22 +66,22 @@ def seconds_of(found, networks, costs=two_cores):
     return sum(images * each[side] for table in tables if table for side, images in table.items())
 
 
-def test_five_minutes_of_avatars_are_the_demo(config, demo):
+def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32):
     found, networks, _ = choose(config, 0.083)
-    assert networks == (32, demo.model.fmap_base, demo.model.fmap_max)
+    assert networks == (32, avatars_32.model.fmap_base, avatars_32.model.fmap_max)
     stable, fade = found["schedule.stable_images"], found["schedule.fade_images"]
-    for chosen, made in ((stable, demo.schedule.stable_images), (fade, demo.schedule.fade_images)):
+    for chosen, made in ((stable, avatars_32.schedule.stable_images), (fade, avatars_32.schedule.fade_images)):
         below = {side: images for side, images in made.items() if side < 32}
         assert {side: chosen[side] for side in below} == pytest.approx(below, rel=0.1)
-    assert stable[32] == pytest.approx(demo.schedule.stable_images[32], rel=0.2)
-    falling = demo.schedule.lr_decay_images / demo.schedule.stable_images[32]
+    assert stable[32] == pytest.approx(avatars_32.schedule.stable_images[32], rel=0.2)
+    falling = avatars_32.schedule.lr_decay_images / avatars_32.schedule.stable_images[32]
     assert found["schedule.lr_decay_images"] / stable[32] == pytest.approx(falling, rel=0.1)
-    assert found["schedule.batch"] == {4: demo.schedule.batch}
+    assert found["schedule.batch"] == {4: avatars_32.schedule.batch}
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
-    assert found["model.residual"] is demo.model.residual is True
+    assert found["model.residual"] is avatars_32.model.residual is True
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
-    assert (found["ema.half_life_images"], found["ema.rampup"]) == (demo.ema.half_life_images, 0.2)
-    assert found["data.mirror"] is demo.data.mirror
+    assert (found["ema.half_life_images"], found["ema.rampup"]) == (avatars_32.ema.half_life_images, 0.2)
+    assert found["data.mirror"] is avatars_32.data.mirror
     assert "augmentation" not in found
     assert "model.residual" not in choose(config, 0.083, PORTRAITS)[0]
 
@@ -273,24 +273,24 @@ def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
     assert caught.value.remedy == "Give at least hours=2.1."  # 4x4 is the lowest
 
 
-def test_the_lengths_of_a_recipe_are_scaled_to_the_time(demo):
+def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
     keys = ["schedule.stable_images", "schedule.fade_images", "schedule.final_resolution", "schedule.batch"]
     given = GivenKeys(recipe=[*keys, "model.fmap_max", "loss.name"])
-    found, networks, _ = choose(demo, 1.0, given=given)
+    found, networks, _ = choose(avatars_32, 1.0, given=given)
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
-    tables = found["schedule.stable_images"], demo.schedule.stable_images
+    tables = found["schedule.stable_images"], avatars_32.schedule.stable_images
     assert tables[0][32] / tables[0][4] == pytest.approx(tables[1][32] / tables[1][4], rel=0.1)
     assert tables[0][32] / tables[1][32] == pytest.approx(
-        found["schedule.lr_decay_images"] / demo.schedule.lr_decay_images, rel=0.1
+        found["schedule.lr_decay_images"] / avatars_32.schedule.lr_decay_images, rel=0.1
     )
     assert found["schedule.total_images"] is None
     typed = GivenKeys(*keys)
-    assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(demo, 1.0, given=typed)[0])
+    assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(avatars_32, 1.0, given=typed)[0])
 
 
-def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(demo):
-    found, networks, _ = choose(demo, 0.005, given=GivenKeys(recipe=["schedule.stable_images"]))
-    assert networks.resolution == demo.schedule.final_resolution == max(found["schedule.stable_images"])
+def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(avatars_32):
+    found, networks, _ = choose(avatars_32, 0.005, given=GivenKeys(recipe=["schedule.stable_images"]))
+    assert networks.resolution == avatars_32.schedule.final_resolution == max(found["schedule.stable_images"])
 
 
 def test_a_run_that_never_grows_is_possible(config):

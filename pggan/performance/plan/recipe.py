@@ -19,8 +19,8 @@ from pggan.performance.plan.data_facts import DataFacts
 
 MAX_RESOLUTION = 1024  # of the paper
 
-# Images of the levels on the way.  Up to 32x32 the demo's, up to 64x64 about the ORL run's; above, twice as many from
-# level to level.
+# Images of the levels on the way.  Up to 32x32 those of avatars_32, up to 64x64 about the ORL run's; above, twice as
+# many from level to level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images above,
@@ -28,7 +28,7 @@ MAX_IMAGES = 600_000  # up to those of the official presets
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
 # constant rates, eyes stay blurred and backgrounds mottled (lab book).
 FALLING_SHARE = 0.14
-# Images at the final resolution that are worth choosing it.  Half of the demo's and of the ORL run's; above, estimates.
+# Images at the final resolution that are worth choosing it.  Half of avatars_32's and of the ORL run's; above, estimates.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
 # The flat areas of drawn images show every error: at 64x64, 30,000 avatars end at a KID of 1055 (lab book).
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
