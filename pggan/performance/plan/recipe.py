@@ -28,7 +28,8 @@ MAX_IMAGES = 600_000  # up to those of the official presets
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
 # constant rates, eyes stay blurred and backgrounds mottled (lab book).
 FALLING_SHARE = 0.14
-# Images at the final resolution that are worth choosing it.  Half of avatars_32's and of the ORL run's; above, estimates.
+# Images at the final resolution that are worth choosing it.  Half of those of avatars_32 and of the ORL run; above,
+# estimates.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
 # The flat areas of drawn images show every error: at 64x64, 30,000 avatars end at a KID of 1055 (lab book).
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
