@@ -38,6 +38,7 @@ SUBPACKAGES = [
     "interop",
     "metrics",
     "run",
+    "performance/recipe",
     "performance/plan",
     "performance/bench",
     "performance/doctor",

@@ -24,7 +24,7 @@ from pggan.core.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pggan.performance.plan.recipe import Choice
+    from pggan.performance.recipe.choices import Choice
 
 NOT_IN_RECIPES = {*RESUME_KEYS, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
@@ -168,7 +168,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         return validated(TrainConfig, compose("train", merged(found, keys), folder))
 
     require_training_inputs(composed([]))
-    from pggan.performance.plan.hours import find_recipe  # and torch
+    from pggan.performance.recipe.hours import find_recipe  # and torch
 
     console = Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:

@@ -10,9 +10,9 @@ from pggan.cli.recipe_file import read_recipe
 from pggan.config import TrainConfig
 from pggan.config.describe import describe
 from pggan.core.validation import validated
-from pggan.performance.plan import hours
-from pggan.performance.plan.hours import MeasuredCosts
-from pggan.performance.plan.recipe import Choice
+from pggan.performance.recipe import hours
+from pggan.performance.recipe.choices import Choice
+from pggan.performance.recipe.hours import MeasuredCosts
 from pggan.run import open_run
 from pggan.run.run_dir import write_config
 from tests.composed import composed

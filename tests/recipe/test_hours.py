@@ -12,10 +12,10 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
-from pggan.performance.plan import hours
-from pggan.performance.plan.data_facts import facts_of
-from pggan.performance.plan.hours import MeasuredCosts, find_recipe
-from pggan.performance.plan.recipe import NetworkSizes
+from pggan.performance.recipe import hours
+from pggan.performance.recipe.data_facts import facts_of
+from pggan.performance.recipe.hours import MeasuredCosts, find_recipe
+from pggan.performance.recipe.situation import NetworkSizes
 from pggan.training import timing
 from tests.composed import composed
 

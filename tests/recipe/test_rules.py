@@ -8,9 +8,14 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 from pggan.core.validation import validated
-from pggan.performance.plan import recipe
-from pggan.performance.plan.data_facts import DataFacts
-from pggan.performance.plan.recipe import Machine, RecipeChooser, growth_seconds, one_two_five, plain, two_digits
+from pggan.performance.recipe.batch import GPU_BATCH
+from pggan.performance.recipe.chooser import choose_recipe
+from pggan.performance.recipe.data_facts import DataFacts
+from pggan.performance.recipe.growth import FADE, STABLE, growth_seconds
+from pggan.performance.recipe.lengths import FALLING_SHARE, MAX_IMAGES
+from pggan.performance.recipe.rounding import one_two_five, plain, two_digits
+from pggan.performance.recipe.situation import Machine, Situation
+from pggan.performance.recipe.training import FEW_IMAGES
 from pggan.run.time_limit import TRAINING_SHARE
 from tests.composed import composed
 
@@ -55,9 +60,9 @@ def avatars_32():
 
 
 def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):
-    chooser = RecipeChooser(config, given or GivenKeys(), facts, machine, costs, TRAINING_SHARE * 3600 * hours)
-    networks, batch = chooser.choose()
-    return {choice.key: choice.value for choice in chooser.found}, networks, batch
+    seconds = TRAINING_SHARE * 3600 * hours
+    choices, sizes, batch = choose_recipe(Situation(config, given or GivenKeys(), facts, machine, costs, seconds))
+    return {choice.key: choice.value for choice in choices}, sizes, batch
 
 
 def seconds_of(found, networks, costs=two_cores):
@@ -116,7 +121,7 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
     assert 2 * found["augmentation.rampup_images"] == pytest.approx(
         sum(sum(each.values()) for each in tables), rel=0.05
     )
-    assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=recipe.FEW_IMAGES))[0]
+    assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=FEW_IMAGES))[0]
     kept = GivenKeys("augmentation.name")
     assert "augmentation" not in choose(config, 0.25, PORTRAITS, given=kept)[0]
 
@@ -156,9 +161,9 @@ def test_large_images_are_trained_as_published(config):
     assert networks == (1024, 8192, 512)
     assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
     assert "schedule.lr_decay_images" not in found
-    assert batch == recipe.GPU_BATCH
+    assert batch == GPU_BATCH
     assert "loss.gamma" not in found
-    assert max(found["schedule.fade_images"].values()) <= recipe.MAX_IMAGES
+    assert max(found["schedule.fade_images"].values()) <= MAX_IMAGES
 
 
 @pytest.mark.parametrize("machine", [Machine("cpu", 8), Machine("cuda", 32)])
@@ -170,7 +175,7 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
 def test_photographs_on_a_cpu_have_smaller_batches_than_drawn_images(config):
     assert choose(config, 0.25, AVATARS)[2] == {4: 16}
     assert choose(config, 0.25, PORTRAITS)[2] == {4: 8}
-    assert choose(config, 0.25, PORTRAITS, Machine("cuda", 1))[2][4] == recipe.GPU_BATCH[4]
+    assert choose(config, 0.25, PORTRAITS, Machine("cuda", 1))[2][4] == GPU_BATCH[4]
 
 
 @pytest.mark.parametrize(("images", "batch"), [(400, 16), (16, 16), (15, 12), (5, 4), (3, 3), (2, 2)])
@@ -206,7 +211,7 @@ def test_given_lengths_decide_the_resolution_and_how_the_rest_is_divided(config)
     each = two_cores(held[1], held[2])
     growth = growth_seconds(each, *({4: 50_000},) * 2)
     rest = (TRAINING_SHARE * 900 - growth) / each[held[1].resolution]
-    assert held[0]["schedule.lr_decay_images"] == pytest.approx(recipe.FALLING_SHARE * rest, rel=0.1)
+    assert held[0]["schedule.lr_decay_images"] == pytest.approx(FALLING_SHARE * rest, rel=0.1)
     alone = choose(longer, 0.25, PORTRAITS, given=GivenKeys(lengths[0]))[0]
     assert lengths[0] not in alone
     assert lengths[1] in alone
@@ -216,9 +221,8 @@ def test_the_last_level_of_given_lengths_is_said_to_last_as_long_as_the_hours(co
     def ends(seconds, images):
         schedule = replace(config.schedule, stable_images=images)
         given = GivenKeys("schedule.stable_images", "schedule.final_resolution")
-        chooser = RecipeChooser(replace(config, schedule=schedule), given, AVATARS, CPU, two_cores, seconds)
-        chooser.choose()
-        return next(choice for choice in chooser.found if choice.key == "schedule.total_images")
+        situation = Situation(replace(config, schedule=schedule), given, AVATARS, CPU, two_cores, seconds)
+        return next(choice for choice in choose_recipe(situation).choices if choice.key == "schedule.total_images")
 
     assert ends(1000, 500)[1:] == (None, "64x64 lasts until the hours are over, however many images it is given")
     assert "before 64x64 is reached" in ends(100, 10**6).reason
@@ -237,9 +241,8 @@ def test_the_last_level_of_given_lengths_is_said_to_last_as_long_as_the_hours(co
 )
 def test_no_reason_points_to_a_row_that_is_missing(config, key, other):
     def reasons(*given):
-        chooser = RecipeChooser(config, GivenKeys(*given), AVATARS, CPU, two_cores, 300)
-        chooser.choose()
-        return {choice.key: choice.reason for choice in chooser.found}
+        choices = choose_recipe(Situation(config, GivenKeys(*given), AVATARS, CPU, two_cores, 300)).choices
+        return {choice.key: choice.reason for choice in choices}
 
     assert reasons()[other] == "as above"
     assert reasons(key)[other] != "as above"
@@ -248,16 +251,15 @@ def test_no_reason_points_to_a_row_that_is_missing(config, key, other):
 def test_given_feature_maps_are_named_as_the_networks_have_them(config):
     given = GivenKeys("model.fmap_max", "schedule.final_resolution")
     narrow = replace(config, model=replace(config.model, fmap_max=16))
-    chooser = RecipeChooser(narrow, given, AVATARS, CPU, two_cores, 3600)
-    chooser.choose()
-    reason = next(choice.reason for choice in chooser.found if choice.key == "model.fmap_base")
+    choices = choose_recipe(Situation(narrow, given, AVATARS, CPU, two_cores, 3600)).choices
+    reason = next(choice.reason for choice in choices if choice.key == "model.fmap_base")
     assert reason == "16 feature maps at 4x4, 16 at 64x64"
 
 
 def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
-    chooser = RecipeChooser(config, GivenKeys("schedule.final_resolution"), AVATARS, CPU, two_cores, 120)  # 64x64
-    networks, _ = chooser.choose()
-    found = {choice.key: choice for choice in chooser.found}
+    given = GivenKeys("schedule.final_resolution")  # 64x64
+    choices, networks, _ = choose_recipe(Situation(config, given, AVATARS, CPU, two_cores, 120))
+    found = {choice.key: choice for choice in choices}
     assert "fewer than are worth it" in found["schedule.stable_images"].reason
     values = {key: choice.value for key, choice in found.items()}
     assert seconds_of(values, networks) == pytest.approx(120, rel=0.06)
@@ -267,9 +269,9 @@ def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
     with pytest.raises(UserError, match=r"hours= is too short for one step of every phase up to 64x64") as caught:
         choose(config, 0.0002, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
-    chooser = RecipeChooser(config, GivenKeys(), AVATARS, CPU, two_cores, -1.0, 3600.0)  # of starting
+    starting = Situation(config, GivenKeys(), AVATARS, CPU, two_cores, seconds=-1.0, other_seconds=3600.0)
     with pytest.raises(UserError, match="too short") as caught:
-        chooser.choose()
+        choose_recipe(starting)
     assert caught.value.remedy == "Give at least hours=2.1."  # 4x4 is the lowest
 
 
@@ -309,7 +311,7 @@ def test_numbers_are_as_people_write_them():
     ]
     assert [plain(number) for number in (2.83e-05, 0.25, 1.5, 10.0, 123.0)] == ["0.000029", "0.25", "1.5", "10", "130"]
     assert [one_two_five(number) for number in (3, 100, 199, 975, 1000, 6700)] == [100, 100, 100, 500, 1000, 5000]
-    assert growth_seconds({4: 1.0, 8: 2.0}, recipe.STABLE, recipe.FADE) == recipe.STABLE[4] + 2 * recipe.FADE[8]
+    assert growth_seconds({4: 1.0, 8: 2.0}, STABLE, FADE) == STABLE[4] + 2 * FADE[8]
 
 
 def test_drawn_images_get_a_resolution_that_they_have_more_images_for(config):

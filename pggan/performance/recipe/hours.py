@@ -16,8 +16,10 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import Log, duration
 from pggan.core.schedule import PerResolution, Phase, value_at
 from pggan.distributed.process_group import rank_from_environment
-from pggan.performance.plan.data_facts import DataFacts, facts_of
-from pggan.performance.plan.recipe import Choice, GivenKeys, Machine, NetworkSizes, RecipeChooser
+from pggan.performance.recipe.choices import Choice, GivenKeys
+from pggan.performance.recipe.chooser import choose_recipe
+from pggan.performance.recipe.data_facts import DataFacts, facts_of
+from pggan.performance.recipe.situation import Machine, NetworkSizes, Situation
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import CostModel, StepTimer, single_device_timer
@@ -125,23 +127,23 @@ def find_recipe(
     configure_process(device, config.precision, threads, one_thread=config.elastic)
     free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
     costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
-    chooser = RecipeChooser(config, given, facts, Machine(kind, ranks), costs, seconds)
+    situation = Situation(config, given, facts, Machine(kind, ranks), costs, seconds)
     for _ in range(ATTEMPTS):
-        chooser.seconds = TRAINING_SHARE * seconds - command_seconds()
-        chooser.other_seconds = seconds - chooser.seconds
-        networks, batch = chooser.choose()
-        if networks in costs.known:
+        training = TRAINING_SHARE * seconds - command_seconds()
+        situation = replace(situation, seconds=training, other_seconds=seconds - training)
+        recipe = choose_recipe(situation)
+        if recipe.sizes in costs.known:
             break
-        log(f"Measuring steps up to {networks.resolution}x{networks.resolution}")
+        log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
         budget = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS
-        costs.measure(compose(chooser.found), networks, batch, budget)
-    chooser.choose()
+        costs.measure(compose(recipe.choices), recipe.sizes, recipe.batch, budget)
+    recipe = choose_recipe(situation)
     where = f"{ranks} x {kind}" if ranks > 1 else kind
     if kind == "cpu":
         threads = torch.get_num_threads()
         where += f" with {threads} thread{'s' * (threads > 1)}"
     return [
-        *chooser.found,
+        *recipe.choices,
         *precision_choice(given, device),
         *costs.threads,
     ], f"{facts.note}; {where}; {duration(seconds)}"

@@ -1,0 +1,106 @@
+"""The images of every phase, which fill the time."""
+
+from collections.abc import Mapping
+
+from pggan.core.architecture import MIN_RESOLUTION
+from pggan.core.errors import UserError
+from pggan.core.formatting import duration
+from pggan.core.schedule import PerResolution, value_at
+from pggan.performance.recipe.choices import Choices
+from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images
+from pggan.performance.recipe.rounding import plain, two_digits
+from pggan.performance.recipe.situation import NetworkSizes, Situation
+from pggan.performance.recipe.sizes import least_seconds
+
+GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images on the way,
+MAX_IMAGES = 600_000  # up to those of the official presets
+PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
+# Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
+# constant rates, eyes stay blurred and backgrounds mottled (lab book).
+FALLING_SHARE = 0.14
+
+
+def require_time(situation: Situation, side: int, batch: PerResolution, each: Mapping[int, float]) -> None:
+    """Raise UserError unless there is time for a step of every phase up to `side`.
+
+    Args: each: seconds of an image by level.
+    """
+    phases = {level: 1 if level == min(each) else 2 for level in each}
+    once = sum(phases[level] * each[level] * value_at(batch, level) for level in each)
+    if once > situation.seconds:
+        least = plain((2 * situation.other_seconds + 10 * once) / 3600)  # starting may take longer the next time
+        lower = ", or a lower schedule.final_resolution" if side > min(each) else ""
+        raise UserError(
+            f"hours= is too short for one step of every phase up to {side}x{side}, which take {duration(once)} here.",
+            f"Give at least hours={least}{lower}.",
+        )
+
+
+def choose_lengths(
+    situation: Situation, choices: Choices, sizes: NetworkSizes, batch: PerResolution, each: Mapping[int, float]
+) -> int:
+    """Choose the images of every phase that has no given ones; returns the sum of all.
+
+    Args: each: seconds of an image by level.
+    """
+    if scales_lengths(situation):
+        return scale_lengths(situation, choices, each)
+    seconds, side = situation.seconds, sizes.resolution
+    worth = least_seconds(situation, sizes) <= seconds
+    tables = {"schedule.stable_images": stable_images(situation), "schedule.fade_images": fade_images(situation)}
+    given = {key for key in tables if situation.given.has(key)}
+    held = growth_seconds(each, *(table if key in given else {MIN_RESOLUTION: 0} for key, table in tables.items()))
+    growth = growth_seconds(each, *tables.values()) - held
+    fitting = (GROWTH_SHARE * seconds - held) / growth if growth else 1.0
+    factor = max(fitting, 1.0) if worth else min(fitting, 1.0)
+
+    def of_level(key: str, level: int) -> int:
+        images = value_at(tables[key], level)
+        if key in given:
+            return int(images)
+        return two_digits(min(factor * images, MAX_IMAGES), least=int(value_at(batch, level)))
+
+    levels = sorted(each)
+    stable = {level: of_level("schedule.stable_images", level) for level in levels[:-1]}
+    fade = {level: of_level("schedule.fade_images", level) for level in levels[1:]}
+    growing = growth_seconds(each, stable, fade)
+    stable[side] = two_digits((seconds - growing) / each[side], least=int(value_at(batch, side)))
+    why = f"growth has {growing / seconds:.0%} of the time"
+    if not worth:
+        why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
+    reason = f"{why}, {side}x{side} the rest"
+    choices.take_all({"schedule.stable_images": stable, "schedule.fade_images": fade or 0}, reason)
+    if "schedule.stable_images" in given or situation.config.schedule.total_images is not None:
+        ends = f"{side}x{side} lasts until the hours are over, however many images it is given"
+        if growing > seconds:
+            ends = f"the hours are over before {side}x{side} is reached and faded in"
+        choices.replace("schedule.total_images", None, ends)
+    if side < PUBLISHED_FROM:
+        falling = two_digits(FALLING_SHARE * stable[side], least=0)
+        choices.take("schedule.lr_decay_images", falling, f"the last {FALLING_SHARE:.0%} of {side}x{side}, the demo's")
+    return sum(stable.values()) + sum(fade.values())
+
+
+def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, float]) -> int:
+    """Take the lengths of a recipe times the factor with which they fill the time; returns the sum of all.
+
+    Args: each: seconds of an image by level.
+    """
+    config, schedule = situation.config.schedule, situation.config.schedule.build()
+    shown = schedule.images_between(0, schedule.total)
+    phases = list(zip(schedule.phases, shown, strict=True))
+    factor = situation.seconds / sum(images * each[phase.resolution] for phase, images in phases)
+    reason = f"the recipe's times {factor:.3g}, which fill the time"
+    total = 0
+    for key, fading in (("stable_images", False), ("fade_images", True)):
+        lengths = {
+            phase.resolution: two_digits(factor * images, least=phase.batch)
+            for phase, images in phases
+            if phase.fading is fading
+        }
+        total += sum(lengths.values())
+        choices.replace(f"schedule.{key}", lengths or 0, reason)
+    decay = two_digits(factor * config.lr_decay_images, least=0)
+    choices.replace("schedule.lr_decay_images", decay, reason)
+    choices.replace("schedule.total_images", None, "decided on the way, to end in time")
+    return total

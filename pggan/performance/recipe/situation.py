@@ -1,0 +1,45 @@
+"""What a recipe is chosen for: images, machine, time, and the keys that are given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pggan.config import TrainConfig
+from pggan.core.schedule import PerResolution
+from pggan.performance.recipe.choices import GivenKeys
+from pggan.performance.recipe.data_facts import DataFacts
+
+
+class Machine(NamedTuple):
+    """The devices that a run trains on."""
+
+    kind: str  # cpu, cuda or mps
+    ranks: int
+
+
+class NetworkSizes(NamedTuple):
+    """The sizes of networks that decide, with the batch, what an image costs."""
+
+    resolution: int
+    fmap_base: int
+    fmap_max: int
+
+
+# Seconds of an image at every level of networks, with so many images per batch.
+Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a recipe is chosen for.
+
+    Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides.
+    """
+
+    config: TrainConfig
+    given: GivenKeys
+    facts: DataFacts
+    machine: Machine
+    costs: Costs
+    seconds: float
+    other_seconds: float = 0.0

@@ -1,0 +1,76 @@
+"""The final resolution and the widths of the networks: the largest for which there is time."""
+
+from dataclasses import replace
+
+from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
+from pggan.core.formatting import duration
+from pggan.core.schedule import value_at
+from pggan.performance.recipe.batch import batch_sizes
+from pggan.performance.recipe.choices import Choices
+from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images
+from pggan.performance.recipe.situation import NetworkSizes, Situation
+
+MAX_RESOLUTION = 1024  # of the paper
+# Images at the final resolution that are worth choosing it.  Half of those of avatars_32 and of the ORL run; above,
+# estimates.
+FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
+# The flat areas of drawn images show every error: at 64x64, 30,000 avatars end at a KID of 1055 (lab book).
+DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
+# Feature maps of the widest levels, and how many times FINAL there has to be time for before they are worth it: in half
+# an hour, 180,000 images with 128 maps end at a KID of 347, 476,000 with 64 at 217 (lab book).
+WIDTHS = (64, 128, 256, 512)
+WIDER = 10
+MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # by final resolution
+BASE = 8  # times the final resolution is fmap_base for 64 feature maps: 16 maps at the end, as in the demo
+MAX_FMAP_BASE = 8192  # the paper's
+
+
+def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
+    """Choose the final resolution and the widths; returns them."""
+    config, facts, given, seconds = situation.config, situation.facts, situation.given, situation.seconds
+    first, final = config.schedule.first_resolution, config.schedule.final_resolution
+    largest = max(min(facts.resolution, MAX_RESOLUTION), first)
+    fixed = given.has("schedule.final_resolution") or scales_lengths(situation)
+    sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
+    needs = {side: least_seconds(situation, candidates(situation, side)[0]) for side in sides}
+    side = next((side for side in sides if needs[side] <= seconds), sides[-1])
+    narrow, *wider = candidates(situation, side)
+    sizes = [narrow, *(each for each in wider if least_seconds(situation, each, WIDER) <= seconds)][-1]
+    above = needs.get(2 * side)
+    reason = facts.note if above is None else f"{2 * side}x{2 * side} would take at least {duration(above)}"
+    choices.take("schedule.final_resolution", side, reason)
+    model = replace(config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
+    width = model.architecture(side, facts.channels, facts.num_classes).width
+    maps = f"{width(MIN_RESOLUTION)} feature maps at 4x4, {width(side)} at {side}x{side}"
+    if sizes.fmap_max < WIDTHS[-1] and not has_widths(situation):
+        worth = WIDER * final_images(situation, side)
+        maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
+    choices.take_all({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
+    return sizes
+
+
+def has_widths(situation: Situation) -> bool:
+    """Whether the widths are given."""
+    return situation.given.has("model.fmap_max") or situation.given.has("model.fmap_base")
+
+
+def candidates(situation: Situation, side: int) -> list[NetworkSizes]:
+    """Sizes of networks for a final resolution, the narrowest first."""
+    model, least = situation.config.model, value_at(MIN_WIDTH, side)
+    if has_widths(situation):
+        return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
+    widths = [width for width in WIDTHS if width >= least]
+    return [NetworkSizes(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
+
+
+def least_seconds(situation: Situation, sizes: NetworkSizes, times: int = 1) -> float:
+    """The time in which networks grow, and see `times` as many images as the final resolution is worth."""
+    side = sizes.resolution
+    each = situation.costs(sizes, batch_sizes(situation, side))
+    growing = growth_seconds(each, stable_images(situation), fade_images(situation))
+    return growing + times * final_images(situation, side) * each[side]
+
+
+def final_images(situation: Situation, side: int) -> int:
+    """The images at a final resolution that are worth choosing it."""
+    return (DRAWN_FINAL if situation.facts.drawn else FINAL)[side]
