@@ -1,11 +1,20 @@
 """What the injected faults have in common."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def closed_terminals_are_noticed() -> Iterator[None]:
+    """Without this, tests and the commands that they start would inherit from `nohup` that SIGHUP is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
