@@ -170,8 +170,8 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
     assert "48 images" in about
     assert values["precision"] == "auto"
     keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
-    assert {NetworkSizes(*(each[key] for key in keys)) for each in asked} == {*costs.known}
-    assert NetworkSizes(*(values[key] for key in keys)) in costs.known
+    assert {NetworkSizes(*(each[key] for key in keys)) for each in asked} == {sizes for sizes, _ in costs.known}
+    assert costs.has_measured(NetworkSizes(*(values[key] for key in keys)), values["schedule.batch"])
 
 
 def test_the_precision_is_named_unless_it_is_given():

@@ -14,7 +14,7 @@ from pggan.performance.recipe.data_facts import DataFacts
 from pggan.performance.recipe.growth import FADE, STABLE, growth_seconds
 from pggan.performance.recipe.lengths import FALLING_SHARE, MAX_IMAGES
 from pggan.performance.recipe.rounding import one_two_five, plain, two_digits
-from pggan.performance.recipe.situation import Machine, Situation
+from pggan.performance.recipe.situation import SHORT_RUN, Machine, Situation
 from pggan.performance.recipe.training import FEW_IMAGES
 from pggan.run.time_limit import TRAINING_SHARE
 from tests.composed import composed
@@ -81,7 +81,7 @@ def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32)
     assert stable[32] == pytest.approx(avatars_32.schedule.stable_images[32], rel=0.2)
     falling = avatars_32.schedule.lr_decay_images / avatars_32.schedule.stable_images[32]
     assert found["schedule.lr_decay_images"] / stable[32] == pytest.approx(falling, rel=0.1)
-    assert found["schedule.batch"] == {4: avatars_32.schedule.batch}
+    assert found["schedule.batch"] == {4: 8}  # the demo's
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
     assert found["model.residual"] is avatars_32.model.residual is True
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
@@ -172,16 +172,20 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
     assert all(size >= 4 * machine.ranks for size in batch.values())
 
 
-def test_photographs_on_a_cpu_have_smaller_batches_than_drawn_images(config):
-    assert choose(config, 0.25, AVATARS)[2] == {4: 16}
-    assert choose(config, 0.25, PORTRAITS)[2] == {4: 8}
-    assert choose(config, 0.25, PORTRAITS, Machine("cuda", 1))[2][4] == GPU_BATCH[4]
+@pytest.mark.parametrize("facts", [AVATARS, PORTRAITS])
+def test_short_runs_on_a_cpu_have_smaller_batches_than_long_ones(config, facts):
+    found = [choose(config, hours, facts) for hours in (0.02, 0.083, 0.25, 0.5, 1, 4, 24)]
+    images = [sum(sum(each[0][f"schedule.{key}_images"].values()) for key in ("stable", "fade")) for each in found]
+    assert [batch[4] for *_, batch in found] == [8 if total < SHORT_RUN else 16 for total in images]
+    assert images[0] < SHORT_RUN < images[-1]
+    assert all(choices["schedule.batch"] == batch for choices, _, batch in found)
+    assert choose(config, 0.02, facts, Machine("cuda", 1))[2][4] == GPU_BATCH[4]
 
 
 @pytest.mark.parametrize(("images", "batch"), [(400, 16), (16, 16), (15, 12), (5, 4), (3, 3), (2, 2)])
 def test_a_batch_is_never_larger_than_the_set_of_images(config, images, batch):
-    for facts, most in ((AVATARS, 16), (PORTRAITS, 8)):
-        assert choose(config, 0.25, facts._replace(images=images))[2] == {4: min(batch, most)}
+    for hours, most in ((0.25, 8), (24, 16)):
+        assert choose(config, hours, PORTRAITS._replace(images=images))[2] == {4: min(batch, most)}
 
 
 def test_images_too_few_for_any_batch_are_refused_before_anything_is_measured(config):
@@ -267,7 +271,7 @@ def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
 
 def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
     with pytest.raises(UserError, match=r"hours= is too short for one step of every phase up to 64x64") as caught:
-        choose(config, 0.0002, given=GivenKeys("schedule.final_resolution"))
+        choose(config, 0.0001, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
     starting = Situation(config, GivenKeys(), AVATARS, CPU, two_cores, seconds=-1.0, other_seconds=3600.0)
     with pytest.raises(UserError, match="too short") as caught:

@@ -8,10 +8,10 @@ from the official preset for one GPU, from 512x512 on; and between them from Sty
 from typing import NamedTuple
 
 from pggan.core.schedule import PerResolution
-from pggan.performance.recipe.batch import choose_batch, require_images
+from pggan.performance.recipe.batch import batch_sizes, choose_batch, require_images
 from pggan.performance.recipe.choices import Choice, Choices
 from pggan.performance.recipe.lengths import choose_lengths, require_time
-from pggan.performance.recipe.situation import NetworkSizes, Situation
+from pggan.performance.recipe.situation import SHORT_RUN, NetworkSizes, Situation
 from pggan.performance.recipe.sizes import choose_sizes
 from pggan.performance.recipe.training import (
     choose_augmentation,
@@ -38,9 +38,12 @@ def choose_recipe(situation: Situation) -> ChosenRecipe:
     choices = Choices(situation.given)
     require_images(situation)
     sizes = choose_sizes(situation, choices)
-    batch = choose_batch(situation, choices, sizes.resolution)
+    batch = batch_sizes(situation, sizes.resolution)
     each = situation.costs(sizes, batch)
     require_time(situation, sizes.resolution, batch, each)
+    short = choose_lengths(situation, Choices(situation.given), sizes, batch, each) < SHORT_RUN
+    batch = choose_batch(situation, choices, sizes.resolution, short=short)
+    each = situation.costs(sizes, batch)
     images = choose_lengths(situation, choices, sizes, batch, each)
     loss = choose_loss(situation, choices, sizes.resolution, batch)
     choose_rates(situation, choices, sizes)

@@ -40,7 +40,8 @@ class MeasuredCosts:
     device: torch.device
     ranks: int
     chooses_threads: bool = False  # or their number is given
-    known: dict[NetworkSizes, dict[int, float]] = field(default_factory=dict)  # seconds of a step by resolution
+    # Seconds of a step by resolution, of networks with so many images per batch.
+    known: dict[tuple[NetworkSizes, tuple[int, ...]], dict[int, float]] = field(default_factory=dict)
     threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class MeasuredCosts:
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
-        known, model = self.known.get(networks, {}), self._model(networks)
+        known, model = self.known.get(self._key(networks, batch), {}), self._model(networks)
         levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
         expected = {side: model.seconds(side, self._local_batch(batch, side)) for side in levels}
         scale = known[max(known)] / expected[max(known)] if known else self.scale
@@ -74,7 +75,15 @@ class MeasuredCosts:
                 found[side] = self._seconds(timer, local)
                 highest = max(found)
                 self.scale = found[highest] / model.seconds(highest, self._local_batch(batch, highest))
-        self.known[networks] = found
+        self.known[self._key(networks, batch)] = found
+
+    def has_measured(self, networks: NetworkSizes, batch: PerResolution) -> bool:
+        """Whether steps of `networks` with such batches were measured."""
+        return self._key(networks, batch) in self.known
+
+    def _key(self, networks: NetworkSizes, batch: PerResolution) -> tuple[NetworkSizes, tuple[int, ...]]:
+        levels = self._model(networks).architecture.resolutions
+        return networks, tuple(self._local_batch(batch, side) for side in levels)
 
     def _seconds(self, timer: StepTimer, local: Phase) -> float:
         """The time of a step; of the first one, with fewer and fewer CPU threads as long as they are faster.
@@ -132,7 +141,7 @@ def find_recipe(
         training = TRAINING_SHARE * seconds - command_seconds()
         situation = replace(situation, seconds=training, other_seconds=seconds - training)
         recipe = choose_recipe(situation)
-        if recipe.sizes in costs.known:
+        if costs.has_measured(recipe.sizes, recipe.batch):
             break
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
         budget = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS

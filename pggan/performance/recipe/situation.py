@@ -9,6 +9,8 @@ from pggan.core.schedule import PerResolution
 from pggan.performance.recipe.choices import GivenKeys
 from pggan.performance.recipe.data_facts import DataFacts
 
+SHORT_RUN = 200_000  # images; a run of fewer is a short one
+
 
 class Machine(NamedTuple):
     """The devices that a run trains on."""

@@ -4,7 +4,7 @@ from pggan.core.schedule import PerResolution, value_at
 from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.lengths import PUBLISHED_FROM
 from pggan.performance.recipe.rounding import one_two_five, two_digits
-from pggan.performance.recipe.situation import NetworkSizes, Situation
+from pggan.performance.recipe.situation import SHORT_RUN, NetworkSizes, Situation
 from pggan.performance.recipe.sizes import WIDTHS
 
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, StyleGAN2-ADA's, and between them
@@ -78,7 +78,7 @@ def choose_reports(choices: Choices, images: int) -> None:
     """Choose how a run of `images` averages, and how often it reports and saves."""
     half_life = two_digits(min(max(images / 60, 1000), 10_000), least=1)
     choices.take("ema.half_life_images", half_life, "a sixtieth of the run, but 1,000 to 10,000 images")
-    short = images < 200_000
+    short = images < SHORT_RUN
     choices.take("ema.rampup", 0.2 if short else 0.05, "the demo's" if short else "StyleGAN2-ADA's")
     for key, parts in (("monitor.tick_images", 60), ("monitor.grid_images", 12), ("checkpoint.every_images", 3)):
         choices.take(key, one_two_five(images / parts), f"about {parts} in the run")
