@@ -38,7 +38,7 @@ def choose_recipe(situation: Situation) -> ChosenRecipe:
     choices = Choices(situation.given)
     require_images(situation)
     sizes = choose_sizes(situation, choices)
-    batch = batch_sizes(situation, sizes.resolution)
+    batch: PerResolution = batch_sizes(situation, sizes.resolution)
     each = situation.costs(sizes, batch)
     require_time(situation, sizes.resolution, batch, each)
     short = choose_lengths(situation, Choices(situation.given), sizes, batch, each) < SHORT_RUN
