@@ -77,9 +77,11 @@ def costs(toy_data, monkeypatch):
     monkeypatch.setattr(timing, "matmul_rate", lambda *_: 1e9)
     config = configured(f"data.path={toy_data}", "schedule.final_resolution=16")
     found = MeasuredCosts(config, facts_of(config.data), hours.choose_device("cpu"), 1)
-    found.measured = []
+    found.measured, found.architectures = [], []
 
     def single_device_timer(config, architecture, phases, device):
+        found.architectures.append(architecture)
+
         def seconds(phase, *_):
             found.measured.append(phase.resolution)
             return 2 * found._model(NARROW).seconds(phase.resolution, phase.batch)
@@ -98,6 +100,13 @@ def test_measured_updates_are_believed_and_scale_those_of_other_networks(costs):
     assert costs.measured == [16, 4, 8]  # the last level is most of a run
     assert costs(NARROW, {4: 16}) == pytest.approx({side: 2 * each for side, each in before.items()})
     assert costs(WIDE, {4: 16}) == pytest.approx({side: 2 * each for side, each in wide.items()})
+
+
+def test_the_layers_that_were_chosen_are_measured(costs, toy_data):
+    chosen = configured(f"data.path={toy_data}", "model.blur=true", "model.fmap_max=64")
+    costs.measure(chosen, NARROW, {4: 16}, 1e9)
+    (measured,) = costs.architectures
+    assert (measured.resolution, measured.fmap_max, measured.blur) == (16, 64, True)
 
 
 def test_levels_that_would_take_too_long_are_not_measured(costs):

@@ -137,11 +137,15 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
             assert (side == 256) == (rule > least)
 
 
+FEATURES = {"model.features", "model.features_from"}
+
+
 @pytest.mark.parametrize(
     ("side", "channels", "drawn", "hours", "chosen"),
     [
-        (64, 3, False, 1, {"model.blur"}),
-        (64, 1, False, 1, {"model.blur", "model.noise"}),
+        (32, 3, False, 0.1, {"model.blur"}),
+        (64, 3, False, 1, {"model.blur", *FEATURES}),
+        (64, 1, False, 1, {"model.blur", "model.noise", *FEATURES}),
         (64, 4, False, 1, set()),
         (128, 1, False, 16, set()),
         (128, 3, False, 16, set()),
@@ -152,7 +156,19 @@ def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn,
     facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
     found, networks, _ = choose(config, hours, facts, costs=fast(3))
     assert networks.resolution == side
-    assert {key for key in found if key in {"model.blur", "model.noise", "model.residual"}} == chosen
+    assert {key for key in found if key in {"model.blur", "model.noise", "model.residual", *FEATURES}} == chosen
+
+
+def test_without_their_package_the_recipe_has_no_features_and_says_so(config):
+    situation = Situation(config, GivenKeys(), PORTRAITS, CPU, two_cores, 3600)
+    for has_lite0, value in ((True, "efficientnet-lite0"), (False, None)):
+        choices = choose_recipe(replace(situation, has_lite0=has_lite0)).choices
+        (choice,) = (choice for choice in choices if choice.key == "model.features")
+        assert choice.value == value
+        assert ("pip install" in choice.reason) is not has_lite0
+    given = GivenKeys("loss.name")
+    published = replace(config, loss={"name": "wgan_gp"})
+    assert not FEATURES & set(choose(published, 1, PORTRAITS, given=given)[0])
 
 
 def test_large_images_are_trained_as_published(config):

