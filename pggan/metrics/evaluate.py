@@ -89,13 +89,15 @@ def evaluate(
     first_seed: fakes are those of this seed and the following ones; progress: called on every rank.
     Raises UserError, before anything is drawn, for too few images, for channels that differ, and for a full disk.
     """
-    channels = generator.network.architecture.channels
+    channels, features = generator.network.architecture.channels, generator.network.architecture.features
     if channels != pyramid.channels:
         problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     partition, reals = RankPartition.at(settings.resolution, group), RealImages(pyramid, settings.resolution)
     task = Task(FakeImages(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
     notes = [f"The images of {pyramid.path} are grey, repeated to three channels."] if reals.are_grey else []
+    if extractor is not None and features is not None and extractor.name == features.partition("@")[0]:
+        notes.append(f"D looked at features of {extractor.name} in training, so metrics by them are too good.")
     counts: dict[type[Metric], int] = {}
     for name in metrics:
         metric = METRIC_CLASSES[name]

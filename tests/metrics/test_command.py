@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_USER_ERROR
-from pggan.metrics import images
+from pggan.metrics import command, images
 from pggan.metrics.command import Lines, shown
 
 FAST = ["devices=cpu", "extractor=pixels", "count=16"]
@@ -62,6 +64,22 @@ def test_grey_images_beside_a_generator_of_colours_are_noted(finished_run, capsy
     (note,) = said[1]
     assert said[0] == []
     assert note.endswith(" are grey, repeated to three channels.")
+
+
+def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys, monkeypatch):
+    load, said = command.load_generator, []
+
+    def load_projected(features, *given):
+        generator = load(*given)
+        generator.network.architecture = replace(generator.network.architecture, features=features)
+        return generator
+
+    for features in (None, "efficientnet-lite0@0123", "pixels@4567"):
+        monkeypatch.setattr(command, "load_generator", partial(load_projected, features))
+        assert main(["evaluate", f"run={finished_run}", "metrics=[kid]", *FAST]) == 0
+        said.append(re.findall("D looked at .*", capsys.readouterr().out))
+    assert said[:2] == [[], []]
+    assert said[2] == ["D looked at features of pixels in training, so metrics by them are too good."]
 
 
 @pytest.mark.parametrize(
