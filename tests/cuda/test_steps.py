@@ -27,6 +27,14 @@ def test_every_kind_of_step_is_captured_and_replayed_in_every_phase(found, numbe
     assert outcome["replays"] == [kinds] * 3
 
 
+def test_steps_with_pretrained_features_are_captured_and_never_wait(found):
+    if "projected" not in found:
+        pytest.skip("the weights of efficientnet-lite0 are not installed")
+    for outcome in found["projected"]:
+        assert complete(outcome)["notices"] == []
+        assert (outcome["captures"], outcome["replays"], outcome["steady"]) == ([2] * 3, [2] * 3, [])
+
+
 def test_any_two_values_of_two_options_are_tried_together(found):
     tried = [outcome["about"] for outcome in found["captured"]]
     assert len(tried) == CONFIGURATIONS

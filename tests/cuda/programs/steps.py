@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from pggan.config import ComputeConfig, PenaltyStrategy, Switch
+from pggan.networks.features import efficientnet_lite0
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
 from tests.cuda.null_gpu import session
@@ -39,6 +40,13 @@ def configurations() -> list[Configuration]:
         for loss, name in enumerate(LOSSES)
         for number, precision in enumerate(PRECISIONS)
     ]
+
+
+def projected() -> list[Configuration]:
+    """With pretrained features from 16x16 on, as hours= chooses them, in two precisions."""
+    usual = {"loss": "logistic", "augmentation": "ada", "penalty": "autograd", "num_classes": 0, "reg_interval": 2}
+    features = {"features": "efficientnet-lite0", "micro_batch_size": None}
+    return [usual | features | {"precision": precision} for precision in ("fp32", "bf16")]
 
 
 def build(configuration: Configuration, cuda_graphs: Switch) -> tuple[Trainer, list[str]]:
@@ -95,6 +103,10 @@ def attempt(function: Any, *arguments: Any) -> dict[str, Any]:
 if __name__ == "__main__":
     cuda_graphs.WARMUP_STEPS = WARMUP_STEPS
     chosen = configurations()
-    captured = [{"about": one, **attempt(grow, one)} for one in chosen]
-    eager = [{"about": one, **attempt(grow_eagerly, one)} for one in chosen[::5]]
-    print(json.dumps({"captured": captured, "eager": eager}))
+    found = {
+        "captured": [{"about": one, **attempt(grow, one)} for one in chosen],
+        "eager": [{"about": one, **attempt(grow_eagerly, one)} for one in chosen[::5]],
+    }
+    if efficientnet_lite0.is_installed():
+        found["projected"] = [{"about": one, **attempt(grow, one)} for one in projected()]
+    print(json.dumps(found))

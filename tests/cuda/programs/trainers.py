@@ -36,6 +36,7 @@ def new_trainer(
     reg_interval: int = 1,
     augmentation: str = "none",
     precision: str = "fp32",
+    features: str | None = None,
     check_memory: bool = False,
     compute: ComputeConfig = ComputeConfig(),  # noqa: B008
 ) -> tuple[Trainer, list[str]]:
@@ -43,7 +44,7 @@ def new_trainer(
     notices: list[str] = []
     model = ModelConfig(
         latent_size=None, fmap_base=16 * width, fmap_decay=1.0, fmap_max=width, stddev_group=4,
-        resampling=Resampling.fused,
+        resampling=Resampling.fused, features=features, features_from=16,
     )  # fmt: skip
     config = TrainerConfig(
         model=model,
