@@ -1,4 +1,4 @@
-"""What a recipe is chosen for: images, machine, time, and the keys that are given."""
+"""The situation that a recipe is chosen for: images, machine, time, and the keys that are given."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Machine(NamedTuple):
 
 
 class NetworkSizes(NamedTuple):
-    """What decides, with the batch, what an image costs: the sizes of networks, and what D looks at."""
+    """The sizes of networks, and whether D looks at features: with the batch, they decide what an image costs."""
 
     resolution: int
     fmap_base: int
@@ -36,7 +36,7 @@ Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Situation:
-    """What a recipe is chosen for.
+    """The images, machine, time and keys that a recipe is chosen for.
 
     Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides;
     has_lite0: whether the weights of efficientnet-lite0 are installed.
