@@ -55,6 +55,14 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
 
 
+def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
+    """Raise UserError unless the networks of `checkpoint` are those of `architecture`."""
+    if found := list(differences(architecture, checkpoint.architecture)):
+        alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes it as it was."
+        remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over what fits."
+        raise UserError(f"{checkpoint.directory} holds other networks than are asked for ({'; '.join(found)}).", remedy)
+
+
 def check_resumable(
     checkpoint: Checkpoint, config: TrainConfig, architecture: Architecture, now: dict[str, Any], fingerprint: str
 ) -> list[str]:
@@ -62,12 +70,8 @@ def check_resumable(
 
     Args: now: the description of `config`; fingerprint: of the data now.
     """
+    check_networks(checkpoint, architecture)
     allowed = config.allow_changes
-    if found := list(differences(architecture, checkpoint.architecture)):
-        remedy = (
-            "Give the same model, data and schedule.final_resolution, or a new run_dir= and init_from= for weights."
-        )
-        raise UserError(f"{checkpoint.directory} holds other networks than are asked for ({'; '.join(found)}).", remedy)
     for name in allowed:
         if name not in REFUSED:
             raise UserError(f"allow_changes={name} is not the name of a refused change.", nearest(name, REFUSED))

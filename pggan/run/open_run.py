@@ -14,7 +14,7 @@ import torch
 
 from pggan.checkpoints.broadcast import broadcast_state
 from pggan.checkpoints.header import CONVOLUTION_METHODS
-from pggan.checkpoints.resume import check_resumable, find_resume_point, load_weights, transfer
+from pggan.checkpoints.resume import check_networks, check_resumable, find_resume_point, load_weights, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten
@@ -155,6 +155,10 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
             for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
                 clean_partials(directory)
             checkpoint, notes = find_resume_point(config.resume, run_dir)
+        if checkpoint is not None:  # before images are prepared, as far as they have no say
+            theirs = checkpoint.architecture
+            final = schedule.final_resolution
+            check_networks(checkpoint, config.model.architecture(final, theirs.channels, theirs.num_classes))
     pyramid = open_everywhere(config, schedule, group)
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0

@@ -85,8 +85,17 @@ def test_a_checkpoint_of_other_networks_is_refused_with_the_keys_that_differ(fin
         ("model.resampling=unfused", "resampling: "),
         ("model.stddev_group=2", "stddev_group: 4 -> 2"),
     ):
-        with pytest.raises(UserError, match=f"(?s){line}.*Give the same model"):
+        with pytest.raises(UserError, match=f"(?s){line}.*without other keys, resumes it as it was"):
             train.run(tiny_config(f"run_dir={finished_run}", override))
+
+
+@pytest.mark.fault(11)
+def test_other_networks_are_refused_before_images_are_prepared(finished_run, tiny_config, tmp_path):
+    """The keys of the run are forgotten, and the defaults would draw four thousand avatars."""
+    cache = tmp_path / "data"
+    with pytest.raises(UserError, match="holds other networks"):
+        train.run(tiny_config(f"run_dir={finished_run}", "model.fmap_max=4", "data.path=null", f"data.cache={cache}"))
+    assert not cache.exists()
 
 
 @pytest.mark.fault(11)
