@@ -300,11 +300,11 @@ def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
 
 
 def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
-    with pytest.raises(UserError, match=r"hours= is too short for one step of every phase up to 64x64") as caught:
+    with pytest.raises(UserError, match=r"one step of every phase up to 64x64 takes .*, and starting 0 s") as caught:
         choose(config, 0.0001, given=GivenKeys("schedule.final_resolution"))
     assert "Give at least hours=0.0" in caught.value.remedy
     starting = Situation(config, GivenKeys(), AVATARS, CPU, two_cores, seconds=-1.0, other_seconds=3600.0)
-    with pytest.raises(UserError, match="too short") as caught:
+    with pytest.raises(UserError, match=r"too short: .* and starting 60 min") as caught:
         choose_recipe(starting)
     assert caught.value.remedy == "Give at least hours=2.1."  # 4x4 is the lowest
 
@@ -327,6 +327,15 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
 def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(avatars_32):
     found, networks, _ = choose(avatars_32, 0.005, given=GivenKeys(recipe=["schedule.stable_images"]))
     assert networks.resolution == avatars_32.schedule.final_resolution == max(found["schedule.stable_images"])
+
+
+@pytest.mark.parametrize(("hours", "least"), [(0.5, 60), (2, 60), (12, 300), (48, 600), (480, 600)])
+def test_long_runs_report_every_two_minutes_up_to_six_hundred_times(config, hours, least):
+    found, *_ = choose(config, hours, PORTRAITS)
+    images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
+    ticks, grids = (images / found[f"monitor.{key}_images"] for key in ("tick", "grid"))
+    assert 0.9 * least <= ticks < 2.6 * least
+    assert 0.18 * least <= grids < 0.6 * least
 
 
 def test_a_run_that_never_grows_is_possible(config):

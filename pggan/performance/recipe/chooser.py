@@ -49,5 +49,5 @@ def choose_recipe(situation: Situation) -> ChosenRecipe:
     choose_rates(situation, choices, sizes)
     choose_layers(situation, choices, sizes)
     choose_augmentation(situation, choices, loss, images)
-    choose_reports(choices, images)
+    choose_reports(situation, choices, images)
     return ChosenRecipe(choices.found, sizes, batch)

@@ -16,6 +16,7 @@ PHOTOGRAPHS_MEASURED = 64  # this resolution
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
 MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
+TICK_SECONDS = 120  # in runs of more than two hours; five ticks to a grid
 
 
 def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerResolution) -> str:
@@ -74,11 +75,13 @@ def choose_augmentation(situation: Situation, choices: Choices, loss: str, image
             choices.take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
 
 
-def choose_reports(choices: Choices, images: int) -> None:
+def choose_reports(situation: Situation, choices: Choices, images: int) -> None:
     """Choose how a run of `images` averages, and how often it reports and saves."""
     half_life = two_digits(min(max(images / 60, 1000), 10_000), least=1)
     choices.take("ema.half_life_images", half_life, "a sixtieth of the run, but 1,000 to 10,000 images")
     short = images < SHORT_RUN
     choices.take("ema.rampup", 0.2 if short else 0.05, "the demo's" if short else "StyleGAN2-ADA's")
-    for key, parts in (("monitor.tick_images", 60), ("monitor.grid_images", 12), ("checkpoint.every_images", 3)):
-        choices.take(key, one_two_five(images / parts), f"about {parts} in the run")
+    ticks = round(min(max(situation.seconds / TICK_SECONDS, 60), 600))
+    parts = {"monitor.tick_images": ticks, "monitor.grid_images": ticks // 5, "checkpoint.every_images": 3}
+    for key, count in parts.items():
+        choices.take(key, one_two_five(images / count), f"about {count} in the run")
