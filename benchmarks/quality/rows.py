@@ -19,8 +19,14 @@ class Row(NamedTuple):
 
 AVATARS_32 = ("experiment=avatars_32",)
 AVATARS_64 = ("experiment=avatars_64", "hours=1")  # its lengths, scaled to an hour
-ORL_64 = ("experiment=orl_64",)
-ADA = ("augmentation=ada", "augmentation.rampup_images=30000")  # half of the run, as its p has to rise in it
+ORL_64 = (  # three times its lengths
+    "experiment=orl_64",
+    "schedule.stable_images={4: 4500, 8: 9000, 16: 15000, 32: 24000, 64: 90000}",
+    "schedule.fade_images={8: 4500, 16: 9000, 32: 15000, 64: 24000}",
+    "schedule.lr_decay_images=75000",
+)
+ADA = ("augmentation=ada", "augmentation.rampup_images=30000")  # at most half of the run, as its p has to rise in it
+SLOWER_ADA = ("augmentation=ada", "augmentation.rampup_images=60000")
 FEW = ("experiment=avatars_32", "data.count=500", "data.mirror=false")
 
 ROWS = (
@@ -36,9 +42,15 @@ ROWS = (
         AVATARS,
         (*AVATARS_64, "schedule.first_resolution=64"),
     ),
-    Row("orl-64", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
-    Row("orl-64-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL),
-    Row("orl-64-diffaugment", "augmentation of ORL, equal images", ORL, (*ORL_64, "augmentation=diffaugment"), SMALL),
+    Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
+    Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *SLOWER_ADA), SMALL),
+    Row(
+        "orl-64-longer-diffaugment",
+        "augmentation of ORL, equal images",
+        ORL,
+        (*ORL_64, "augmentation=diffaugment"),
+        SMALL,
+    ),
     Row("few-avatars-32", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),

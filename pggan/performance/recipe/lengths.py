@@ -31,8 +31,8 @@ def require_time(situation: Situation, side: int, batch: PerResolution, each: Ma
         least = plain((2 * situation.other_seconds + 10 * once) / 3600)  # starting may take longer the next time
         lower = ", or a lower schedule.final_resolution" if side > min(each) else ""
         raise UserError(
-            f"hours= is too short: one step of every phase up to {side}x{side} takes {duration(once)} here, and starting "
-            f"{duration(situation.other_seconds)}.",
+            f"hours= is too short: one step of every phase up to {side}x{side} takes {duration(once)} here, "
+            f"and starting {duration(situation.other_seconds)}.",
             f"Give at least hours={least}{lower}.",
         )
 
