@@ -7,14 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
+from pggan.cli.commands import COMMANDS, Command, choices_of
+from pggan.cli.suggestions import explanation, missing_choice, names_in, refuse_typos, unreadable
 from pggan.core.errors import UserError, nearest_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+OPTION_GROUPS = {"loss", "augmentation", "gradients"}  # whose choices have options of their own
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
 
 
@@ -85,7 +86,8 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     more += source.changes
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         try:
-            return to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
+            values = to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
+            return without_options_of_others(values, overrides)
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except OverrideParseException as error:
@@ -131,6 +133,23 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
             raise UserError(f"{key}={value} can't be used.", "Write the value itself; '${key}' takes another key's.")
     values: Any = numbered(OmegaConf.to_container(own, resolve=True))
     return {str(key): value for key, value in values.items()}
+
+
+def without_options_of_others(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """`values` without the options that a recipe has for another choice than the command line's.
+
+    `experiment=demo loss=wgan_gp` leaves out the demo's gamma, which this loss does not know.  What is typed stays, and
+    is refused by the schema.
+    """
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
+    for group in OPTION_GROUPS & chosen.keys():
+        if chosen[group] in choices_of(group):
+            own = names_in(group, chosen[group])
+            values[group] = {
+                name: value for name, value in values[group].items() if name in own or f"{group}.{name}" in typed
+            }
+    return values
 
 
 def numbered(values: Any) -> Any:

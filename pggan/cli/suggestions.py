@@ -131,10 +131,14 @@ def keys_of_choices(known: Collection[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for group in {name.partition(".")[0] for name in known if "." in name}:
         for choice in choices_of(group):
-            names = re.findall(r"^(\w+):", (CONFIGS / group / f"{choice}.yaml").read_text(), re.MULTILINE)
-            for key in sorted({f"{group}.{name}" for name in names} - {*known, f"{group}.defaults"}):
+            for key in sorted({f"{group}.{name}" for name in names_in(group, choice)} - {*known, f"{group}.defaults"}):
                 found.setdefault(key, []).append(f"{group}={choice}")
     return found
+
+
+def names_in(group: str, choice: str) -> set[str]:
+    """The names that the file of `choice` in a config group gives values."""
+    return {*re.findall(r"^(\w+):", (CONFIGS / group / f"{choice}.yaml").read_text(), re.MULTILINE)}
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
