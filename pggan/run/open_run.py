@@ -155,9 +155,8 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
             for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
                 clean_partials(directory)
             checkpoint, notes = find_resume_point(config.resume, run_dir)
-        if checkpoint is not None:  # before images are prepared, as far as they have no say
-            theirs = checkpoint.architecture
-            final = schedule.final_resolution
+        if checkpoint is not None:  # all but channels and classes, before images are prepared
+            theirs, final = checkpoint.architecture, schedule.final_resolution
             check_networks(checkpoint, config.model.architecture(final, theirs.channels, theirs.num_classes))
     pyramid = open_everywhere(config, schedule, group)
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
