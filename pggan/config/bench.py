@@ -84,10 +84,8 @@ class BenchConfig(StagesConfig):
         require_bounds(self, steps=">=1", warmup=">=0")
         for key in ("precisions", "modes", "convolutions", "penalties"):
             require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
-        if self.against and replace(self.model, blur=False, noise=False, residual=False, features=None) != self.model:
-            problem = (
-                "against=true: the reference step has the paper's networks, without blur, noise, residual and features."
-            )
+        if self.against and (layers := self.model.layers_beyond_paper):
+            problem = f"against=true: the reference step has the paper's networks, without model.{layers[0]}."
             raise UserError(problem, "Leave out one of them.")
         self.batches()
         self.variants()

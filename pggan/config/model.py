@@ -19,6 +19,7 @@ class ModelConfig:
     resampling: Resampling
     blur: bool = False
     noise: bool = False
+    bilateral: int = 0
     residual: bool = False
     features: str | None = None
     features_weights: str | None = None
@@ -27,6 +28,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         sizes = ("fmap_base", "fmap_max", "stddev_group", "latent_size")
         require_bounds(self, "model.", **{key: f">=1 <={LIMITS[key]}" for key in sizes}, fmap_decay=">=0")
+        require_bounds(self, "model.", bilateral=f">=0 <={LIMITS['bilateral']}")
         first, least = self.features_from, 2 * MIN_RESOLUTION
         require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
         if self.features is None and self.features_weights is not None:
@@ -36,6 +38,11 @@ class ModelConfig:
             known = ["efficientnet-lite0", "torchvision:NAME"]
             if self.features != known[0] and not self.features.startswith("torchvision:"):
                 raise UserError(f"There is no model.features={self.features}.", nearest(self.features, known))
+
+    @property
+    def layers_beyond_paper(self) -> list[str]:
+        """The keys of layers that are on, and that the paper's networks do not have."""
+        return [key for key in ("blur", "noise", "bilateral", "residual", "features") if getattr(self, key)]
 
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""

@@ -16,6 +16,7 @@ LIMITS = {
     "fmap_base": 2**24,
     "fmap_max": 2**16,
     "stddev_group": 2**16,
+    "bilateral": 2**8,
 }
 
 
@@ -67,6 +68,7 @@ class Architecture:
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
     noise: bool = False  # G adds noise, a function of the latent, to its features from 8x8 on
+    bilateral: int = 0  # passes of a bilateral filter over G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
     features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
 from pggan.core.rng import generator_for
 from pggan.networks.activation import Activation, activate, activate_and_normalize, adds_bias, pixel_norm, to_float32
+from pggan.networks.bilateral import bilateral
 from pggan.networks.convolution import linear
 from pggan.networks.fade import downsample, fade, fading, upsample
 from pggan.networks.layers import (
@@ -195,10 +196,16 @@ class Generator(ProgressiveNetwork):
         for level in self.architecture.resolutions[1:]:
             if level <= resolution:
                 x, previous = self.run_block(self.blocks[str(level)], x, latents), x
-        images: Tensor = to_float32(self.to_rgb[str(resolution)](x))
+        images = self.images(x, resolution)
         if resolution > MIN_RESOLUTION and fading(alpha):
-            images = fade(upsample(to_float32(self.to_rgb[str(resolution // 2)](previous))), images, alpha)
+            images = fade(upsample(self.images(previous, resolution // 2)), images, alpha)
         return images
+
+    def images(self, features: Tensor, resolution: int) -> Tensor:
+        """Images [N, C, R, R] from the features of their level; R = `resolution`."""
+        images = to_float32(self.to_rgb[str(resolution)](features))
+        passes = self.architecture.bilateral
+        return bilateral(images, passes) if passes else images
 
 
 class Discriminator(ProgressiveNetwork):

@@ -63,6 +63,7 @@ def test_compiled_modes_compile():
         (["against=true", "model.features=efficientnet-lite0"], "against=true"),
         (["against=true", "model.residual=true"], "the paper's networks"),
         (["against=true", "model.blur=true"], "the paper's networks"),
+        (["against=true", "model.bilateral=4"], "the paper's networks"),
     ],
 )
 def test_what_can_not_be_measured_is_refused(overrides, hint):

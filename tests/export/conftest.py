@@ -15,7 +15,7 @@ def make_network():
     """Networks of a few thousand weights, biases included at random."""
 
     def make(
-        num_classes: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3, **layers: bool
+        num_classes: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3, **layers: bool | int
     ) -> Generator:
         small = variant(resolution=16, latent_size=6, fmap_base=64, fmap_max=8, **layers)
         network = with_random_biases(variant(small, num_classes=num_classes, resampling=resampling, channels=channels))

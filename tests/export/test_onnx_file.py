@@ -35,7 +35,7 @@ def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resoluti
 
 
 @pytest.mark.parametrize("resampling", Resampling)
-@pytest.mark.parametrize(("channels", "layers"), [(1, {"blur": True}), (3, {"noise": True})])
+@pytest.mark.parametrize(("channels", "layers"), [(1, {"blur": True}), (3, {"noise": True}), (3, {"bilateral": 3})])
 def test_labels_channels_layers_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, layers):
     network = make_network(3, resampling, channels, **layers)
     latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()

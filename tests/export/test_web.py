@@ -42,11 +42,11 @@ def archive(path, files):
     return path
 
 
-@pytest.mark.parametrize(("num_classes", "noise"), [(0, True), (3, False)])
-def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes, noise):
+@pytest.mark.parametrize(("num_classes", "layers"), [(0, {"noise": True}), (3, {"bilateral": 2})])
+def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes, layers):
     import onnxruntime
 
-    network: Generator = make_network(num_classes, noise=noise)
+    network: Generator = make_network(num_classes, **layers)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
     one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
     for truncation in (0.0, 0.7, 1.0, 1.3):
@@ -58,7 +58,7 @@ def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_c
             graph = build_level(network, level).SerializeToString()
             session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
             feed = {given.name: values[given.name] for given in session.get_inputs()}
-            assert ("latents" in feed) is (noise or level == 4)
+            assert ("latents" in feed) is ("noise" in layers or level == 4)
             values["below"], images = session.run(["features", "images"], feed)
             assert np.abs(images - network.grow(features, latents, level).numpy()).max() < TOLERANCE
 

@@ -232,6 +232,8 @@ HEADERS = {
     "a decay that is not a number": with_architecture(fmap_decay="os.system"),
     "a filter that is a number": with_architecture(blur=1),
     "noise that is a number": with_architecture(noise=1),
+    "passes of a filter without end": with_architecture(bilateral=2**40),
+    "passes of a filter that are not a number": with_architecture(bilateral=True),
     "residual blocks that are text": with_architecture(residual="no"),
     "a field that is none": with_architecture(_target_="os.system"),
     "lists in lists in lists": lambda directory: (directory / "state.json").write_text("[" * 200_000),

@@ -71,6 +71,25 @@ def naive_blur(x):
     return out / weights
 
 
+def naive_bilateral(x, passes):
+    """So many times the mean of each pixel and its neighbours in the image, those of similar colour counting more.
+
+    sigma: ten grey levels of the 255 between -1 and 1.
+    """
+    sigma, side = 10 * 2 / 255, x.shape[-1]
+    for _ in range(passes):
+        sums, weights = np.zeros(x.shape), np.zeros((len(x), 1, side, side))
+        for row, column in np.ndindex(side, side):
+            for i in range(max(0, row - 1), min(side, row + 2)):
+                for j in range(max(0, column - 1), min(side, column + 2)):
+                    distance = np.sqrt(((x[:, :, i, j] - x[:, :, row, column]) ** 2).sum(1))  # of colours
+                    weight = np.exp(-0.5 * (distance / sigma) ** 2)[:, None]
+                    sums[:, :, row, column] += weight * x[:, :, i, j]
+                    weights[:, :, row, column] += weight
+        x = sums / weights
+    return x
+
+
 def naive_activation(x):
     return np.where(x < 0, 0.2 * x, x)
 
@@ -99,7 +118,7 @@ class Naive:
         self.values = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
         self.group = network.architecture.stddev_group
         self.fused, self.blur = network.architecture.resampling is Resampling.fused, network.architecture.blur
-        self.residual = network.architecture.residual
+        self.residual, self.bilateral = network.architecture.residual, network.architecture.bilateral
         self.phases = {name: table.double().numpy() for name, table in network.named_buffers()}
 
     def layer(self, name, gain=HE):
@@ -132,10 +151,14 @@ class Naive:
                 x = x + (self.noise(f"blocks.{level}.noises.{layer}", latents) if self.phases else 0)
                 x = naive_pixel_norm(naive_activation(x))
             level *= 2
-        images = self.conv(f"to_rgb.{resolution}", x, 1)
+        images = self.images(x, resolution)
         if resolution == 4 or alpha == 1:
             return images
-        return alpha * images + (1 - alpha) * naive_up(self.conv(f"to_rgb.{resolution // 2}", old, 1))
+        return alpha * images + (1 - alpha) * naive_up(self.images(old, resolution // 2))
+
+    def images(self, features, resolution):
+        images = self.conv(f"to_rgb.{resolution}", features, 1)
+        return naive_bilateral(images, self.bilateral) if self.bilateral else images
 
     def scores(self, images, resolution, alpha=1.0):
         x, level = naive_activation(self.conv(f"from_rgb.{resolution}", images)), resolution

@@ -293,11 +293,16 @@ def test_the_features_of_every_generator_block_have_unit_mean_square():
 # ---- definition -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_classes", "blur", "noise"), [(0, True, False), (0, False, True), (3, True, True)])
+@pytest.mark.parametrize(
+    "layers", [{"blur": True}, {"noise": True}, {"bilateral": 2}, {"blur": True, "noise": True, "bilateral": 1}]
+)
 @pytest.mark.parametrize("resampling", Resampling)
-def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, num_classes, blur, noise):
-    layers = {"num_classes": num_classes, "blur": blur, "noise": noise}
-    g = ready(Generator, variant(TINY, resampling=resampling, **layers)).double()
+def test_the_generator_is_the_naive_one_at_every_level_and_alpha(resampling, layers):
+    num_classes = 3 if len(layers) > 1 else 0
+    g = ready(
+        Generator,
+        variant(TINY, resampling=resampling, num_classes=num_classes, **layers),
+    ).double()
     latents = normal(3, 7, dtype=torch.float64)
     one_hot = torch.eye(3, dtype=torch.float64) if num_classes else None
     given = None if one_hot is None else one_hot.numpy()

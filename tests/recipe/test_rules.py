@@ -84,6 +84,7 @@ def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32)
     assert found["schedule.batch"] == {4: 8}  # the demo's
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
     assert found["model.residual"] is avatars_32.model.residual is True
+    assert found["model.bilateral"] == avatars_32.model.bilateral == 4
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
     assert (found["ema.half_life_images"], found["ema.rampup"]) == (avatars_32.ema.half_life_images, 0.2)
     assert found["data.mirror"] is avatars_32.data.mirror
@@ -138,6 +139,7 @@ def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(co
 
 
 FEATURES = {"model.features", "model.features_from"}
+LAYERS = {"model.blur", "model.noise", "model.residual", "model.bilateral", *FEATURES}
 
 
 @pytest.mark.parametrize(
@@ -149,14 +151,14 @@ FEATURES = {"model.features", "model.features_from"}
         (64, 4, False, 1, set()),
         (128, 1, False, 16, set()),
         (128, 3, False, 16, set()),
-        (64, 3, True, 1, {"model.residual"}),
+        (64, 3, True, 1, {"model.residual", "model.bilateral"}),
     ],
 )
 def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn, hours, chosen):
     facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
     found, networks, _ = choose(config, hours, facts, costs=fast(3))
     assert networks.resolution == side
-    assert {key for key in found if key in {"model.blur", "model.noise", "model.residual", *FEATURES}} == chosen
+    assert {key for key in found if key in LAYERS} == chosen
 
 
 def test_without_their_package_the_recipe_has_no_features_and_says_so(config):

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.version import __version__
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
+from pggan.networks.bilateral import SIGMA
 from pggan.networks.convolution import fuse_resampling
 from pggan.networks.fade import low_pass_filter
 from pggan.networks.layers import Equalized, EqualizedConv
@@ -25,6 +27,7 @@ from pggan.networks.noise import RATE, WAVES, LatentNoise
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+CENTER = 4  # of the nine places of a 3x3 neighbourhood
 OPSET = 17  # of 2022: each runtime of today has it, those of browsers too
 IR_VERSION = 8  # the file format that belongs to this opset
 Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
@@ -123,6 +126,37 @@ class Graph:
         kernel = self.weight(f"{name}.weight", layer.weight.detach() * (layer.scale * share))
         return self.apply("Conv", name, x, kernel, self.weight(f"{name}.bias", layer.bias.detach() * share))
 
+    def bilateral(self, name: str, x: str, network: Generator, side: int) -> str:
+        """The bilateral filter of `Generator.images`, on images [N, C, R, R]; R = `side`."""
+        channels = network.architecture.channels
+        others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
+        inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
+        kernels = (others - torch.eye(9)[CENTER]).view(8, 1, 3, 3).repeat(channels, 1, 1, 1)
+        weights: dict[str, Tensor | np.ndarray[Any, Any]] = {
+            "kernels": kernels,
+            "inside": inside,
+            "factor": np.array(-1 / (2 * SIGMA**2), np.float32),
+            "one": np.array(1, np.float32),
+            "shape": np.array([-1, channels, 8, side, side]),
+            "channels": np.array([1]),
+            "neighbours": np.array([2]),
+        }
+        w = {key: self.weight(f"{name}.{key}", value) for key, value in weights.items()}
+        for number in range(network.architecture.bilateral):
+            step = f"{name}.{number}"
+            difference = self.apply("Conv", f"{step}.conv", x, w["kernels"], pads=[1, 1, 1, 1], group=channels)
+            difference = self.apply("Reshape", f"{step}.difference", difference, w["shape"])
+            square = self.apply("Mul", f"{step}.square", difference, difference)
+            distance = self.apply("ReduceSum", f"{step}.distance", square, w["channels"], keepdims=1)  # [N, 1, 8, R, R]
+            weight = self.apply("Exp", f"{step}.exp", self.apply("Mul", f"{step}.exponent", distance, w["factor"]))
+            weight = self.apply("Mul", f"{step}.weight", weight, w["inside"])
+            weighted = self.apply("Mul", f"{step}.weighted", difference, weight)
+            pull = self.apply("ReduceSum", f"{step}.pull", weighted, w["neighbours"], keepdims=0)
+            total = self.apply("ReduceSum", f"{step}.weights", weight, w["neighbours"], keepdims=0)
+            pull = self.apply("Div", f"{step}.mean", pull, self.apply("Add", f"{step}.total", total, w["one"]))
+            x = self.apply("Add", f"{step}.filtered", x, pull)
+        return x
+
     def model(self, inputs: Shapes, outputs: Shapes, properties: dict[str, str]) -> "ModelProto":
         """All of it as a model with these inputs and outputs, whose metadata are `properties`."""
         from onnx import TensorProto, helper
@@ -195,18 +229,26 @@ def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
     return graph.convolution(f"blocks.{level}.conv", x, block.conv, noise=second)  # type: ignore[arg-type]
 
 
+def add_images(graph: Graph, name: str, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
+    """Features of `level` to images, times `share`."""
+    layer, filters = network.to_rgb[str(level)], network.architecture.bilateral
+    x = graph.to_rgb(name, x, layer, 1.0 if filters else share)  # type: ignore[arg-type]
+    if not filters:
+        return x
+    x = graph.bilateral(f"{name}.bilateral", x, network, level)
+    return graph.apply("Mul", f"{name}.part", x, graph.weight(f"{name}.share", torch.tensor(share)))
+
+
 def _images(graph: Graph, features: str, network: Generator, resolution: int, alpha: float) -> str:
     """4x4 features to images, as `Generator.grow` does."""
     x = previous = features
     for level in network.architecture.resolutions[1:]:
         if level <= resolution:
             previous, x = x, add_block(graph, x, network, level)
-    fades = resolution > MIN_RESOLUTION and alpha < 1
-    new = graph.to_rgb("to_rgb.new", x, network.to_rgb[str(resolution)], alpha if fades else 1.0)  # type: ignore[arg-type]
-    if not fades:
-        return new
-    layer = network.to_rgb[str(resolution // 2)]
-    old = graph.to_rgb("to_rgb.old", previous, layer, 1 - alpha)  # type: ignore[arg-type]
+    if resolution == MIN_RESOLUTION or alpha == 1:
+        return add_images(graph, "to_rgb", x, network, resolution)
+    new = add_images(graph, "to_rgb.new", x, network, resolution, share=alpha)
+    old = add_images(graph, "to_rgb.old", previous, network, resolution // 2, share=1 - alpha)
     scales = graph.weight("scales", np.array([1, 1, 2, 2], np.float32))
     nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return graph.apply("Add", "blend", graph.apply("Resize", "upsampled", old, "", scales, **nearest), new)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pggan.core.architecture import MIN_RESOLUTION
-from pggan.interop.export.onnx_graph import Graph, Shapes, add_block, add_stem, latent_inputs
+from pggan.interop.export.onnx_graph import Graph, Shapes, add_block, add_images, add_stem, latent_inputs
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import mean_features
 
@@ -29,7 +29,7 @@ def build_level(network: Generator, resolution: int) -> "ModelProto":
         inputs["below"] = ["N", a.width(resolution // 2), resolution // 2, resolution // 2]
         features = add_block(graph, "below", network, resolution)
     graph.apply("Identity", "features", features)
-    images = graph.to_rgb("to_rgb", features, network.to_rgb[str(resolution)], 1.0)  # type: ignore[arg-type]
+    images = add_images(graph, "to_rgb", features, network, resolution)
     graph.apply("Identity", "images", images)
     side: list[str | int] = [resolution, resolution]
     outputs: Shapes = {"features": ["N", a.width(resolution), *side], "images": ["N", a.channels, *side]}

@@ -13,6 +13,7 @@ PUBLISHED_RATE = 0.001
 MIN_GAMMA = 1.0  # the demo's,
 MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # and the ORL run's, of photographs up to
 PHOTOGRAPHS_MEASURED = 64  # this resolution
+BILATERAL_PASSES = 4  # the demo's
 REG_INTERVAL = 8  # the demo's and the ORL run's
 FEW_IMAGES = 5000  # fewer are augmented,
 MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
@@ -55,8 +56,10 @@ def choose_rates(situation: Situation, choices: Choices, sizes: NetworkSizes) ->
 def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -> None:
     """Choose layers that the paper does not have, by the images that they were better on (lab book)."""
     facts = situation.facts
-    if facts.drawn and sizes.resolution < PUBLISHED_FROM and sizes.fmap_max < WIDTHS[1]:
-        choices.take("model.residual", value=True, reason="the demo's")
+    if facts.drawn and sizes.resolution < PUBLISHED_FROM:
+        choices.take("model.bilateral", BILATERAL_PASSES, "for flat areas, the demo's")
+        if sizes.fmap_max < WIDTHS[1]:
+            choices.take("model.residual", value=True, reason="the demo's")
     elif not facts.drawn and sizes.resolution <= PHOTOGRAPHS_MEASURED and facts.channels in (1, 3):
         choices.take("model.blur", value=True, reason="fewer grid artifacts in photographs, in short runs")
         if facts.channels == 1:

@@ -47,6 +47,7 @@ STREAMING = [
     "loss.reg_interval=2",
     "model.residual=true",
     "model.blur=true",
+    "model.bilateral=2",
     "model.noise=true",
     "precision=fp16",
     "augmentation=ada",

@@ -1,0 +1,83 @@
+"""A bilateral filter for images: neighbours of nearly the same colour become more alike, edges stay.
+
+Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998), of the 3x3 neighbourhood, all
+of whose pixels count alike.  N batch, C channels, R resolution.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SIGMA = 10 / 127.5  # standard deviation of the weight over distances of colours: ten of 255 grey levels
+ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
+# Rows and columns of a pixel, and of its neighbour, in each of the four directions: every pair of neighbours once.
+PAIRS = (
+    ((..., ALL, FRONT), (..., ALL, BACK)),
+    ((..., FRONT, ALL), (..., BACK, ALL)),
+    ((..., FRONT, FRONT), (..., BACK, BACK)),
+    ((..., FRONT, BACK), (..., BACK, FRONT)),
+)
+
+
+def bilateral(images: Tensor, passes: int) -> Tensor:
+    """`images`, each pixel replaced `passes` times by a mean of itself and its neighbours.  [N, C, R, R] -> the same
+
+    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Differentiable once.
+    """
+    images = images.contiguous()
+    for _ in range(passes):
+        compiling = torch.compiler.is_compiling()  # a compiler fuses the operations of the gradient itself
+        images = images + towards_mean(images)[0] if compiling else Bilateral.apply(images)
+    return images
+
+
+def towards_mean(images: Tensor) -> tuple[Tensor, Tensor]:
+    """What the mean of the neighbourhood differs by, [N, C, R, R], and the sum of its weights, [N, 1, R, R]."""
+    pull, total = torch.zeros_like(images), torch.ones_like(images[:, :1])
+    for one, other in PAIRS:
+        difference, weight = weighted_difference(images, one, other)
+        total[one] += weight
+        total[other] += weight
+        weighted = difference * weight
+        pull[one] += weighted
+        pull[other] -= weighted
+    return pull / total, total
+
+
+def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """The differences of neighbours, and their weight."""
+    difference = images[other] - images[one]
+    return difference, difference.square().sum(1, keepdim=True).mul_(-1 / (2 * SIGMA**2)).exp_()
+
+
+class Bilateral(torch.autograd.Function):
+    """One pass of the filter.  [N, C, R, R] -> the same
+
+    Its gradient written out, which takes half of the time of the gradient of every operation.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        pull, total = towards_mean(images)
+        ctx.save_for_backward(images, pull, total)
+        return images + pull
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        images, pull, total = ctx.saved_tensors
+        of_pull = gradient / total
+        of_total = (of_pull * pull).sum(1, keepdim=True).neg_()
+        result = gradient.clone()
+        for one, other in PAIRS:
+            difference, weight = weighted_difference(images, one, other)
+            of_difference = of_pull[one] - of_pull[other]
+            of_weight = (of_difference * difference).sum(1, keepdim=True).add_(of_total[one]).add_(of_total[other])
+            of_weight *= weight
+            of_difference *= weight
+            of_difference.addcmul_(difference, of_weight, value=-1 / SIGMA**2)
+            result[other] += of_difference
+            result[one] -= of_difference
+        return result
