@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pggan.networks import fused
+
 SIGMA = 10 / 127.5  # standard deviation of the weight over distances of colours: ten of 255 grey levels
+FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
 # Rows and columns of a pixel, and of its neighbour, in each of the four directions: every pair of neighbours once.
 PAIRS = (
@@ -26,15 +29,14 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
 
     A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Differentiable once.
     """
-    images = images.contiguous()
     for _ in range(passes):
         compiling = torch.compiler.is_compiling()  # a compiler fuses the operations of the gradient itself
-        images = images + towards_mean(images)[0] if compiling else Bilateral.apply(images)
+        images = filter_once(images)[0] if compiling else Bilateral.apply(images)
     return images
 
 
-def towards_mean(images: Tensor) -> tuple[Tensor, Tensor]:
-    """What the mean of the neighbourhood differs by, [N, C, R, R], and the sum of its weights, [N, 1, R, R]."""
+def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The images after one pass [N, C, R, R], and the sum of the weights of each pixel [N, 1, R, R]."""
     pull, total = torch.zeros_like(images), torch.ones_like(images[:, :1])
     for one, other in PAIRS:
         difference, weight = weighted_difference(images, one, other)
@@ -43,41 +45,46 @@ def towards_mean(images: Tensor) -> tuple[Tensor, Tensor]:
         weighted = difference * weight
         pull[one] += weighted
         pull[other] -= weighted
-    return pull / total, total
+    return images + pull / total, total
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """The differences of neighbours, and their weight."""
+    """The differences of neighbours, and their weights."""
     difference = images[other] - images[one]
-    return difference, difference.square().sum(1, keepdim=True).mul_(-1 / (2 * SIGMA**2)).exp_()
+    return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 
 
 class Bilateral(torch.autograd.Function):
     """One pass of the filter.  [N, C, R, R] -> the same
 
-    Its gradient written out, which takes half of the time of the gradient of every operation.
+    Its gradient is written out, which takes half the time of the gradients of all operations.
     """
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
-        pull, total = towards_mean(images)
-        ctx.save_for_backward(images, pull, total)
-        return images + pull
+        found = fused.bilateral(images, FACTOR)
+        if found is None:
+            images = images.contiguous()
+            found = filter_once(images)
+        ctx.save_for_backward(images, *found)
+        return found[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        images, pull, total = ctx.saved_tensors
+        """With y = x + p / t, p the weighted sum of differences and t that of the weights."""
+        images, filtered, total = ctx.saved_tensors
+        found = fused.bilateral_backward(gradient, images, filtered, total, FACTOR)
+        if found is not None:
+            return found
         of_pull = gradient / total
-        of_total = (of_pull * pull).sum(1, keepdim=True).neg_()
+        of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)
         result = gradient.clone()
         for one, other in PAIRS:
             difference, weight = weighted_difference(images, one, other)
             of_difference = of_pull[one] - of_pull[other]
             of_weight = (of_difference * difference).sum(1, keepdim=True).add_(of_total[one]).add_(of_total[other])
-            of_weight *= weight
-            of_difference *= weight
-            of_difference.addcmul_(difference, of_weight, value=-1 / SIGMA**2)
+            of_difference.addcmul_(difference, of_weight, value=2 * FACTOR).mul_(weight)
             result[other] += of_difference
             result[one] -= of_difference
         return result

@@ -1,7 +1,7 @@
-"""Bias, leaky ReLU and pixel norm, and fades, in one pass over memory each, by Triton kernels where they work.
+"""Activations, pixel norm, fades and the bilateral filter, in one pass over memory each, by Triton kernels.
 
-The first kernel that fails, for whatever reason, is the last one tried: from then on the functions here do nothing and
-say so, and their callers calculate the same with PyTorch's operations.
+They are used where they work. The first one that fails, for whatever reason, is the last one tried: from then on the
+functions here do nothing and say so, and their callers calculate the same with PyTorch's operations.
 N batch, C features, H and W sides.
 """
 
@@ -151,3 +151,31 @@ def blend_backward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor] | N
     return (
         (of_old, of_new) if KERNELS.launch("blend_backward", tiles, gradient, alpha, of_old, of_new, pixels) else None
     )
+
+
+def bilateral(images: Tensor, factor: float) -> tuple[Tensor, Tensor] | None:
+    """`images` [N, C, H, W] after one pass of the bilateral filter, and the sums of weights, in float32 [N, 1, H, W].
+
+    Args: factor: of squared distances of colours, in the exponent of a weight.  None where no kernel works.
+    """
+    images = images.contiguous(memory_format=torch.channels_last)
+    if not fits(images):
+        return None
+    result, (pixels, tiles) = torch.empty_like(images), pixels_of(images)
+    total = images.new_empty(len(images), 1, *images.shape[2:], dtype=torch.float32)
+    sides = images.shape[2:]
+    worked = KERNELS.launch("bilateral_forward", tiles, images, result, total, pixels, *sides, FACTOR=factor)
+    return (result, total) if worked else None
+
+
+def bilateral_backward(
+    gradient: Tensor, images: Tensor, filtered: Tensor, total: Tensor, factor: float
+) -> Tensor | None:
+    """The gradient of `images`, from that of what `bilateral` made of them; None where no kernel works."""
+    gradient, images = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (gradient, images))
+    if not (fits(images) and fits(filtered)):
+        return None
+    result, (pixels, tiles) = torch.empty_like(gradient), pixels_of(images)
+    tensors = images, gradient, filtered, total, result
+    worked = KERNELS.launch("bilateral_backward", tiles, *tensors, pixels, *images.shape[2:], FACTOR=factor)
+    return result if worked else None

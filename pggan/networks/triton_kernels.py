@@ -90,3 +90,66 @@ def blend_backward(
     g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
     tl.store(for_old + places, (1 - a) * g, mask=inside)
     tl.store(for_new + places, a * g, mask=inside)
+
+
+@triton.jit
+def _neighbour(number: tl.constexpr, row, height, width):
+    """How many pixels further in memory the `number`th of nine neighbours is, and where there is one."""
+    down, right = number // 3 - 1, number % 3 - 1
+    i, j = row // width % height + down, row % width + right
+    return down * width + right, (i >= 0) & (i < height) & (j >= 0) & (j < width)
+
+
+@triton.jit(do_not_specialize=["pixels", "height", "width"])
+def bilateral_forward(
+    x, y, total, pixels, height, width,
+    FACTOR: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The mean y [P, C] of each pixel of x [P, C] and its neighbours, and the sum of their weights, total [P].
+
+    The weight of a neighbour whose colour differs by d: exp(FACTOR * |d|^2).
+    """
+    row, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    here = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    pull, weights = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS,), tl.float32)
+    for number in tl.static_range(9):
+        further, exists = _neighbour(number, row, height, width)
+        there = inside & exists[:, None]
+        d = tl.load(x + places + further * C, mask=there, other=0.0).to(tl.float32)
+        d = tl.where(there, d - here, 0.0)
+        w = tl.where(exists, tl.exp(tl.sum(d * d, 1) * FACTOR), 0.0)
+        pull += d * w[:, None]
+        weights += w
+    tl.store(y + places, here + pull / weights[:, None], mask=inside)
+    tl.store(total + row, weights, mask=row < pixels)
+
+
+@triton.jit(do_not_specialize=["pixels", "height", "width"])
+def bilateral_backward(
+    x, gradient, y, total, result, pixels, height, width,
+    FACTOR: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of `bilateral_forward` in x, from all of it and y's gradient.
+
+    A weight belongs to both of its pixels: each program sums what reaches its own.
+    """
+    row, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    here = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.load(y + places, mask=inside, other=0.0).to(tl.float32)
+    of_pull = g / tl.load(total + row, mask=row < pixels, other=1.0)[:, None]
+    of_total = tl.sum(of_pull * (here - mean), 1)
+    for number in tl.static_range(9):
+        further, exists = _neighbour(number, row, height, width)
+        there = inside & exists[:, None]
+        other = tl.load(x + places + further * C, mask=there, other=0.0).to(tl.float32)
+        its_gradient = tl.load(gradient + places + further * C, mask=there, other=0.0).to(tl.float32)
+        its_mean = tl.load(y + places + further * C, mask=there, other=0.0).to(tl.float32)
+        its_total = tl.load(total + row + further, mask=exists & (row < pixels), other=1.0)
+        its_pull = its_gradient / its_total[:, None]
+        d = tl.where(there, other - here, 0.0)
+        w = tl.where(exists, tl.exp(tl.sum(d * d, 1) * FACTOR), 0.0)
+        of_d = of_pull - its_pull
+        of_w = tl.sum(of_d * d, 1) + of_total + tl.sum(its_pull * (other - its_mean), 1)
+        g -= (of_d + d * (2 * FACTOR * of_w)[:, None]) * w[:, None]
+    tl.store(result + places, g, mask=inside)

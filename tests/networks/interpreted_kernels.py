@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext
 from pggan.networks import fused
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE, activate, activate_and_normalize
+from pggan.networks.bilateral import SIGMA, bilateral
 from pggan.networks.convolution import DIRECT, input_gradients_only
 from pggan.networks.fade import fade
 from pggan.networks.networks import Discriminator, Generator, use_options
@@ -154,6 +155,26 @@ def test_a_blend_and_its_gradients_are_rounded_once(shape, dtype, alpha, launche
     (second,) = torch.autograd.grad((of_old * old.detach()).sum() + (of_new * new.detach()).sum(), gradient)
     assert torch.equal(second, found)
     assert launched == ["blend", "blend_backward", "blend"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 1, 3, 3), (3, 4, 4, 4)], ids=str)
+@pytest.mark.parametrize("scale", [0.02, 0.1, 1.0])
+def test_the_bilateral_filter_and_its_gradient_are_those_of_float64(shape, scale, launched, small_tiles):
+    images, _, gradient = inputs(shape, torch.float32)
+    images = (scale * images).requires_grad_()
+    found = bilateral(images, 1)
+    (slope,) = torch.autograd.grad(found, images, gradient)
+    assert launched == ["bilateral_forward", "bilateral_backward"]
+    wide = images.detach().double().requires_grad_()
+    exact = bilateral(wide, 1)
+    (exact_slope,) = torch.autograd.grad(exact, wide, gradient.double())
+    assert launched == ["bilateral_forward", "bilateral_backward"]  # float64 has no kernel
+    # Some 20 operations for each of nine neighbours; the exponent e of a weight multiplies its rounding, and
+    # e * exp(-e) < 1. A weight's derivative in a colour is at most exp(-1/2) / SIGMA.
+    largest, g = float(wide.detach().abs().max()), float(gradient.abs().max())
+    assert float((found - exact).detach().abs().max()) <= 9 * 20 * UNIT * 2 * largest
+    size = 2 * g + 0.61 / SIGMA * shape[1] * g * (4 * 2 + 1) * largest
+    assert float((slope - exact_slope).abs().max()) <= 9 * 20 * UNIT * size
 
 
 def test_the_penalty_alone_sums_no_gradient_of_biases(monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pggan.networks import bilateral as module
+from pggan.networks import fused
 from pggan.networks.bilateral import SIGMA, bilateral
 from tests.networks.naive import naive_bilateral, normal
 
@@ -32,6 +33,16 @@ def test_flat_areas_and_edges_stay_and_unevenness_falls():
 def test_the_gradient_is_that_of_the_definition():
     images = (0.1 * normal(2, 3, 4, 5, dtype=torch.float64)).requires_grad_()
     assert torch.autograd.gradcheck(bilateral, (images, 2))
+
+
+def test_a_kernel_that_fails_backwards_leaves_the_same_gradient(monkeypatch):
+    """What the forward kernel saved is what PyTorch's operations need."""
+    images = (0.1 * normal(2, 3, 4, 4, dtype=torch.float64)).requires_grad_()
+    expected = bilateral(images, 2)
+    (wanted,) = torch.autograd.grad(expected.square().sum(), images)
+    monkeypatch.setattr(fused, "bilateral", lambda images, factor: module.filter_once(images))
+    (found,) = torch.autograd.grad(bilateral(images, 2).square().sum(), images)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_layout_and_compiled_arithmetic_do_not_change_it(monkeypatch):
