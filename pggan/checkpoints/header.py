@@ -33,8 +33,8 @@ MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for go
 CONVOLUTION_METHODS = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 CLASS_NAMES = "class_names"  # of the classes, in a header of a generator that was trained with labels
 PROVENANCE = ("license", "data_statement")  # of a generator, in its header where they are known
-FLAGS = ("blur", "noise", "residual")  # of an architecture,
-PASSES = "bilateral"  # and passes of its filter: left out of a header where they are false or 0
+FLAGS = ("blur", "noise", "residual")  # of an architecture
+OPTIONAL = (*FLAGS, "bilateral")  # left out of a header where they are false or 0
 MAX_NAME_LENGTH = 200  # characters of one
 MAX_STATEMENT_LENGTH = 10_000  # characters of a data statement, which takes some hundred
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
@@ -171,7 +171,7 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
     plain = {**asdict(architecture), "resampling": architecture.resampling.value, "stem": architecture.stem.value}
     if architecture.stem is Stem.official:  # as all files have it that were trained here
         del plain["stem"]
-    for name in (*FLAGS, PASSES):
+    for name in OPTIONAL:
         if not plain[name]:
             del plain[name]
     if architecture.features is None:
@@ -182,8 +182,8 @@ def architecture_to_plain(architecture: Architecture) -> dict[str, Any]:
 def architecture_from(plain: dict[str, Any]) -> Architecture:
     """The architecture that a header describes; raises ValueError, KeyError or TypeError when it is not possible."""
     for name, most in LIMITS.items():
-        least = 0 if name in {"num_classes", PASSES} else 1
-        given = plain.get(PASSES, 0) if name == PASSES else plain[name]
+        least = 0 if name in {"num_classes", *OPTIONAL} else 1
+        given = plain.get(name, 0) if name in OPTIONAL else plain[name]
         if not least <= _require_count(name, given) <= most:
             raise ValueError(f"{name}={given} is not possible")
     resolution, decay = plain["resolution"], plain["fmap_decay"]
