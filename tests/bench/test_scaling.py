@@ -40,7 +40,7 @@ def test_two_ranks_are_compared_with_one_and_leave_a_trace(tmp_path):
     assert values_of(in_processes(2, main, ["bench", "scaling", "processes=[1,2]", *arguments])) == [0, 0]
     rows = json.loads((tmp_path / "out.json").read_text())["stages"]
     assert [row["ranks"] for row in rows] == [1, 2]
-    assert rows[1]["milliseconds"]["communication"] > rows[0]["milliseconds"]["communication"]
+    assert all(row["milliseconds"]["communication"] > 0 for row in rows)
     for rank in (0, 1):
         trace = json.loads((tmp_path / "traces" / f"8x8-rank{rank}.json").read_text())
         names = {event.get("name") for event in trace["traceEvents"]}
