@@ -17,7 +17,7 @@ from torch import Tensor
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.version import __version__
 from pggan.networks.activation import EPSILON, LEAKY_SLOPE
-from pggan.networks.bilateral import SIGMA
+from pggan.networks.bilateral import FACTOR
 from pggan.networks.convolution import fuse_resampling
 from pggan.networks.fade import low_pass_filter
 from pggan.networks.layers import Equalized, EqualizedConv
@@ -135,7 +135,7 @@ class Graph:
         weights: dict[str, Tensor | np.ndarray[Any, Any]] = {
             "kernels": kernels,
             "inside": inside,
-            "factor": np.array(-1 / (2 * SIGMA**2), np.float32),
+            "factor": np.array(FACTOR, np.float32),
             "one": np.array(1, np.float32),
             "shape": np.array([-1, channels, 8, side, side]),
             "channels": np.array([1]),
