@@ -110,12 +110,13 @@ def test_the_official_presets_differ_in_the_schedule_alone():
     assert eight.schedule.build().phases[0].batch == 512
 
 
-def test_the_demo_is_the_recipe_of_the_avatars_with_smaller_batches():
+def test_the_demo_is_the_recipe_of_the_avatars_with_smaller_batches_and_fewer_images():
     demo, avatars = (
         validated(config.TrainConfig, composed("train", [f"experiment={e}"])) for e in ("demo", "avatars_32")
     )
-    assert replace(demo, name=avatars.name, schedule=replace(demo.schedule, batch=avatars.schedule.batch)) == avatars
-    assert 2 * demo.schedule.batch == avatars.schedule.batch
+    fewer = {"batch": 8, "stable_images": avatars.schedule.stable_images | {32: 30000}}
+    assert demo == replace(avatars, name="demo", schedule=replace(avatars.schedule, **fewer))
+    assert demo.schedule.build().total_images < avatars.schedule.build().total_images
 
 
 def test_the_citation_is_of_this_version():
