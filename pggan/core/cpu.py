@@ -18,9 +18,9 @@ def available_cores() -> int:
 
 
 def processor_facts() -> dict[str, str]:
-    """The model of the processor, its maker and its instruction sets, as far as the system names them."""
+    """The model and family of the processor, its maker and its instruction sets, as far as the system names them."""
     info, found = Path("/proc/cpuinfo"), {"model name": platform.processor() or platform.machine()}
-    found |= {"vendor_id": "", "flags": ""}
+    found |= {"vendor_id": "", "cpu family": "", "flags": ""}
     for line in info.read_text().splitlines() if info.is_file() else []:
         name, _, value = line.partition(":")
         if name.strip() in found:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from pggan.core.architecture import Rescaling
 from pggan.networks.activation import Activation, adds_bias, to_float32
-from pggan.networks.convolution import Method, convolution, linear, pointwise
+from pggan.networks.convolution import NATIVE, WIDE, Method, convolution, linear, pointwise
 from pggan.networks.fade import blur
+from pggan.networks.kernel_gradient import shared_kernel
 from pggan.networks.numerics import ComputeOptions
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
@@ -83,10 +84,12 @@ class Equalized(nn.Module):
         if cache is not None and key in cache:
             return cache[key]
         with torch.set_grad_enabled(cache is not None or torch.is_grad_enabled()):  # a later use may need a gradient
-            prepared = tuple(self.cast(tensor) for tensor in self.prepare(scale, method))
-        if cache is not None:
-            cache[key] = prepared
-        return prepared
+            kernel, *others = (self.cast(tensor) for tensor in self.prepare(scale, method))
+            if cache is None:
+                return kernel, *others
+            shares = method is not NATIVE and min(self.weight.shape[:2]) >= WIDE
+            cache[key] = (shared_kernel(kernel) if shares else kernel, *others)
+        return cache[key]
 
     def cast(self, tensor: Tensor) -> Tensor:
         """`tensor` in this layer's precision, but for a bias that an activation adds: it takes any precision."""

@@ -1,6 +1,8 @@
-"""Products of matrices in float32 on CPUs: by oneDNN where MKL, which PyTorch uses, takes twice as long.
+"""Products of matrices in float32 on CPUs: by oneDNN where MKL, which PyTorch uses, takes longer.
 
-MKL uses AVX-512 on processors of Intel alone.  On others that have it, oneDNN reaches twice MKL's rate (lab book).
+MKL uses AVX-512 on processors of Intel alone.  On others that calculate 512 bits at once, oneDNN reaches twice MKL's
+rate; on others that take two steps for them, the same, and batches stay with MKL, which multiplies them in one call
+(lab book).
 """
 
 from functools import cache
@@ -11,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.cpu import processor_facts
 
-INTEL = "GenuineIntel"
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+ZEN_5 = 26  # AMD's first family of processors that calculate 512 bits at once
 
 
 @cache
@@ -21,6 +24,14 @@ def prefers_onednn() -> bool:
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     usable = usable and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
+
+
+@cache
+def prefers_onednn_for_batches() -> bool:
+    """Whether batched products go to oneDNN, too, one by one: where its rate makes up for the calls and a copy."""
+    facts = processor_facts()
+    in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"]) < ZEN_5
+    return prefers_onednn() and not in_two_steps
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
@@ -33,7 +44,7 @@ def mm(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
 
 def bmm(left: Tensor, right: Tensor) -> Tensor:
     """The products [B, M, K] x [B, K, N] -> [B, M, N], without derivatives where they are oneDNN's."""
-    if not _for_onednn(left, right):
+    if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
         return torch.bmm(left, right)
     result = left.new_empty(len(left), left.shape[1], right.shape[2])
     for one, a, b in zip(result.unbind(), left.unbind(), right.unbind(), strict=True):
@@ -43,7 +54,7 @@ def bmm(left: Tensor, right: Tensor) -> Tensor:
 
 def bmm_into(out: Tensor, left: Tensor, right: Tensor, *, add: bool) -> None:
     """Set `out` [B, M, N] to the products [B, M, K] x [B, K, N], or `add` them to it."""
-    if _for_onednn(left, right):
+    if prefers_onednn_for_batches() and _for_onednn(left, right):
         for total, a, b in zip(out.unbind(), left.unbind(), right.unbind(), strict=True):
             product = _onednn(a, b)
             total.add_(product) if add else total.copy_(product)

@@ -7,6 +7,7 @@ N images, I and O feature maps, H and W sides.
 
 import time
 from collections.abc import Mapping
+from math import inf
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
 
 def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
     """The seconds of every method that can be used for `sample`, by its name."""
-    best: dict[Method, Seconds] = dict.fromkeys(sample.methods(), (float("inf"), float("inf")))
+    best: dict[Method, Seconds] = dict.fromkeys(sample.methods(), (inf, inf))
     x = torch.ones(sample.images, sample.inputs, sample.height, sample.width, dtype=sample.dtype)
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     weight = torch.ones(sample.outputs, sample.inputs, 3, 3, dtype=sample.dtype)
@@ -75,10 +76,16 @@ def _timed(method: Method, shape: ConvolutionShape, x: Tensor, weight: Tensor) -
     return (after_kernel - start) + (end - after_images), after_images - after_kernel
 
 
-def fastest(shape: ConvolutionShape, seconds: Mapping[str, Seconds]) -> Method:
-    """The method for `shape` by the seconds of its sample: the heuristic's, unless another one is clearly faster."""
-    methods = [method for method in shape.methods() if method.name in seconds]
-    total = {method: seconds[method.name][0] + PASSES * shape.images * seconds[method.name][1] for method in methods}
-    heuristic = shape.methods()[0]
-    best = min(methods, key=total.__getitem__, default=heuristic)
-    return best if heuristic in total and total[best] < WORTHWHILE * total[heuristic] else heuristic
+def fastest(shape: ConvolutionShape, seconds: Mapping[str, Seconds], prepared: Method | None = None) -> Method:
+    """The method for `shape` by the seconds of its sample: the usual one, unless another one is clearly faster.
+
+    The usual one is the heuristic's, or the one for which the step has already `prepared` the kernel, if there is one.
+    """
+    total = {
+        method: (0 if method is prepared else first) + PASSES * shape.images * each
+        for method in shape.methods()
+        for first, each in [seconds.get(method.name, (inf, inf))]
+    }
+    usual = prepared if prepared in total else shape.methods()[0]
+    best = min(total, key=total.__getitem__)
+    return best if total[best] < WORTHWHILE * total[usual] < inf else usual

@@ -27,6 +27,7 @@ def onednn(monkeypatch):
         return multiply(left, right)
 
     monkeypatch.setattr(matmul, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(matmul, "prefers_onednn_for_batches", lambda: True)
     monkeypatch.setattr(matmul, "_onednn", counted)
     return shapes
 
@@ -61,7 +62,7 @@ def test_products_are_right_however_the_matrices_lie(onednn, left, right):
 @needs_onednn
 @pytest.mark.parametrize("processor", [True, False])
 def test_products_replace_what_is_there_or_are_added_to_it(onednn, monkeypatch, processor):
-    monkeypatch.setattr(matmul, "prefers_onednn", lambda: processor)
+    monkeypatch.setattr(matmul, "prefers_onednn_for_batches", lambda: processor)
     left, right = normal(3, 40, 5).transpose(1, 2), normal(3, 40, 7, seed=1)
     out = torch.full((3, 5, 7), torch.nan)
     matmul.bmm_into(out, left, right, add=False)
@@ -125,14 +126,20 @@ def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, one
 
 @needs_onednn
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("maker", "family", "flags", "single", "batches"),
     [
-        ({"vendor_id": "AuthenticAMD", "flags": "avx2 avx512f"}, True),
-        ({"vendor_id": "AuthenticAMD", "flags": "avx2"}, False),
-        ({"vendor_id": "GenuineIntel", "flags": "avx2 avx512f"}, False),
-        ({"vendor_id": "", "flags": ""}, False),  # not Linux, or no x86
+        ("AuthenticAMD", "26", "avx2 avx512f", True, True),
+        ("AuthenticAMD", "25", "avx2 avx512f", True, False),  # Zen 4, in two steps
+        ("AuthenticAMD", "25", "avx2", False, False),
+        ("GenuineIntel", "6", "avx2 avx512f", False, False),
+        ("", "", "", False, False),  # not Linux, or no x86
     ],
 )
-def test_onednn_multiplies_on_processors_with_avx512_that_mkl_does_not_use(facts, expected, monkeypatch):
+def test_onednn_multiplies_on_processors_with_avx512_that_mkl_does_not_use(
+    maker, family, flags, single, batches, monkeypatch
+):
+    facts = {"vendor_id": maker, "cpu family": family, "flags": flags}
     monkeypatch.setattr(matmul, "processor_facts", lambda: facts)
-    assert matmul.prefers_onednn.__wrapped__() is expected
+    monkeypatch.setattr(matmul, "prefers_onednn", matmul.prefers_onednn.__wrapped__)
+    assert matmul.prefers_onednn() is single
+    assert matmul.prefers_onednn_for_batches.__wrapped__() is batches

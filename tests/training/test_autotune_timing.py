@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pggan.core.architecture import Rescaling
-from pggan.networks.convolution import IM2COL, WINOGRAD
+from pggan.networks.convolution import IM2COL, NATIVE, WINOGRAD
 from pggan.networks.method_table import ConvolutionShape
 from pggan.training import autotune_timing
 from pggan.training.autotune_timing import fastest, measure, sample_of
@@ -58,3 +58,11 @@ def test_preparing_the_kernel_counts_once_and_images_count_each():
     seconds = {"winograd": (1.0, 0.1), "im2col": (0.0, 0.2)}
     assert fastest(SHAPE._replace(images=2), {"im2col": (0.0, 0.2), "winograd": (1.0, 0.1)}) is IM2COL
     assert fastest(SHAPE._replace(images=40), seconds) is WINOGRAD
+
+
+def test_a_method_whose_kernel_the_step_has_prepared_stays_unless_another_is_clearly_faster():
+    shape, seconds = SHAPE._replace(images=2), {"winograd": (1.0, 0.1), "im2col": (0.3, 0.1), "native": (0.0, 0.05)}
+    assert fastest(shape, seconds | {"native": (0.0, 0.1)}) is NATIVE
+    assert fastest(shape, seconds | {"native": (0.0, 0.1)}, prepared=IM2COL) is IM2COL
+    assert fastest(shape, seconds, prepared=IM2COL) is NATIVE
+    assert fastest(shape, {}, prepared=IM2COL) is IM2COL
