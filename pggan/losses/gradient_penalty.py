@@ -99,7 +99,7 @@ class GradientPenalty:
         For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative
         along dp/dg: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed, in the sum over the images.
         """
-        with torch.no_grad():  # for the weights
+        with torch.no_grad(), input_gradients_only():
             scores, pullback = torch.func.vjp(lambda x: critic(transform(x))[0], images)  # type: ignore[misc]
             scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
             gradient = to_float32(pullback(scale)[0]) / scale[0]

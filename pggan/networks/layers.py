@@ -83,10 +83,11 @@ class Equalized(nn.Module):
         key, cache = (scale, method), self.context.cache
         if cache is not None and key in cache:
             return cache[key]
-        with torch.set_grad_enabled(cache is not None or torch.is_grad_enabled()):  # a later use may need a gradient
+        if cache is None:
+            return tuple(self.cast(tensor) for tensor in self.prepare(scale, method))
+        # A later use may need a gradient, which what is made under a transform of `torch.func` does not have.
+        with torch.enable_grad(), torch._C._DisableFuncTorch():
             kernel, *others = (self.cast(tensor) for tensor in self.prepare(scale, method))
-            if cache is None:
-                return kernel, *others
             shares = method is not NATIVE and min(self.weight.shape[:2]) >= WIDE
             cache[key] = (shared_kernel(kernel) if shares else kernel, *others)
         return cache[key]

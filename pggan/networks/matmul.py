@@ -42,6 +42,11 @@ def mm(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     return result if out is None else out.copy_(result)
 
 
+def addmm(row: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`row` [N] plus the product [M, K] x [K, N] -> [M, N], without derivatives where it is oneDNN's."""
+    return _onednn(left, right, row) if _for_onednn(left, right) else torch.addmm(row, left, right)
+
+
 def bmm(left: Tensor, right: Tensor) -> Tensor:
     """The products [B, M, K] x [B, K, N] -> [B, M, N], without derivatives where they are oneDNN's."""
     if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
@@ -64,8 +69,8 @@ def bmm_into(out: Tensor, left: Tensor, right: Tensor, *, add: bool) -> None:
         torch.bmm(left, right, out=out)
 
 
-def _onednn(left: Tensor, right: Tensor) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), None, "none", [], "")
+def _onednn(left: Tensor, right: Tensor, row: Tensor | None = None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), row, "none", [], "")
     return result
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pggan.core.architecture import Rescaling
 from pggan.networks import matmul
 from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.matmul import bmm, bmm_into
+from pggan.networks.kernel_gradient import inside_torch_func
+from pggan.networks.matmul import addmm, bmm, bmm_into, mm
 
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
@@ -113,9 +115,26 @@ def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 
     to_domain = maps(rescaling, kernel.dtype, side).taps * scale  # [K, 9]
     if matmul.prefers_onednn():  # it needs dense matrices to be fast
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
-        return (to_domain @ taps).view(-1, *kernel.shape[:2])
+        in_domain = to_domain @ taps if inside_torch_func() else LinearMap.apply(to_domain, taps)
+        return in_domain.view(-1, *kernel.shape[:2])
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
     return torch.matmul(to_domain, taps).transpose(0, 1)
+
+
+class LinearMap(torch.autograd.Function):
+    """The product of a matrix [M, K] that never changes with columns [K, N], and its derivatives in these."""
+
+    @staticmethod
+    def forward(matrix: Tensor, columns: Tensor) -> Tensor:
+        return mm(matrix, columns)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, LinearMap.apply(ctx.saved_tensors[0].t(), gradient)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling, side: int = 4) -> Tensor:
@@ -125,9 +144,9 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
     for rows in _chunks(x, kernel, m.stride):
         in_domain = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
         if bias is None:
-            pixels = m.result @ in_domain
+            pixels = mm(m.result, in_domain)
         else:
-            pixels = torch.addmm(bias.repeat(in_domain.shape[1] // outputs), m.result, in_domain)
+            pixels = addmm(bias.repeat(in_domain.shape[1] // outputs), m.result, in_domain)
         tiles = _result_tiles(result[rows], m.outcome)
         tiles.copy_(pixels.view(tiles.shape))
     return result
@@ -139,7 +158,7 @@ def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling, side: int
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         in_domain = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
-        _add_tiles(m.pixels.t() @ in_domain, result[rows], m)
+        _add_tiles(mm(m.pixels.t(), in_domain), result[rows], m)
     return result
 
 
@@ -172,13 +191,13 @@ def _from_pixels(x: Tensor, m: Maps) -> Tensor:
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
-    return (m.pixels @ pixels).view(len(m.pixels), -1, x.shape[1])
+    return mm(m.pixels, pixels).view(len(m.pixels), -1, x.shape[1])
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
     """[N, O, …] to the domain [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
-    return (m.result.t() @ pixels).view(len(m.pixels), -1, gradient.shape[1])
+    return mm(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 
 
 def _result_tiles(images: Tensor, side: int) -> Tensor:

@@ -1,9 +1,12 @@
 """Gradients of kernels that several passes share: the same numbers by one product, where that saves time."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from pggan.core.architecture import Rescaling
+from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext
 from pggan.networks import kernel_gradient
 from pggan.networks.convolution import DIRECT, IM2COL, MATMUL, WINOGRAD, WINOGRAD2, Method, convolution
 from pggan.networks.kernel_gradient import shared_kernel
@@ -21,7 +24,7 @@ def products(monkeypatch):
     found, apply = [], kernel_gradient.SharedKernel.backward
 
     def backward(ctx, gradient):
-        found.append([len(use.x) for use in ctx.uses])
+        found.append([len(one.x) for one in ctx.put_off.factors])
         return apply(ctx, gradient)
 
     monkeypatch.setattr(kernel_gradient.SharedKernel, "backward", staticmethod(backward))
@@ -52,6 +55,43 @@ def test_the_gradient_is_that_of_separate_products(method, rescaling, products):
     # Forward at `at`, at both, and the penalty's first derivative, which is used once and differentiated once.
     ((*images,),) = products
     assert sorted(images) == [2, 2, 4]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_penalty_by_forward_mode_has_the_same_gradient(method, prepared, products):
+    """`torch.func` copies what it passes on, and wraps what is made inside it: neither may lose a gradient."""
+    network = Discriminator(variant(resolution=8, fmap_base=1024, fmap_max=128)).double()
+    initialize(network, 0, "d")
+    penalty, images = GradientPenalty(name="R1", at=PenaltyAt.reals, weight=5.0), normal(4, 3, 8, 8).double()
+
+    def gradients(*, jvp):
+        network.zero_grad()
+        context = PenaltyContext((penalty,), missing_levels=0, mix=None, scale=None, jvp=jvp)
+        with use_options(network, ComputeOptions(method=method)):
+            critic = partial(network, resolution=8)
+            before = critic(images)[0].sum() if prepared else 0
+            if jvp:
+                value, _ = penalty.by_jvp(critic, images, context)
+            else:
+                at = images.clone().requires_grad_()
+                value = penalty.by_autograd(at, critic(at)[0], context)
+            (value.sum() + before + critic(images)[0].sum()).backward()
+        return torch.cat([weight.grad.flatten() for weight in network.parameters() if weight.grad is not None])
+
+    found, expected = gradients(jvp=True), gradients(jvp=False)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+    assert any(len(images) > 1 for images in products) or not prepared
+
+
+def test_what_is_dropped_leaves_nothing_behind(products):
+    x, weight = normal(2, 40, 4, 4).double().requires_grad_(), normal(48, 40, 3, 3, seed=1).double().requires_grad_()
+    kernel = shared_kernel(WINOGRAD.transform(weight, Rescaling.same, 1.0))
+    score = convolution(x, kernel, None, WINOGRAD, Rescaling.same).square().sum()
+    torch.autograd.grad(score, x, retain_graph=True)
+    (found,) = torch.autograd.grad(score, weight)
+    plain = convolution(x, WINOGRAD.transform(weight, Rescaling.same, 1.0), None, WINOGRAD, Rescaling.same)
+    torch.testing.assert_close(found, torch.autograd.grad(plain.square().sum(), weight)[0])
 
 
 def test_a_dense_layer_is_one_product_too(products):

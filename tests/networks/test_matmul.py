@@ -22,9 +22,9 @@ def onednn(monkeypatch):
     """Products go to oneDNN, whatever the processor; gives the shapes of those that do."""
     shapes, multiply = [], matmul._onednn
 
-    def counted(left, right):
+    def counted(left, right, row=None):
         shapes.append((tuple(left.shape), tuple(right.shape)))
-        return multiply(left, right)
+        return multiply(left, right, row)
 
     monkeypatch.setattr(matmul, "prefers_onednn", lambda: True)
     monkeypatch.setattr(matmul, "prefers_onednn_for_batches", lambda: True)
@@ -53,10 +53,12 @@ def test_products_are_right_however_the_matrices_lie(onednn, left, right):
     a, b = matrices(left, 5, 40, 0), matrices(right, 40, 7, 1)
     require_product(matmul.bmm(a, b), a, b)
     require_product(matmul.mm(a[1], b[1]), a[1], b[1])
+    row = torch.arange(7.0)
+    torch.testing.assert_close(matmul.addmm(row, a[1], b[1]), row + a[1] @ b[1])
     out = torch.empty(7, 5).t()
     assert matmul.mm(a[2], b[2], out=out) is out
     require_product(out, a[2], b[2])
-    assert len(onednn) == (0 if right == "apart" else 3 + 2)
+    assert len(onednn) == (0 if right == "apart" else 3 + 3)
 
 
 @needs_onednn
