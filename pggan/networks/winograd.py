@@ -26,6 +26,7 @@ from pggan.networks.cached_tensors import disable_fake_tensors
 from pggan.networks.kernel_gradient import inside_torch_func
 from pggan.networks.matmul import addmm, bmm, bmm_into, mm
 
+LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (lab book)
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
 Rows = tuple[tuple[float, ...], ...]
@@ -121,12 +122,20 @@ def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 
     return torch.matmul(to_domain, taps).transpose(0, 1)
 
 
+def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
+    """The product [M, K] x [K, N], plus `row` [N]; small ones are faster by MKL even where oneDNN is for all others."""
+    large = max(matrix.shape) >= LARGE_MAP
+    if row is None:
+        return (mm if large else torch.mm)(matrix, columns)
+    return (addmm if large else torch.addmm)(row, matrix, columns)
+
+
 class LinearMap(torch.autograd.Function):
     """The product of a matrix [M, K] that never changes with columns [K, N], and its derivatives in these."""
 
     @staticmethod
     def forward(matrix: Tensor, columns: Tensor) -> Tensor:
-        return mm(matrix, columns)
+        return _map(matrix, columns)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -143,10 +152,8 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
         in_domain = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
-        if bias is None:
-            pixels = mm(m.result, in_domain)
-        else:
-            pixels = addmm(bias.repeat(in_domain.shape[1] // outputs), m.result, in_domain)
+        row = None if bias is None else bias.repeat(in_domain.shape[1] // outputs)
+        pixels = _map(m.result, in_domain, row)
         tiles = _result_tiles(result[rows], m.outcome)
         tiles.copy_(pixels.view(tiles.shape))
     return result
@@ -158,7 +165,7 @@ def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling, side: int
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         in_domain = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
-        _add_tiles(mm(m.pixels.t(), in_domain), result[rows], m)
+        _add_tiles(_map(m.pixels.t(), in_domain), result[rows], m)
     return result
 
 
@@ -191,13 +198,13 @@ def _from_pixels(x: Tensor, m: Maps) -> Tensor:
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
-    return mm(m.pixels, pixels).view(len(m.pixels), -1, x.shape[1])
+    return _map(m.pixels, pixels).view(len(m.pixels), -1, x.shape[1])
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
     """[N, O, …] to the domain [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
-    return mm(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
+    return _map(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 
 
 def _result_tiles(images: Tensor, side: int) -> Tensor:
