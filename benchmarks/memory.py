@@ -8,6 +8,7 @@ import argparse
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import torch
 
@@ -35,7 +36,7 @@ def held(arguments: argparse.Namespace) -> float:
     if arguments.variant == REFERENCE:
         variant = ReferenceVariant(config, architecture, CPU)
     else:
-        variant = TrainerVariant(config, architecture, CPU, log=print)
+        variant = TrainerVariant(config, architecture, CPU, log=partial(print, file=sys.stderr))
     phase = phase_of(arguments.resolution, arguments.batch)
     variant.begin(phase)
     images = torch.rand(phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1

@@ -28,7 +28,7 @@ ORL_64 = (  # three times its lengths
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=30000")  # at most half of the run, as its p has to rise in it
 SLOWER_ADA = ("augmentation=ada", "augmentation.rampup_images=60000")
-FEW = (*AVATARS_32, "data.count=500", "data.mirror=false")
+FEW = (*AVATARS_32, *UNFILTERED, "data.count=500", "data.mirror=false")
 LOSSES = "the loss, at equal images, without the filter"
 
 ROWS = (
@@ -47,13 +47,6 @@ ROWS = (
     ),
     Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *SLOWER_ADA), SMALL),
-    Row(
-        "orl-64-longer-diffaugment",
-        "augmentation of ORL, equal images",
-        ORL,
-        (*ORL_64, "augmentation=diffaugment"),
-        SMALL,
-    ),
     Row("few-avatars-32", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pggan.core.architecture import Rescaling
 from pggan.networks import fused, im2col, matmul, winograd
 from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.kernel_gradient import Factors, PutOff, put_off_of
+from pggan.networks.deferred_gradients import DeferredGradients, Factors, deferred_gradients_of
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
 TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
@@ -180,7 +180,7 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method, 
     """[N, I, H, W] -> [N, O, …] with a `kernel` in the method's form and a `bias` [O]."""
     if method is NATIVE:
         return convolve(x, kernel, bias, rescaling)
-    return Convolution.apply(x, kernel, None, bias, (method, rescaling, put_off_of(kernel)))  # type: ignore[no-any-return]
+    return Convolution.apply(x, kernel, None, bias, (method, rescaling, deferred_gradients_of(kernel)))  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, kernel: Tensor, bias: Tensor | None, method: Method | None) -> Tensor:
@@ -230,7 +230,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: Any, kernel: Any, y: Any, bias: Tensor | None, how: tuple[Method, Rescaling, PutOff | None]
+        x: Any, kernel: Any, y: Any, bias: Tensor | None, how: tuple[Method, Rescaling, DeferredGradients | None]
     ) -> Tensor:
         method, rescaling, _ = how
         if y is None:
@@ -254,12 +254,12 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel, y = (gradient if saved is None else saved for saved in ctx.saved_tensors)
         apply: Callable[..., Tensor] = Convolution.apply
-        asked, weights, (method, rescaling, put_off) = ctx.needs_input_grad, _grad_weights, ctx.how
+        asked, weights, (method, rescaling, deferred) = ctx.needs_input_grad, _grad_weights, ctx.how
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = None
         if asked[1] and weights:
             factors = Factors(x, y, partial(method.grad_weight, rescaling=rescaling))
-            late = put_off is not None and put_off.takes(kernel, factors)
+            late = deferred is not None and deferred.defer(kernel, factors)
             for_kernel = None if late else apply(x, None, y, None, ctx.how)
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
         for_bias = y.sum((0, *range(2, y.dim()))) if asked[3] and weights else None

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from pggan.core.architecture import Rescaling
 from pggan.networks.activation import Activation, adds_bias, to_float32
 from pggan.networks.convolution import NATIVE, WIDE, Method, convolution, linear, pointwise
+from pggan.networks.deferred_gradients import shared_kernel
 from pggan.networks.fade import blur
-from pggan.networks.kernel_gradient import shared_kernel
 from pggan.networks.numerics import ComputeOptions
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pggan.core.architecture import Rescaling
 from pggan.networks import matmul
 from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.kernel_gradient import inside_torch_func
+from pggan.networks.deferred_gradients import inside_torch_func
 from pggan.networks.matmul import addmm, bmm, bmm_into, mm
 
 LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (lab book)

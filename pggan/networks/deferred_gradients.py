@@ -1,4 +1,4 @@
-"""The gradient of a kernel that several passes share, as one product for all of them.
+"""Deferred kernel gradients: those of all passes that share a kernel are calculated as one product.
 
 D sees reals and fakes, and images between them, and is differentiated twice: a kernel gets up to five gradients, to be
 added up.  Of small images, each is larger than all that it is calculated from, and takes longer to write, read and add
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SMALL = 4  # a kernel is so many times as large as both factors of a gradient that is put off: memory stays as it was
+SMALL = 4  # a kernel is so many times as large as both factors of a deferred gradient: memory stays as it was
 
 
 class Factors(NamedTuple):
@@ -24,19 +24,19 @@ class Factors(NamedTuple):
 
 
 @dataclass(eq=False)
-class PutOff:
-    """The factors of the gradients of one kernel that are still to be calculated.
+class DeferredGradients:
+    """The gradients of one kernel that are still to be calculated.
 
     No list: `torch.func` would copy that on its way through functions of autograd.
     """
 
     factors: list[Factors] = field(default_factory=list)
 
-    def takes(self, kernel: Tensor, factors: Factors) -> bool:
-        """Note the factors of a gradient of `kernel`, and return True; or return False: it is to be calculated now.
+    def defer(self, kernel: Tensor, factors: Factors) -> bool:
+        """Defer a gradient of `kernel`, and return True; or return False: it is to be calculated now.
 
         A gradient that is differentiated again, and that of large images, is calculated at once; so is one that
-        `torch.autograd.grad` of images will drop, as nothing would take up what was noted.
+        `torch.autograd.grad` of images will drop, as nothing would take up what was deferred.
         """
         if torch.is_grad_enabled() or SMALL * (factors.x.numel() + factors.y.numel()) > kernel.numel():
             return False
@@ -45,8 +45,8 @@ class PutOff:
         self.factors.append(factors)
         return True
 
-    def gradient(self) -> Tensor | None:
-        """The sum of all gradients that were put off; None where there were none."""
+    def calculate(self) -> Tensor | None:
+        """The sum of all deferred gradients; None where there are none."""
         if not self.factors:
             return None
         xs, ys, (product, *_) = zip(*self.factors, strict=True)
@@ -60,33 +60,33 @@ def inside_torch_func() -> bool:
 
 
 def shared_kernel(kernel: Tensor) -> Tensor:
-    """`kernel` for several passes, whose gradients may be put off on a CPU."""
+    """`kernel` for several passes, which may defer its gradients on a CPU."""
     if not kernel.requires_grad or kernel.device.type != "cpu" or inside_torch_func():
         return kernel
-    put_off = PutOff()
-    shared: Tensor = SharedKernel.apply(kernel, put_off)
-    shared.put_off = put_off  # type: ignore[attr-defined]
+    deferred = DeferredGradients()
+    shared: Tensor = SharedKernel.apply(kernel, deferred)
+    shared.deferred = deferred  # type: ignore[attr-defined]
     return shared
 
 
-def put_off_of(kernel: Tensor) -> PutOff | None:
-    """Where to note the factors of gradients of `kernel`; None where they can't be put off."""
-    return getattr(kernel, "put_off", None)
+def deferred_gradients_of(kernel: Tensor) -> DeferredGradients | None:
+    """Where to defer gradients of `kernel` to; None where that can't be done."""
+    return getattr(kernel, "deferred", None)
 
 
 class SharedKernel(torch.autograd.Function):
     """The identity; autograd calls its backward pass when all passes that use the kernel have gone backwards."""
 
     @staticmethod
-    def forward(kernel: Tensor, put_off: PutOff) -> Tensor:
+    def forward(kernel: Tensor, deferred: DeferredGradients) -> Tensor:
         return kernel.view_as(kernel)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
-        ctx.put_off = inputs[1]
+        ctx.deferred = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        late = ctx.put_off.gradient()
+        late = ctx.deferred.calculate()
         return (gradient if late is None else late if gradient is None else gradient + late), None

@@ -7,9 +7,9 @@ import torch
 
 from pggan.core.architecture import Rescaling
 from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext
-from pggan.networks import kernel_gradient
+from pggan.networks import deferred_gradients
 from pggan.networks.convolution import DIRECT, IM2COL, MATMUL, WINOGRAD, WINOGRAD2, Method, convolution
-from pggan.networks.kernel_gradient import shared_kernel
+from pggan.networks.deferred_gradients import shared_kernel
 from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from tests.definitions import variant
@@ -20,14 +20,14 @@ METHODS = [DIRECT, IM2COL, WINOGRAD, WINOGRAD2]
 
 @pytest.fixture
 def products(monkeypatch):
-    """The numbers of images of each gradient that was put off, by product."""
-    found, apply = [], kernel_gradient.SharedKernel.backward
+    """The numbers of images of each deferred gradient, by product."""
+    found, apply = [], deferred_gradients.SharedKernel.backward
 
     def backward(ctx, gradient):
-        found.append([len(one.x) for one in ctx.put_off.factors])
+        found.append([len(one.x) for one in ctx.deferred.factors])
         return apply(ctx, gradient)
 
-    monkeypatch.setattr(kernel_gradient.SharedKernel, "backward", staticmethod(backward))
+    monkeypatch.setattr(deferred_gradients.SharedKernel, "backward", staticmethod(backward))
     return found
 
 
