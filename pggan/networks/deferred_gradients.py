@@ -16,7 +16,7 @@ SMALL = 4  # a kernel is so many times as large as both factors of a deferred gr
 
 
 class Factors(NamedTuple):
-    """What one gradient of a kernel is calculated from."""
+    """The two factors of one gradient of a kernel, and the function that multiplies them."""
 
     x: Tensor
     y: Tensor
