@@ -258,9 +258,9 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = None
         if asked[1] and weights:
-            factors = Factors(x, y, partial(method.grad_weight, rescaling=rescaling))
-            late = deferred is not None and deferred.defer(kernel, factors)
-            for_kernel = None if late else apply(x, None, y, None, ctx.how)
+            product = partial(method.grad_weight, rescaling=rescaling)
+            if deferred is None or not deferred.defer(kernel, Factors(x, y, product)):
+                for_kernel = apply(x, None, y, None, ctx.how)
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
         for_bias = y.sum((0, *range(2, y.dim()))) if asked[3] and weights else None
         return for_x, for_kernel, for_y, for_bias, None

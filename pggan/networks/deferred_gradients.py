@@ -1,8 +1,9 @@
 """Deferred kernel gradients: those of all passes that share a kernel are calculated as one product.
 
-D sees reals and fakes, and images between them, and is differentiated twice: a kernel gets up to five gradients, to be
-added up.  Of small images, each is larger than all that it is calculated from, and takes longer to write, read and add
-than to multiply.  So the passes note what they would multiply, and when the last one has, one product does it all.
+D sees reals and fakes, and images between them, where it is differentiated twice: each of its kernels gets three
+gradients, with penalties at reals and fakes four, to be added up.  Of small images, each is larger than all that it is
+calculated from, and takes longer to write, read and add than to multiply.  So the passes note what they would multiply,
+and when the last one has, one product does it all.
 """
 
 from collections.abc import Callable
@@ -54,14 +55,9 @@ class DeferredGradients:
         return product(torch.cat(xs), torch.cat(ys)) if len(xs) > 1 else product(*xs, *ys)  # type: ignore[no-any-return]
 
 
-def inside_torch_func() -> bool:
-    """Whether a transform of `torch.func` is at work, which wraps the results of autograd Functions for itself."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def shared_kernel(kernel: Tensor) -> Tensor:
     """`kernel` for several passes, which may defer its gradients on a CPU."""
-    if not kernel.requires_grad or kernel.device.type != "cpu" or inside_torch_func():
+    if not kernel.requires_grad or kernel.device.type != "cpu":
         return kernel
     deferred = DeferredGradients()
     shared: Tensor = SharedKernel.apply(kernel, deferred)

@@ -11,6 +11,7 @@ from math import sqrt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from pggan.core.architecture import Rescaling
 from pggan.networks.activation import Activation, adds_bias, to_float32
@@ -86,7 +87,7 @@ class Equalized(nn.Module):
         if cache is None:
             return tuple(self.cast(tensor) for tensor in self.prepare(scale, method))
         # A later use may need a gradient, which what is made under a transform of `torch.func` does not have.
-        with torch.enable_grad(), torch._C._DisableFuncTorch():
+        with torch.enable_grad(), temporarily_clear_interpreter_stack():
             kernel, *others = (self.cast(tensor) for tensor in self.prepare(scale, method))
             shares = method is not NATIVE and min(self.weight.shape[:2]) >= WIDE
             cache[key] = (shared_kernel(kernel) if shares else kernel, *others)

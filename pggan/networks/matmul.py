@@ -30,7 +30,7 @@ def prefers_onednn() -> bool:
 def prefers_onednn_for_batches() -> bool:
     """Whether batched products go to oneDNN, too, one by one: where its rate makes up for the calls and a copy."""
     facts = processor_facts()
-    in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"]) < ZEN_5
+    in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps
 
 

@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pggan.core.architecture import Rescaling
 from pggan.networks import matmul
 from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.deferred_gradients import inside_torch_func
 from pggan.networks.matmul import addmm, bmm, bmm_into, mm
 
 LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (lab book)
@@ -116,8 +115,7 @@ def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 
     to_domain = maps(rescaling, kernel.dtype, side).taps * scale  # [K, 9]
     if matmul.prefers_onednn():  # it needs dense matrices to be fast
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
-        in_domain = to_domain @ taps if inside_torch_func() else LinearMap.apply(to_domain, taps)
-        return in_domain.view(-1, *kernel.shape[:2])
+        return LinearMap.apply(to_domain, taps).view(-1, *kernel.shape[:2])  # type: ignore[no-any-return]
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
     return torch.matmul(to_domain, taps).transpose(0, 1)
 

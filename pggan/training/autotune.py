@@ -134,7 +134,8 @@ def _choose(
             in_time = time.perf_counter() - began < MAX_SECONDS
             known[str(sample)] = new[str(sample)] = measure(sample) if in_time else {}
             late += not in_time
-        half = shape._replace(images=shape.images // 2)  # D sees reals and fakes as one batch, and those between alone
+        # D sees reals and fakes as one batch of twice the size, with the same kernel.
+        half = shape._replace(images=shape.images // 2)
         chosen[shape] = fastest(shape, known[str(sample)], prepared=chosen.get(half))
     spent, kept = time.perf_counter() - began, keep(new)
     return chosen, _summary(chosen, len(new) - late, late, spent, kept=kept)

@@ -132,6 +132,7 @@ def test_a_dense_layer_and_its_derivatives_are_those_without_it(monkeypatch, one
     [
         ("AuthenticAMD", "26", "avx2 avx512f", True, True),
         ("AuthenticAMD", "25", "avx2 avx512f", True, False),  # Zen 4, in two steps
+        ("AuthenticAMD", "", "avx2 avx512f", True, False),  # the system does not say
         ("AuthenticAMD", "25", "avx2", False, False),
         ("GenuineIntel", "6", "avx2 avx512f", False, False),
         ("", "", "", False, False),  # not Linux, or no x86

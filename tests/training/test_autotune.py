@@ -119,6 +119,19 @@ def test_what_was_measured_once_is_not_measured_again(case, measured, folder):
     assert "measured in" not in again.summary
 
 
+def test_a_batch_of_twice_the_size_takes_the_method_for_which_the_kernel_is_prepared(case, monkeypatch):
+    """Reals and fakes at once: im2col, the fastest for 8 images, stays for 16 and 32, where winograd2 is faster."""
+
+    def measure(sample):
+        usual = dict.fromkeys((method.name for method in sample.methods()), (0.0, 1.0))
+        return usual | {"im2col": (0.0, 0.1), "winograd2": (0.0, 0.2 if sample.images == 8 else 0.095)}
+
+    monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(module, "sample_of", lambda shape: shape)
+    names = autotune(*case(), ALONE).method_table.names()
+    assert [names[f"{images}x8x4x4-same-8"] for images in (8, 16, 32)] == ["im2col"] * 3
+
+
 @pytest.mark.slow
 def test_what_a_checkpoint_notes_is_taken_whatever_was_measured(case, measured):
     first = autotune(*case(), ALONE).method_table.names()
