@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pggan.config import ComputeConfig, Switch
+from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
@@ -19,6 +20,7 @@ from tests.cuda.programs.steps import attempt
 from tests.cuda.programs.trainers import CUDA, growth, new_trainer, take_step
 
 LARGE = 2**37  # bytes of a card on which everything fits
+SEGMENT = 2**21  # bytes that PyTorch takes from a card at a time, or multiples of them
 WARMUP_STEPS = 1  # instead of three, which would only take longer
 STEPS = WARMUP_STEPS + 2  # of a phase: until a captured step has been replayed once more
 
@@ -82,17 +84,33 @@ def too_small_for_moments() -> dict[str, Any]:
     return outcome(trainer, notices, phase)
 
 
+def smallest_card(phase: Phase) -> int:
+    """Bytes of the smallest card on which eager steps of a phase can be taken: a graph needs more."""
+    trainer, _ = new_trainer((phase,), compute=ComputeConfig(cuda_graphs=Switch.off))
+    card = peak(lambda: train(trainer, phase, 2))
+    while True:
+        gc.collect()
+        torch.cuda.empty_cache()
+        session.set_card_bytes(card - SEGMENT)
+        try:
+            train(trainer, phase, 1)
+        except UserError:  # it is too small
+            break
+        card -= SEGMENT
+    del trainer
+    session.set_card_bytes(LARGE)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return card
+
+
 def too_small_for_graphs() -> dict[str, Any]:
     """The card suffices for eager steps of a phase, but not for the memory of a graph besides; then for both."""
     session.set_card_bytes(LARGE)
     first, second = (phase for phase in growth(32, 64, 32) if not phase.fading)
-    trainer, _ = new_trainer((first, second), compute=ComputeConfig(cuda_graphs=Switch.off))
-    need = peak(lambda: train(trainer, first, 2))
-    del trainer
-    gc.collect()
-    torch.cuda.empty_cache()
+    smallest = smallest_card(first)
     trainer, notices = new_trainer((first, second))
-    session.set_card_bytes(need)
+    session.set_card_bytes(smallest)
     train(trainer, first)
     found = {"first": outcome(trainer, list(notices), first)}
     session.set_card_bytes(LARGE)
