@@ -97,10 +97,7 @@ def smallest_card(phase: Phase) -> int:
         except UserError:  # it is too small
             break
         card -= SEGMENT
-    del trainer
     session.set_card_bytes(LARGE)
-    gc.collect()
-    torch.cuda.empty_cache()
     return card
 
 
@@ -109,6 +106,8 @@ def too_small_for_graphs() -> dict[str, Any]:
     session.set_card_bytes(LARGE)
     first, second = (phase for phase in growth(32, 64, 32) if not phase.fading)
     smallest = smallest_card(first)
+    gc.collect()
+    torch.cuda.empty_cache()
     trainer, notices = new_trainer((first, second))
     session.set_card_bytes(smallest)
     train(trainer, first)
