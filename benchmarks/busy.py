@@ -6,12 +6,14 @@ the trainer asks for a short one.  The demo's step is taken in turn under each s
 trainer takes it, in one thread, and by a rank of one thread per core (`devices=cpu:2`): on a quiet machine, beside a
 busy process per core, and beside a second training of the same kind, all in turn in every round.  `share` is the speed
 beside others in units of the fair share, half of the quiet speed under OpenMP's own count, or for the ranks half of
-their own.  `--command COMMAND ...`, the last option, times whole runs of a command instead, quiet and beside a busy
-process per core.
+their own.  Two processes of one setting differ by some percent, so `--processes 6 --loads quiet` shows smaller
+differences: figures are medians of the processes, which take their steps in a random order.  `--command COMMAND ...`,
+the last option, times whole runs of a command instead, quiet and beside a busy process per core.
 """
 
 import argparse
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -173,30 +175,44 @@ def beside(load: str, stepper: Stepper | Command, busy: Others) -> AbstractConte
 
 
 def times_of(
-    steppers: Mapping[str, Stepper | Command], loads: Sequence[str], rounds: int, warmup: int = 0
-) -> dict[str, dict[str, float]]:
-    """Median seconds of a step beside each of `loads`, and of each of `steppers`, all in turn."""
-    times: dict[str, dict[str, list[float]]] = {load: {name: [] for name in steppers} for load in loads}
+    steppers: Mapping[str, Sequence[Stepper | Command]], loads: Sequence[str], rounds: int, warmup: int = 0
+) -> dict[str, dict[str, list[float]]]:
+    """Median seconds of a step beside each of `loads` by each process of each of `steppers`, all in turn."""
+    processes = [(name, number, stepper) for name, same in steppers.items() for number, stepper in enumerate(same)]
+    times: dict[tuple[str, str, int], list[float]] = {}
     with ExitStack() as stack:
         busy = Others([subprocess.Popen(BUSY, text=True) for _ in range(available_cores())])  # noqa: S603 - our own
         stack.callback(end, busy.processes)
-        for _ in range(warmup + rounds):
+        for round_number in range(warmup + rounds):
+            random.Random(round_number).shuffle(processes)  # noqa: S311 - an order, no secret
             for load in loads:
-                for name, stepper in steppers.items():
+                for name, number, stepper in processes:
                     with beside(load, stepper, busy):
-                        times[load][name].append(stepper.seconds())
-    return {load: {name: median(taken[warmup:]) for name, taken in of_load.items()} for load, of_load in times.items()}
+                        times.setdefault((load, name, number), []).append(stepper.seconds())
+
+    def of_processes(load: str, name: str) -> list[float]:
+        return [median(times[load, name, number][warmup:]) for number in range(len(steppers[name]))]
+
+    return {load: {name: of_processes(load, name) for name in steppers} for load in loads}
 
 
-def rows_of(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def rows_of(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float | list[float]]]:
     """Of each stepper, milliseconds beside every load, and the speed beside others in units of the fair share."""
-    quiet = found["quiet"]
-    rows: dict[str, dict[str, float]] = {}
-    for name in quiet:
-        fair = 2 * quiet[name if name == RANKS or str(OWN) not in quiet else str(OWN)]
-        rows[name] = {f"{load}_milliseconds": round(1000 * times[name], 1) for load, times in found.items()}
-        rows[name] |= {f"{load}_share": round(fair / found[load][name], 2) for load in found if load != "quiet"}
+    rows: dict[str, dict[str, float | list[float]]] = {}
+    for name in next(iter(found.values())):
+        rows[name] = {f"{load}_milliseconds": in_milliseconds(median(times[name])) for load, times in found.items()}
+        for load, times in found.items():
+            if len(times[name]) > 1:
+                rows[name][f"{load}_milliseconds_of_processes"] = [in_milliseconds(taken) for taken in times[name]]
+            if load != "quiet" and "quiet" in found:
+                own = name if name == RANKS or str(OWN) not in found["quiet"] else str(OWN)
+                rows[name][f"{load}_share"] = round(2 * median(found["quiet"][own]) / median(times[name]), 2)
     return rows
+
+
+def in_milliseconds(seconds: float) -> float:
+    """Seconds as milliseconds, to a tenth."""
+    return round(1000 * seconds, 1)
 
 
 def main() -> None:
@@ -209,6 +225,8 @@ def main() -> None:
     parser.add_argument(
         "--spins", type=int, nargs="*", default=[0], help="counts besides OpenMP's own and the trainer's"
     )
+    parser.add_argument("--processes", type=int, default=1, help="of each setting")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--command", nargs=argparse.REMAINDER, help="time this command; the last option")
     parser.add_argument("--usual-slices", action="store_true", help=argparse.SUPPRESS)
@@ -218,25 +236,26 @@ def main() -> None:
         take_steps(arguments)
         return
     if arguments.command:
-        found = times_of({"command": Command(arguments.command)}, ("quiet", "busy"), arguments.rounds)
+        found = times_of({"command": [Command(arguments.command)]}, ("quiet", "busy"), arguments.rounds)
         report({"command": arguments.command, "cores": available_cores(), "times": rows_of(found)}, arguments.out)
         return
     counts = dict.fromkeys((OWN, *arguments.spins))
     with ExitStack() as stack:
 
-        def start(spins: int | None, threads: int = arguments.threads, ranks: int = 1, *options: str) -> Stepper:
-            stepper = Stepper(arguments, spins, threads, ranks, *options)
-            stack.callback(stepper.end)
-            return stepper
+        def start(spins: int | None, threads: int = arguments.threads, ranks: int = 1, *options: str) -> list[Stepper]:
+            same = [Stepper(arguments, spins, threads, ranks, *options) for _ in range(arguments.processes)]
+            for stepper in same:
+                stack.callback(stepper.end)
+            return same
 
         usual = arguments.threads, 1, "--usual-slices"
         steppers = {str(spins): start(spins, *usual) for spins in counts}
         steppers |= {"the trainer's spins": start(None, *usual), "the trainer's": start(None)}
         steppers |= {"one thread": start(None, 1)}
         steppers |= {RANKS: start(None, 1, arguments.ranks)} if arguments.ranks > 1 else {}
-        found = times_of(steppers, LOADS, arguments.rounds, WARMUP)
+        found = times_of(steppers, arguments.loads, arguments.rounds, WARMUP)
     about = {"resolution": arguments.resolution, "batch": arguments.batch, "cores": available_cores()}
-    about |= {"threads": arguments.threads, "ranks": arguments.ranks}
+    about |= {"threads": arguments.threads, "ranks": arguments.ranks, "processes": arguments.processes}
     report({**about, "steps": rows_of(found)}, arguments.out)
 
 

@@ -28,7 +28,7 @@ ORL_64 = (  # three times its lengths
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=30000")  # at most half of the run, as its p has to rise in it
 SLOWER_ADA = ("augmentation=ada", "augmentation.rampup_images=60000")
-FEW = (*AVATARS_32, *UNFILTERED, "data.count=500", "data.mirror=false")
+FEW = (*AVATARS_32, "data.count=500", "data.mirror=false")
 LOSSES = "the loss, at equal images, without the filter"
 
 ROWS = (
