@@ -132,7 +132,10 @@ def run_process(run: Callable[[], int]) -> NoReturn:
 
 def exit_process(code: int) -> NoReturn:
     """End the process with `code`."""
-    if "RANK" in os.environ:  # torch's threads may crash an ordinary exit when other ranks are already gone
+    torch = sys.modules.get("torch")
+    # torch's threads may crash an ordinary exit: those of a process group when other ranks are already gone, and that
+    # of the backward passes on CUDA when it drops the last one while Python ends.
+    if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -48,10 +48,13 @@ class Kernels:
         except Exception as error:
             if "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
-            self.working = False
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            self.log(f"Layers are calculated without fused kernels, which is slower: {reason}")
+            self.stop((str(error) or type(error).__name__).strip().splitlines()[0])
         return self.working
+
+    def stop(self, reason: str) -> None:
+        """Do without kernels from now on, and say why."""
+        self.working = False
+        self.log(f"Layers are calculated without fused kernels, which is slower: {reason}")
 
 
 KERNELS = Kernels()

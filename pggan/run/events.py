@@ -1,9 +1,12 @@
 """Events between the steps of a run: ticks, grids, checkpoints, and what ends it or rolls it back."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from pggan.checkpoints.header import CLASS_NAMES, CONVOLUTION_METHODS, MILESTONE
@@ -191,7 +194,8 @@ class Events:
             if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
                 scalars |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
             if group.is_main:
-                scalars |= self.health.at_tick(state, phase, scores)
+                with self._if_memory_suffices("measure of diversity"):
+                    scalars |= self.health.at_tick(state, phase, scores)
                 raised, alarms = self.alarms.at_tick(phase.resolution, phase.learning_rate_d, scalars)
                 scalars |= raised
         self.time_breakdown.end("overhead")
@@ -215,15 +219,25 @@ class Events:
             self.group.wait_for_device()
             g = self.state.g.network
             assert isinstance(g, Generator), "new_state makes it"
-            with self.watchdog.slow():
+            with self.watchdog.slow(), self._if_memory_suffices("pictures"):
                 self.previews.show_fakes(g, self.state.g_ema, phase, self.state.images)
 
     def _record_grid(self, phase: Phase, before: int) -> None:
         """Store a grid for a timelapse, if the step from `before` made it due."""
         if self.recorder is not None and self.recorder.is_due(before, self.state.images):
             self.group.wait_for_device()
-            with self.watchdog.slow():
+            with self.watchdog.slow(), self._if_memory_suffices("grid of the timelapse"):
                 self.recorder.record(self.state.g_ema, phase, self.state.images)
+
+    @contextmanager
+    def _if_memory_suffices(self, what: str) -> Iterator[None]:
+        """Inside, `what` is left out, with a warning, where other programs leave too little of the device's memory."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            reason = str(error).partition("\n")[0].partition(". GPU")[0]
+            self.reporter.warn(f"No {what} at {self.state.images:,} images: {reason}.")
 
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""
@@ -270,7 +284,7 @@ class Events:
         images = self.state.images
         if self.saved_at != images:
             if self.group.is_main and images >= self.schedule.total:
-                with self.watchdog.slow():
+                with self.watchdog.slow(), self._if_memory_suffices("Projector"):
                     write_projector(self.writer.run_dir, self.state, self.stream.pyramid, self.schedule.at(images - 1))
             self._save()
         if self.group.is_main:

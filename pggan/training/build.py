@@ -1,10 +1,11 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from pggan.config import ModelConfig, TrainerConfig, dgc_options
+from pggan.config import ModelConfig, Precision, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.core.formatting import Log
@@ -18,6 +19,7 @@ from pggan.optim.elastic import ElasticReducer
 from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
 from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
 from pggan.optim.state import State
+from pggan.training.compute_options import precision_on
 from pggan.training.memory_fit import MemoryFit, fit_memory
 from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
@@ -42,6 +44,7 @@ def build_trainer(
     Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
     """
     device = group.device
+    config = replace(config, precision=agreed_precision(config.precision, group))
     factory = TrainerFactory.of(config, device, group.world_size)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
     state = factory.new_state(architecture, config.seed, device)
@@ -80,6 +83,12 @@ def build_trainer(
         log=log,
     )
     return trainer, memory
+
+
+def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
+    """The precision of all ranks: for `auto`, fp16 on all where the GPU of one has no bf16."""
+    found = [Precision(name) for name in group.all_gather_object(precision_on(group.device, precision))]
+    return Precision.fp16 if Precision.fp16 in found else found[0]
 
 
 def choose_backbone(config: ModelConfig) -> Backbone | None:

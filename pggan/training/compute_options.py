@@ -62,10 +62,13 @@ def set_float32(device: torch.device, precision: Precision) -> None:
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:
-    """The precision that `auto` stands for on `device`; any other one as it is."""
+    """The precision that `auto` stands for on `device`, the current one of its type; any other precision as it is."""
     if precision is not Precision.auto:
         return precision
-    return Precision.bf16 if device.type == "cuda" else Precision.fp32
+    if device.type != "cuda":
+        return Precision.fp32
+    # PyTorch emulates bf16 before compute capability 8.0, which is slow.
+    return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 
 def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:

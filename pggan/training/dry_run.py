@@ -1,4 +1,4 @@
-"""A dry run of the first step of every kind, which is then undone: where it fails, options that work are found."""
+"""A dry run of the first step of every kind, which is then undone: where it fails, a way that works is found."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ import torch
 
 from pggan.core.errors import UserError
 from pggan.core.formatting import Log
+from pggan.networks import fused
 from pggan.networks.numerics import ComputeOptions
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, half_micro_batch
@@ -19,7 +20,10 @@ MARGIN = 0.1
 
 @dataclass(eq=False)
 class DryRun:
-    """Takes smaller micro-batches where the memory does not suffice, and eager steps where torch.compile fails."""
+    """Takes smaller micro-batches where the memory does not suffice, and eager steps where torch.compile fails.
+
+    Ranks have fused kernels all, or none: so all take as long.
+    """
 
     try_steps: Callable[[StepInputs], Failure | None]  # takes steps and undoes them
     any_rank: Callable[[bool], bool]  # as of `Trainer`
@@ -41,6 +45,9 @@ class DryRun:
                 options = replace(options, compiled=False)
             elif self.any_rank(failure is not None):
                 options = replace(options, micro_batch_size=self._smaller_size(inputs))
+            elif self.any_rank(not fused.KERNELS.working) and self.any_rank(fused.KERNELS.working):
+                if fused.KERNELS.working:
+                    fused.KERNELS.stop("they do not work on another rank")
             else:
                 return options
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,3 +192,17 @@ def test_one_of_several_ranks_ends_without_its_threads(monkeypatch):
     with pytest.raises(SystemExit, match="left"):
         exit_process(75)
     assert ends == [75]
+
+
+def test_a_process_that_has_used_cuda_ends_without_its_threads(monkeypatch):
+    """The thread of backward passes on CUDA aborts the process if it drops the last one while Python ends."""
+    ends = []
+    monkeypatch.setattr(os, "_exit", lambda code: ends.append(code) or sys.exit("left"))
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)))
+    with pytest.raises(SystemExit, match="left"):
+        exit_process(0)
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(SystemExit) as ended:
+        exit_process(0)
+    assert (ended.value.code, ends) == (0, [0])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.write import prune
 from pggan.core.intervals import lies_between
-from pggan.run import train
+from pggan.run import grid_recorder, health, previews, projector, train
 from pggan.run.report import Reporter
 
 
@@ -36,6 +37,22 @@ def bad_gradients(after_step):
 
 def test_a_step_reaches_what_lies_after_its_first_image_up_to_its_last():
     assert [lies_between(count, 8, 16) for count in (7, 8, 9, 16, 17)] == [False, False, True, True, False]
+
+
+@pytest.mark.slow
+def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_path, monkeypatch, capsys):
+    """Other programs may take a device's memory at any time; what a step needs, this one holds already."""
+
+    def draw_seeds(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of 3 GiB.")
+
+    for module in (grid_recorder, health, previews, projector):
+        monkeypatch.setattr(module, "draw_seeds", draw_seeds)
+    assert train.run(tiny_config(f"run_dir={tmp_path}", "monitor.grid_images=96")) == 0
+    said = (tmp_path / "train.log").read_text()
+    for what in ("pictures", "measure of diversity", "grid of the timelapse", "Projector"):
+        assert re.search(rf"No {what} at [\d,]+ images: CUDA out of memory. Tried to allocate 2.00 GiB\.\n", said)
+    assert [*(tmp_path / "checkpoints").iterdir()]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.optim.reducer import AllReduceBf16, GradientReducer
 from pggan.training import build, trainer_factory
-from pggan.training.build import build_trainer
+from pggan.training.build import agreed_precision, build_trainer
 from pggan.training.memory_fit import MemoryFit
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
 
@@ -133,3 +133,18 @@ def test_what_the_device_can_not_do_and_batches_that_can_not_be_shared_are_refus
         built(config_of(compute=ComputeConfig(cuda_graphs=Switch.on)))
     with pytest.raises(UserError, match="2 groups of 4 images"):
         built(config_of(), ProcessGroup(RankInfo(0, 3, 0, 3), CPU, None, None))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["bf16", "bf16"], "bf16"),
+        (["bf16", "fp16"], "fp16"),
+        (["fp16", "bf16"], "fp16"),
+        (["fp32", "fp32"], "fp32"),
+    ],
+)
+def test_ranks_of_different_gpus_have_one_precision(monkeypatch, found, expected):
+    group = two_ranks()
+    monkeypatch.setattr(group, "all_gather_object", lambda value: found)
+    assert agreed_precision(Precision.auto, group) is Precision(expected)

@@ -18,7 +18,7 @@ from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import INIT_SCALE, new_state
 from pggan.training import compute_options
-from pggan.training.compute_options import configure_process, set_float32
+from pggan.training.compute_options import configure_process, precision_on, set_float32
 from pggan.training.op_counter import OpCounter
 from pggan.training.step import Trainer
 from tests.definitions import ADAM, WGAN_GP, before_step, variant
@@ -262,6 +262,15 @@ def test_float32_products_are_shortened_and_in_full_again(torch_settings):
         assert (torch.get_float32_matmul_precision() == "high") == expected
         of_products = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
         assert [(kind.fp32_precision == "tf32") for kind in of_products] == [expected] * 3
+
+
+@pytest.mark.parametrize(("supported", "expected"), [(True, Precision.bf16), (False, Precision.fp16)])
+def test_auto_is_a_precision_that_the_device_has(monkeypatch, supported, expected):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
+    assert precision_on(torch.device("cuda"), Precision.auto) is expected
+    assert precision_on(CPU, Precision.auto) is Precision.fp32
+    for given in (Precision.fp32, Precision.tf32, Precision.bf16, Precision.fp16):
+        assert precision_on(torch.device("cuda"), given) is given
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -9,6 +9,7 @@ import torch
 import pggan.training.step
 from pggan.core.errors import UserError
 from pggan.losses.logistic import Logistic
+from pggan.networks import fused
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.training.dry_run import DryRun
@@ -46,6 +47,29 @@ def size_found(memory, configured=None, *, group=4, any_rank=bool, allow_smaller
     return dry_run.working_options(memory.draw, ComputeOptions(micro_batch_size=configured)).micro_batch_size, lines
 
 
+NO, YES = False, True
+
+
+@pytest.mark.parametrize(
+    ("working", "others", "tries", "lines"),
+    [
+        (True, [NO, NO, NO], 1, 0),
+        (True, [NO, NO, YES, NO] * 2, 2, 1),  # now without, which may take more memory
+        (False, [NO, NO, NO, YES, NO, NO, YES, NO], 2, 0),  # the kernel that failed here has said so
+        (False, [NO, NO, YES, NO], 1, 0),
+    ],
+)
+def test_fused_kernels_are_those_of_all_ranks_or_of_none(monkeypatch, working, others, tries, lines):
+    """Others: what another rank answers: not compiled? out of memory? kernels that do not work? or that work?"""
+    kernels, said, memory, answers = fused.Kernels(), [], Memory(16), iter(others)
+    kernels.working, kernels.log = working, said.append
+    monkeypatch.setattr(fused, "KERNELS", kernels)
+    dry_run = DryRun(memory.try_steps, lambda here: next(answers) or here, said.append, 4)
+    dry_run.working_options(memory.draw, ComputeOptions())
+    assert (len(memory.tried), len(said), list(answers)) == (tries, lines, [])
+    assert kernels.working == (working and YES not in others)
+
+
 @pytest.mark.fault(28)
 @pytest.mark.parametrize(
     ("count", "configured", "group", "tried"),
@@ -81,7 +105,7 @@ def test_less_than_one_group_is_not_tried_nor_anything_where_micro_batches_are_f
 
 def test_all_ranks_take_smaller_micro_batches_when_one_runs_out_of_memory():
     """This rank has enough; another one has not, for the whole batch."""
-    memory, answers = Memory(100, 8), iter([False, True, False, False])
+    memory, answers = Memory(100, 8), iter([False, True, False, False, False])
     size, _ = size_found(memory, any_rank=lambda here: here or next(answers))
     assert (size, memory.tried) == (4, [8, 4])
 

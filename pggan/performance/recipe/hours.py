@@ -171,7 +171,8 @@ def precision_choice(given: GivenKeys, device: torch.device) -> list[Choice]:
     """The precision, unless it is given: left to the device, so that the recipe serves other ones, too."""
     if given.has("precision"):
         return []
-    reason = f"{precision_on(device, Precision.auto)} on {device.type}: bf16 where there is CUDA, else fp32"
+    found = precision_on(device, Precision.auto)
+    reason = f"{found} on {device.type}: bf16 where a GPU has it, fp16 on other ones of CUDA, else fp32"
     return [Choice("precision", str(Precision.auto), reason)]
 
 
