@@ -1,16 +1,17 @@
 """How good the images of each recipe are: `python -m benchmarks.quality`.
 
 Every row of benchmarks/quality/rows.py is trained with every seed, measured by `pggan evaluate` and drawn; figures and
-grids are written to --results as soon as they are there, and what is there is not measured again.  A run that was
-stopped is resumed.  Times compare only when nothing else runs on the machine; `--print` shows the tables.
+grids are written to --results as soon as they are there, and what is there with the same keys is not measured again.  A
+run that was stopped is resumed.  Times compare only when nothing else runs on the machine; `--print` shows the tables.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from benchmarks.quality.measure import measure, prepare_orl
-from benchmarks.quality.rows import ORL, ROWS
+from benchmarks.quality.rows import ORL, ROWS, Row
 from benchmarks.quality.table import tables
 
 RESULTS = Path(__file__).parents[1] / "results" / "quality"
@@ -34,11 +35,17 @@ def main() -> int:
             prepare_orl(arguments.work)
         for seed in arguments.seeds:  # the first seed of every row first
             for row in chosen:
-                if not (arguments.results / f"{row.name}-{seed}.json").is_file():
+                if not is_measured(row, seed, arguments.results):
                     print(f"{row.name}, seed {seed}", flush=True)
                     measure(row, seed, arguments.work, arguments.results)
     print(tables(arguments.results))
     return 0
+
+
+def is_measured(row: Row, seed: int, results: Path) -> bool:
+    """Whether `results` has the figures of `row` as it is now."""
+    path = results / f"{row.name}-{seed}.json"
+    return path.is_file() and json.loads(path.read_text())["keys"] == [*row.keys]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def build_trainer(
     reducer = build_reducer(config, state, group, partition)
     memory = MemoryFit("not checked", {})
     if check_memory:
-        free = free_memory(device, group.local_world_size)
+        free = memory_for_steps(device, group.local_world_size)
         memory = fit_memory(
             architecture,
             phases,
@@ -83,6 +83,12 @@ def build_trainer(
         log=log,
     )
     return trainer, memory
+
+
+def memory_for_steps(device: torch.device, processes: int) -> int | None:
+    """Bytes that steps may take of `device`, as of `free_memory`: with those of the state, which steps need as well."""
+    free = free_memory(device, processes)
+    return free if free is None or device.type != "cuda" else free + torch.cuda.memory_reserved(device)
 
 
 def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:

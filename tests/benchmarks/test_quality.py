@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quality import measure, table
-from benchmarks.quality.__main__ import RESULTS
+from benchmarks.quality.__main__ import RESULTS, is_measured
 from benchmarks.quality.rows import ROWS, Row
 from pggan.cli.main import main
 from pggan.config import TrainConfig
@@ -47,6 +47,15 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrid
     assert (tmp_path / "tiny-3.png").stat().st_size > 1000
     assert (found["images"], found["resolution"], found["seed"]) == (160, 16, 3)
     assert any(name.startswith("swd") for name in found["figures"])
+
+
+def test_a_row_whose_keys_have_changed_is_measured_again(tmp_path):
+    row = Row("tiny", "does it work", "toy", ("a=1", "b=2"))
+    assert not is_measured(row, 0, tmp_path)
+    for keys, expected in ((["a=1", "b=2"], True), (["a=1"], False)):
+        (tmp_path / "tiny-0.json").write_text(json.dumps({"row": "tiny", "keys": keys}))
+        assert is_measured(row, 0, tmp_path) == expected
+    assert not is_measured(row, 1, tmp_path)
 
 
 def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(tmp_path):

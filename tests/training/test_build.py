@@ -148,3 +148,10 @@ def test_ranks_of_different_gpus_have_one_precision(monkeypatch, found, expected
     group = two_ranks()
     monkeypatch.setattr(group, "all_gather_object", lambda value: found)
     assert agreed_precision(Precision.auto, group) is Precision(expected)
+
+
+def test_the_memory_of_the_state_is_there_for_steps_that_use_it(monkeypatch):
+    monkeypatch.setattr(build, "free_memory", lambda device, ranks: 10 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB)
+    assert build.memory_for_steps(torch.device("cuda"), 1) == 11 * GIB
+    assert build.memory_for_steps(CPU, 1) == 10 * GIB
