@@ -137,6 +137,17 @@ def best_of(directories: Sequence[Path]) -> Path | None:
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
+def _without_best(directories: Sequence[Path]) -> tuple[str, str]:
+    """Why none of the checkpoint directories of a run is its best, as the rest of a sentence, and a remedy."""
+    config = mark_of(directories[-1], "config") if directories else None
+    evaluation = config.get("evaluation") if isinstance(config, dict) else None
+    if isinstance(evaluation, dict) and not (evaluation.get("best") and evaluation.get("metrics")):
+        remedy = "Training keeps the best with evaluation.best and evaluation.metrics of swd, kid or fid."
+        return ": it was trained without evaluation.best or evaluation.metrics", f" {remedy}"
+    remedy = "A larger evaluation.max_share, a lower evaluation.count or evaluation.interval_images makes room."
+    return ": so far, no evaluation has had a number that evaluation.best goes by", f" {remedy}"
+
+
 def choose_checkpoint(run: str, choice: str | int) -> str:
     """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or that of `choice` images.
 
@@ -152,8 +163,8 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
         there = ", ".join(str(int(one.name)) for one in found) or "none"
-        why = " Only training with evaluation.best has one." * (choice == BEST)
-        raise UserError(f"run={run} has no checkpoint={choice}.{why}", f"Its checkpoints: {there}.")
+        why, remedy = _without_best(found) if choice == BEST else ("", "")
+        raise UserError(f"run={run} has no checkpoint={choice}{why}.", f"Its checkpoints: {there}.{remedy}")
     return str(chosen)
 
 

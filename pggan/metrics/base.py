@@ -27,17 +27,20 @@ def label(metric: str, extractor: str, count: int) -> str:
 def summary(values: Mapping[str, float]) -> Iterator[str]:
     """The numbers of an evaluation in few words: without those of single levels, and floors in brackets.
 
-    A floor of another count says so: it is that of fewer images, and not what fakes can come down to.
+    A floor is that by the same features.  One of another count says so: it is that of fewer images, and not what fakes
+    can come down to.
     """
     for name, value in values.items():
-        metric, slash, level = name.partition("@")[0].partition("/")
+        measured, _, conditions = name.partition("@")
+        metric, slash, level = measured.partition("/")
         if metric.endswith(BESIDE) or level.isdecimal():
             continue
+        features = conditions.rpartition("-")[0]
         beside = (
             f" ({_beside(ending, key, name)} {other:.3g})"
             for ending in BESIDE
             for key, other in values.items()
-            if key.startswith(f"{metric}{ending}{slash}{level}@")
+            if key.rpartition("-")[0] == f"{metric}{ending}{slash}{level}@{features}"
         )
         yield f"{name} {value:.3g}{''.join(beside)}"
 
@@ -58,10 +61,12 @@ class Task:
     partition: RankPartition
     extractor: Extractor | None
     progress: Progress
+    mirror: bool | None = None  # whether training mirrors images at random; None: that is not known
     seconds: dict[str, float] = field(default_factory=dict)  # of what the metrics share
-    _fakes: dict[str, FeatureCollector] = field(default_factory=dict)
-    _reals: dict[str, int] = field(default_factory=dict)
-    _found: dict[str, Tensor | None] = field(default_factory=dict)
+    # By the name of an extractor, and whether the images are mirrored:
+    _fakes: dict[tuple[str, bool], FeatureCollector] = field(default_factory=dict)
+    _reals: dict[tuple[str, bool], int] = field(default_factory=dict)
+    _found: dict[tuple[str, bool], Tensor | None] = field(default_factory=dict)
 
     @property
     def resolution(self) -> int:
@@ -84,32 +89,41 @@ class Task:
         """The extractor that needs no weights."""
         return pixel_extractor()
 
-    def want_features(self, extractor: Extractor, *, fakes: int, reals: int) -> FeatureCollector:
-        """Announce that the features of so many images will be asked for; returns the collector of the fakes."""
-        known = self._fakes.setdefault(extractor.name, FeatureCollector(extractor, 0, self.partition))
+    def want_features(
+        self, extractor: Extractor, *, fakes: int, reals: int, mirrored: bool = False
+    ) -> FeatureCollector:
+        """Announce that the features of so many images will be asked for; returns the collector of the fakes.
+
+        Args: mirrored: those of the images flipped left to right, which are counted and kept apart.
+        """
+        key = extractor.name, mirrored
+        known = self._fakes.setdefault(key, FeatureCollector(extractor, 0, self.partition, mirrored=mirrored))
         known.count = max(known.count, fakes)
-        self._reals[extractor.name] = max(self._reals.get(extractor.name, 0), reals)
+        self._reals[key] = max(self._reals.get(key, 0), reals)
         return known
 
-    def real_features(self, extractor: Extractor, count: int) -> Tensor | None:
+    def real_features(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> Tensor | None:
         """The features float32 [count, F] of the first reals, on rank 0.  Called by all ranks."""
-        name, images = extractor.name, self._reals[extractor.name]
-        if name not in self._found:
+        key = extractor.name, mirrored
+        images = self._reals[key]
+        if key not in self._found:
 
             def calculate() -> Tensor:
-                collector = FeatureCollector(extractor, images, self.partition)
+                collector = FeatureCollector(extractor, images, self.partition, mirrored=mirrored)
                 reading = feed(self.reals, [collector], self.partition, "features of reals", self.progress)
                 self.add_seconds("features", collector.seconds)
                 self.add_seconds("reading reals", reading)
                 return collector.rows(images)
 
-            facts = {"extractor": name, **extractor.facts}
+            facts = {"extractor": extractor.name, **extractor.facts}
+            if mirrored:  # else nothing is said of it, so that what was kept before there were mirrored ones is found
+                facts["mirrored"] = True
             if extractor.repeatable:
-                self._found[name] = self.statistic("features", images, facts, calculate)
+                self._found[key] = self.statistic("features", images, facts, calculate)
             else:
                 rows = calculate()
-                self._found[name] = rows if self.is_main else None
-        found = self._found[name]
+                self._found[key] = rows if self.is_main else None
+        found = self._found[key]
         return None if found is None else found[:count]
 
     def statistic(
@@ -169,6 +183,10 @@ class Metric(ABC):
     @abstractmethod
     def values(self) -> dict[str, float]:
         """The numbers by name, on rank 0.  Called by all ranks, when the fakes have been shown."""
+
+    def notes(self) -> list[str]:
+        """Sentences about what the numbers do not say; asked for on rank 0, after `values`."""
+        return []
 
     def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
         """A number under the extractor's name."""

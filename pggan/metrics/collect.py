@@ -28,16 +28,16 @@ class Collector(ABC):
 
 
 class FeatureCollector(Collector):
-    """The features of images, in the order of their numbers."""
+    """The features of images, or of the images mirrored, in the order of their numbers."""
 
-    def __init__(self, extractor: Extractor, count: int, partition: RankPartition) -> None:
+    def __init__(self, extractor: Extractor, count: int, partition: RankPartition, *, mirrored: bool = False) -> None:
         super().__init__(count, partition)
-        self.extractor = extractor
+        self.extractor, self.mirrored = extractor, mirrored
         self.blocks: list[Tensor] = []
         self._gathered: Tensor | None = None
 
     def add(self, images: Tensor) -> None:
-        self.blocks.append(self.extractor.features(images))
+        self.blocks.append(self.extractor.features(images.flip(-1) if self.mirrored else images))
 
     def rows(self, count: int) -> Tensor:
         """The features float32 [count, F] of the first images, in host memory.  Called by all ranks."""
@@ -50,7 +50,18 @@ class FeatureCollector(Collector):
 def feed(
     images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str, progress: Progress
 ) -> float:
-    """Give each of `collectors` its images, which are read once; returns the seconds that reading took."""
+    """Give each of `collectors` its images, which are read once; returns the seconds that reading took.
+
+    Called by all ranks.  A UserError on one of them ends it on all: the others would wait for its results.
+    """
+    with partition.group.collective_errors():
+        return _feed_own(images, collectors, partition, what, progress)
+
+
+def _feed_own(
+    images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str, progress: Progress
+) -> float:
+    """The part of this rank."""
     device, reading = partition.group.device, 0.0
     own = partition.own(max((collector.count for collector in collectors), default=0))
     for number, block in enumerate(own):

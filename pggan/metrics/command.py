@@ -28,7 +28,7 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment,
 from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import METRIC_CLASSES, Evaluation, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import load_extractor
-from pggan.metrics.inputs import find_generators, open_images
+from pggan.metrics.inputs import find_generators, mirrored_in_training, open_images
 from pggan.sampling.output.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
@@ -70,6 +70,7 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
         places = find_generators(config.run, config.checkpoint)
         newest = check_generators(config, places)
     pyramid = open_images(config, newest, group)
+    mirror = group.broadcast_object(mirrored_in_training(config.run))
     with group.collective_errors():
         for name in config.metrics:
             images_of(METRIC_CLASSES[name], config.count, pyramid)
@@ -92,6 +93,7 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
                 count=config.count,
                 first_seed=config.seed,
                 group=group,
+                mirror=mirror,
                 progress=progress,
             )
         if group.is_main:

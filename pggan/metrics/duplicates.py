@@ -28,7 +28,7 @@ class Duplicates(FeatureMetric):
 
     key = "duplicates"
     paper_images = 10_000  # no paper's: 50 million pairs
-    least_images = 2
+    least_images = round(1 / QUANTILE)  # of fewer distances, the quantile is all but the smallest one
 
     def parameters(self) -> dict[str, Any]:
         return {"below_quantile": QUANTILE}

@@ -80,13 +80,15 @@ def evaluate(
     count: int | None,
     first_seed: int,
     group: ProcessGroup,
+    mirror: bool | None = None,
     progress: Progress = lambda what, done, blocks: None,
 ) -> Evaluation:
     """The numbers of `metrics`; all ranks call it, and each draws and reads its share.
 
     Args: settings: what the generator draws; reals are those of the same resolution, not faded; extractor: of the
     metrics that look at features, None without any; count: images on each side, None for those of each paper;
-    first_seed: fakes are those of this seed and the following ones; progress: called on every rank.
+    first_seed: fakes are those of this seed and the following ones; mirror: whether training mirrored images at random,
+    None where that is not known; progress: called on every rank.
     Raises UserError, before anything is drawn, for too few images, for channels that differ, and for a full disk.
     """
     channels, features = generator.network.architecture.channels, generator.network.architecture.features
@@ -94,7 +96,8 @@ def evaluate(
         problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     partition, reals = RankPartition.at(settings.resolution, group), RealImages(pyramid, settings.resolution)
-    task = Task(FakeImages(generator, settings, reals, first_seed), reals, channels, partition, extractor, progress)
+    fakes = FakeImages(generator, settings, reals, first_seed)
+    task = Task(fakes, reals, channels, partition, extractor, progress, mirror)
     notes = [f"The images of {pyramid.path} are grey, repeated to three channels."] if reals.are_grey else []
     if extractor is not None and features is not None and extractor.name == features.partition("@")[0]:
         notes.append(f"D looked at features of {extractor.name} in training, so metrics by them are too good.")
@@ -138,4 +141,5 @@ def measure(task: Task, metrics: Sequence[Metric], notes: list[str]) -> Evaluati
         return Evaluation(values)
     pictures = {one.key: one.picture() for one in metrics if isinstance(one, NearestNeighbours)}
     parameters = {metric.key: {"images": metric.count, **metric.parameters()} for metric in metrics}
+    notes = notes + [note for metric in metrics for note in metric.notes()]
     return Evaluation(values, task.seconds | seconds, parameters, notes, pictures)

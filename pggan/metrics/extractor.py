@@ -27,14 +27,21 @@ class Extractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R]."""
+        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R].
+
+        Raises UserError where the network gives anything but rows of finite numbers.
+        """
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         if any(part.ndim != 2 for part in found):
             raise UserError(
                 f"Extractor {self.name} gives features of shape {list(found[0].shape)}.", "It has to give [N, F]."
             )
-        return torch.cat(found).float().cpu()
+        features = torch.cat(found).float().cpu()
+        if not features.isfinite().all():
+            problem = f"Extractor {self.name} gives features that are NaN or infinite."
+            raise UserError(problem, "Look at its network and weights, or choose another extractor=.")
+        return features
 
 
 class Resized(nn.Module):

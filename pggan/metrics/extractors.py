@@ -11,7 +11,8 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -140,9 +141,36 @@ def _of_user(module: str, function: str) -> Extractor:
     """The extractor that a module on the path of Python, or in the working directory, makes."""
     if "" not in sys.path:
         sys.path.insert(0, "")
+    name = f"extractor={module}:{function}"
+    with _errors_of(name):
+        try:
+            make = getattr(import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            problem = f"{name} can't be loaded: {error}."
+            raise UserError(problem, "Write extractor=MODULE:FUNCTION, of a module that Python can import.") from error
+        network = _OfUser(name, make())
+    return Extractor(f"{module}.{function}", network, {"made by": f"{module}:{function}"}, repeatable=False)
+
+
+class _OfUser(nn.Module):
+    """A network of the user's own, a module or any function, whose errors are the user's to correct."""
+
+    def __init__(self, name: str, network: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.name, self.network = name, network
+
+    def forward(self, images: Tensor) -> Tensor:
+        with _errors_of(self.name):
+            return self.network(images)
+
+
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Raise UserError, which names the user's extractor, for any exception of its code."""
     try:
-        make = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        problem = f"extractor={module}:{function} can't be loaded: {error}."
-        raise UserError(problem, "Write extractor=MODULE:FUNCTION, of a module that Python can import.") from error
-    return Extractor(f"{module}.{function}", make(), {"made by": f"{module}:{function}"}, repeatable=False)
+        yield
+    except (UserError, torch.OutOfMemoryError):  # of memory, training goes on without the evaluation
+        raise
+    except Exception as error:
+        problem = f"{name} raised {type(error).__name__}: {error}"
+        raise UserError(problem, "Call it in Python to see where, or choose another extractor=.") from error

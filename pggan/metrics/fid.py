@@ -6,7 +6,8 @@ that factor.  So the trace of the root is a sum of singular values: it is real a
 singular, as with fewer images than features.
 
 Published numbers have extractor=inception and 50,000 images on each side.  With other features or fewer images the
-number is another one: it is biased upwards, the more the fewer images there are.  KID is not.
+number is another one: it is biased upwards, the more the fewer images there are.  KID is not.  With no more images than
+features, when the covariances are singular, a note says so.
 """
 
 from typing import Any
@@ -37,10 +38,19 @@ class FrechetInceptionDistance(FeatureMetric):
 
     key = "fid"
     paper_images = 50_000
-    least_images = 2
+    least_images = 16  # as of SWD; from there to the number of features, there is a note
+    features = 0  # of the extractor, known with the first ones
 
     def parameters(self) -> dict[str, Any]:
         return {"covariance": "N - 1"}
 
+    def notes(self) -> list[str]:
+        if self.count > self.features:
+            return []
+        counts = f"{self.count:,} images by {self.features:,} features"
+        why = "with no more images than features, covariances are singular"
+        return [f"fid compares {counts}: {why}, and the number is too high."]
+
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
+        self.features = fakes.shape[1]
         return self.named("fid", frechet_distance(fakes, reals))

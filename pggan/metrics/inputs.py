@@ -1,6 +1,5 @@
 """Inputs of an evaluation, by `run=`, `checkpoint=` and `data=`: generators, and the images to compare with."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +75,18 @@ def images_of_run(run: str) -> tuple[DataConfig, int]:
         if any("${" in str(value) for _, value in flatten(values["data"])):
             raise ValueError("it has an interpolation")
         data = validated(DataConfig, values["data"], "data.")
-        return replace(data, labels=False), int(values["schedule"]["final_resolution"])
+        return data, int(values["schedule"]["final_resolution"])
     except (OSError, YAMLError, OmegaConfBaseException, UserError, ValueError, KeyError, TypeError) as error:
         reason = error.problem if isinstance(error, UserError) else error
         raise UserError(f"{file} does not tell what images to compare with: {reason}", remedy) from error
+
+
+def mirrored_in_training(run: str) -> bool | None:
+    """Whether training mirrored images at random, from the run's config.yaml; None where that does not tell."""
+    try:
+        return images_of_run(run)[0].mirror
+    except UserError:
+        return None
 
 
 def plain_data(path: str, channels: int) -> DataConfig:

@@ -102,6 +102,7 @@ class MultiScaleSimilarity(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
+        self.asked = count
         self.pairs = PairCollector(self.count, task.partition)
         self.real_count = min(self.count, task.reals.pyramid.images // 2 * 2)
         self.scales = scales_of(task.resolution)
@@ -111,6 +112,15 @@ class MultiScaleSimilarity(Metric):
 
     def parameters(self) -> dict[str, Any]:
         return {**PARAMETERS, "scales": self.scales, "pairs": self.count // 2, "real_pairs": self.real_count // 2}
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.asked != self.count:
+            found.append(f"ms_ssim compares pairs: of {self.asked:,} fakes, the last one is left out.")
+        if self.real_count < self.count:
+            fewer = f"{self.real_count // 2:,} pairs of reals, all that the data has"
+            found.append(f"ms_ssim compares {self.count // 2:,} pairs of fakes, but only {fewer}.")
+        return found
 
     def values(self) -> dict[str, float]:
         found = self._named("ms_ssim", self.pairs.mean(), self.count)

@@ -4,16 +4,24 @@ The distance from each fake to the nearest of all training images is compared wi
 training images to the nearest other one, in the extractor's features and in pixels.  A fake counts as a copy when it is
 closer than 95 % of the training images are to each other: about 5 % of fakes do if the generator draws as the data
 does; far more, and it repeats what it has seen.  The picture shows fakes beside their nearest training images.
+
+Where training mirrors images at random (data.mirror=true), both orientations of an image count as the same one: its
+distance to a training image is the lesser of that of the image as it is and that of the image mirrored.  Images that
+are compared are mirrored, rather than all training images, which are more; by pixels it is the same.  This holds for
+fakes and for training images alike, and an image's own mirror is no other training image.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector
-from pggan.metrics.distances import nearest
+from pggan.metrics.distances import distance_blocks
 from pggan.metrics.extractor import Extractor
 from pggan.sampling.output.images import Pixels, enlarge
 
@@ -25,27 +33,64 @@ TILE = 64  # pixels to which small images are enlarged
 GAP = 4  # pixels between the groups
 
 
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest training images of some images, the nearest first: [N, K] each."""
+
+    distances: Tensor  # float64
+    numbers: Tensor  # int64, of the training images
+    are_mirrored: Tensor  # whether they are nearer in the other orientation
+
+
+def nearest_images(orientations: Sequence[Tensor], others: Tensor, count: int, *, same: bool = False) -> Neighbours:
+    """The `count` nearest of the images with features `others` [M, F], on the host.
+
+    Args: orientations: features [N, F] of images as they are, and mirrored where that is the same image; same: these
+    are the first of the others, and none is its own neighbour, nor is its mirror.
+    """
+    found = []
+    for (start, closest), *mirrored in zip(*(distance_blocks(one, others) for one in orientations), strict=True):
+        are_mirrored = torch.zeros_like(closest, dtype=torch.bool)
+        for _, block in mirrored:
+            torch.lt(block, closest, out=are_mirrored)
+            torch.minimum(closest, block, out=closest)
+        if same:
+            closest.diagonal(start).fill_(torch.inf)
+        distances, numbers = closest.topk(count, largest=False)
+        found.append((distances.cpu(), numbers.cpu(), are_mirrored.gather(1, numbers).cpu()))
+    return Neighbours(*map(torch.cat, zip(*found, strict=True)))
+
+
 class NearestNeighbours(Metric):
     """`neighbour_distance` (median), the same of reals, and `copies`, each by features and by pixels."""
 
     key = "neighbours"
     paper_images = 1000  # no paper's: enough for a share of 5 % to be known to one percentage point
-    least_images = 2
+    least_images = round(1 / QUANTILE)  # of fewer distances, the quantile is all but the smallest one
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
         self.training = task.reals.pyramid.images
         self.extractors = {one.name: one for one in (self.extractor, task.pixels)}
         self.fakes = {
-            name: task.want_features(one, fakes=count, reals=self.training) for name, one in self.extractors.items()
+            name: [task.want_features(one, fakes=count, reals=self.training)] for name, one in self.extractors.items()
         }
-        self.found: dict[str, tuple[Tensor, Tensor]] = {}  # distances and real numbers [count, SHOWN], on rank 0
+        if task.mirror:
+            for name, one in self.extractors.items():
+                self.fakes[name].append(task.want_features(one, fakes=count, reals=count, mirrored=True))
+        self.found: dict[str, Neighbours] = {}  # of the fakes, SHOWN each, on rank 0
 
     def collectors(self) -> list[Collector]:
-        return list(self.fakes.values())
+        return [one for orientations in self.fakes.values() for one in orientations]
 
     def parameters(self) -> dict[str, Any]:
-        return {"training_images": self.training, "copies_below_quantile": QUANTILE}
+        both = bool(self.task.mirror)
+        return {"training_images": self.training, "copies_below_quantile": QUANTILE, "both_orientations": both}
+
+    def notes(self) -> list[str]:
+        if self.task.mirror is not None:
+            return []
+        return ["neighbours are those of unmirrored images: nothing tells whether training mirrored them."]
 
     def values(self) -> dict[str, float]:
         numbers: dict[str, float] = {}
@@ -54,14 +99,17 @@ class NearestNeighbours(Metric):
         return numbers
 
     def _by(self, name: str, extractor: Extractor) -> dict[str, float]:
-        fakes, reals = self.fakes[name].rows(self.count), self.task.real_features(extractor, self.training)
+        task, device = self.task, self.task.precise_device
+        fakes = [one.rows(self.count) for one in self.fakes[name]]
+        reals = task.real_features(extractor, self.training)
+        mirrored = task.real_features(extractor, self.count, mirrored=True) if task.mirror else None
         if reals is None:
             return {}
-        fakes, reals = fakes.to(self.task.precise_device), reals.to(self.task.precise_device)
-        shown = min(SHOWN, self.training)
-        self.found[name] = tuple(part.cpu() for part in nearest(fakes, reals, shown))  # type: ignore[assignment]
-        distances = self.found[name][0][:, 0]
-        among = nearest(reals[: self.count], reals, same=True)[0][:, 0].cpu()
+        reals = reals.to(device)
+        some = [reals[: self.count]] if mirrored is None else [reals[: self.count], mirrored.to(device)]
+        self.found[name] = nearest_images([one.to(device) for one in fakes], reals, min(SHOWN, self.training))
+        distances = self.found[name].distances[:, 0]
+        among = nearest_images(some, reals, 1, same=True).distances[:, 0]
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),
@@ -70,13 +118,18 @@ class NearestNeighbours(Metric):
         return {label(key, name, self.count): float(value) for key, value in values.items()}
 
     def picture(self) -> Pixels:
-        """Rows of a fake and its nearest training images by features, then by pixels; the closest fakes first."""
-        order = self.found[self.extractor.name][0][:, 0].argsort()
+        """Rows of a fake and its nearest training images by features, then by pixels; the closest fakes first.
+
+        Training images are in the orientation in which they are nearest.
+        """
+        order = self.found[self.extractor.name].distances[:, 0].argsort()
         places = [*range(min(CLOSEST, self.count)), *(round(share * (self.count - 1)) for share in SPREAD)]
         rows = []
         for fake in order[sorted(set(places))].tolist():
             groups = [self.task.fakes.read([fake])]
-            groups += [self.task.reals.read(found[1][fake].tolist()) for found in self.found.values()]
+            for found in self.found.values():
+                reals, are_mirrored = self.task.reals.read(found.numbers[fake].tolist()), found.are_mirrored[fake]
+                groups.append(np.where(are_mirrored.numpy()[:, None, None, None], reals[:, :, ::-1], reals))
             rows.append(_in_a_row([enlarge(group, max(TILE // self.task.resolution, 1)) for group in groups]))
         return np.concatenate(rows)
 

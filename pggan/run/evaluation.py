@@ -6,6 +6,7 @@ of rank 0, so those of two runs may differ; the numbers at a point do not.
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.config import EvaluationConfig
 from pggan.config.parse import BEST
 from pggan.core.errors import UserError
-from pggan.core.intervals import is_due
+from pggan.core.intervals import is_due, multiples_between
 from pggan.core.schedule import Phase
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
@@ -25,6 +26,8 @@ from pggan.metrics.base import summary
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
+from pggan.metrics.neighbours import NearestNeighbours
+from pggan.metrics.swd import SlicedWasserstein, levels_of
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
@@ -32,28 +35,108 @@ from pggan.sampling.trained_generator import TrainedGenerator
 
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
 MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
+# What an evaluation takes, until one is measured.  With one thread of a CPU, SWD of 300 images from 8x8 to 64x64 took
+# 3.0 to 3.5 ms of every image and level, and as long again for the floor; drawing an image at 32x32 2.4 ms, about a
+# sixth of what it costs in training.
+SWD_SECONDS = 0.004  # of an image at one level; sorted on the CPU, on any device
+DRAWING_SHARE = 0.25  # of the time in which training shows an image
+TIMED_IMAGES = 8  # whose features are taken to see how long that takes
+
+
+@dataclass(frozen=True)
+class EvaluationCost:
+    """The time that an evaluation is expected to take: of drawing, SWD and features, each proportional to the images.
+
+    Args: count: images on each side; reals: whose features the first evaluation at a resolution takes; feature_seconds:
+    of the features of one image; ranks: that share the images.
+    """
+
+    metrics: Sequence[str]
+    count: int
+    reals: int
+    feature_seconds: float
+    ranks: int = 1
+
+    def seconds(self, resolution: int, seconds_per_image: float, *, first: bool) -> float:
+        """The time at `resolution`, for the first evaluation there or another; zero where no metric is defined.
+
+        Args: seconds_per_image: of training.
+        """
+        metrics = [name for name in self.metrics if not METRIC_CLASSES[name].undefined(resolution)]
+        if not metrics:
+            return 0.0
+        compared = 2 if first else 1  # the first one compares reals with reals, too
+        swd = SWD_SECONDS * len(levels_of(resolution)) * compared if SlicedWasserstein.key in metrics else 0.0
+        shown = self.count + self.reals * first if needs_extractor(metrics) else 0
+        divided = (self.count * swd + shown * self.feature_seconds) / self.ranks
+        return self.count * DRAWING_SHARE * seconds_per_image + divided
+
+    def seconds_of_run(self, phases: Mapping[Phase, float], total: int, every: int) -> float:
+        """The time of all evaluations of a run of `total` images, one `every` so many.
+
+        Args: phases: those that the run reaches, and the seconds in which training shows an image.
+        """
+        seconds, seen = 0.0, set[int]()
+        for phase, each in phases.items():
+            side, count = phase.resolution, multiples_between(every, phase.start, min(phase.end, total))
+            if count > 0 and side not in seen:
+                seen.add(side)
+                seconds, count = seconds + self.seconds(side, each, first=True), count - 1
+            seconds += max(count, 0) * self.seconds(side, each, first=False)
+        return seconds
+
+
+def evaluation_cost(
+    config: EvaluationConfig, images: int, feature_seconds: float, *, ranks: int, metrics: Sequence[str] | None = None
+) -> EvaluationCost:
+    """The cost of evaluations on data of so many images.
+
+    Args: metrics: those of `config` that there are enough images for; None: all of them.
+    """
+    names = config.metrics if metrics is None else metrics
+    # Fakes are compared with as many reals, but for metrics that look at fakes alone.
+    alone = any(not METRIC_CLASSES[name].uses_reals for name in names)
+    reals = images if NearestNeighbours.key in names else min(config.count, images)
+    return EvaluationCost(
+        tuple(names), config.count if alone else min(config.count, images), reals, feature_seconds, ranks
+    )
+
+
+def time_features(extractor: Extractor | None, resolution: int, device: torch.device) -> float:
+    """Seconds of the features of one image of `resolution` on `device`, which are taken of a few; none take none."""
+    if extractor is None:
+        return 0.0
+    pixels = torch.arange(TIMED_IMAGES * 3 * resolution**2, device=device).to(torch.uint8)
+    images = pixels.reshape(TIMED_IMAGES, 3, resolution, resolution)
+    try:
+        extractor.features(images)  # the first call chooses kernels
+        began = time.perf_counter()
+        extractor.features(images)
+        return (time.perf_counter() - began) / TIMED_IMAGES
+    except torch.OutOfMemoryError:  # nothing to end a training for; the evaluation itself will say so
+        return 0.0
 
 
 class EvaluationBudget:
     """Whether an evaluation fits into its share of the training time: evenly spread, with room for one at the end."""
 
-    def __init__(self, config: EvaluationConfig, now: float) -> None:
-        """Args: now: seconds, by the clock of all later calls."""
-        self.share, self.count, self.began = config.max_share, config.count, now
+    def __init__(self, share: float, cost: EvaluationCost, now: float) -> None:
+        """Args: share: of the time, 0 to 1; now: seconds, by the clock of all later calls."""
+        self.share, self.cost, self.began = share, cost, now
         self.spent, self._ended = 0.0, now
         self._took: dict[int, float] = {}  # seconds of the last one, by resolution
 
     def allows(self, resolution: int, seconds_per_image: float, now: float, *, last: bool) -> bool:
         """Whether there is time for an evaluation.
 
-        Args: seconds_per_image: of training, which stands for that of an evaluation where none was measured (on avatars
-        at 32x32, SWD takes 1.3 times that with the floor, and 0.6 times without); last: this is the end of the run.
+        Args: seconds_per_image: of training; last: this is the end of the run.
         """
-        expected = self._took.get(resolution, self.count * seconds_per_image)
+        first, repeated = (self.cost.seconds(resolution, seconds_per_image, first=first) for first in (True, False))
+        expected, reserve = self._took.get(resolution, first), self._took.get(resolution, repeated)
         allowed, since_the_last = self.share * (now - self.began), self.share * (now - self._ended)
         if last:
             return self.spent + expected <= allowed
-        return self.spent + 2 * expected <= allowed and expected <= since_the_last
+        return self.spent + expected + reserve <= allowed and expected <= since_the_last
 
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""
@@ -93,10 +176,13 @@ class TrainingEvaluator:
         self, run: RunContext, group: ProcessGroup, extractor: Extractor | None, reporter: NullReporter
     ) -> None:
         """Args: extractor: of the metrics that look at features."""
-        self.config, self.pyramid = run.config.evaluation, run.pyramid
+        self.config, self.pyramid, self.mirror = run.config.evaluation, run.pyramid, run.config.data.mirror
         self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
-        self.budget = EvaluationBudget(self.config, time.monotonic())
         self.metrics = metrics_of(self.config, run.pyramid)
+        timed = self.config.interval_images is None  # otherwise, nothing depends on the cost
+        features = time_features(extractor, run.pyramid.resolution, group.device) if timed else 0.0
+        cost = evaluation_cost(self.config, run.pyramid.images, features, ranks=group.world_size, metrics=self.metrics)
+        self.budget = EvaluationBudget(self.config.max_share, cost, time.monotonic())
         self._said: set[str] = set()  # notes, once each
         for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
             reason = f"it needs at least {metric.least_images} images, and the data has {run.pyramid.images}"
@@ -137,6 +223,7 @@ class TrainingEvaluator:
                 count=self.config.count,
                 first_seed=FIRST_SEED,
                 group=self.group,
+                mirror=self.mirror,
             )
         except (UserError, torch.OutOfMemoryError) as error:  # a full disk or device is nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:

@@ -2,6 +2,10 @@
 
 Where no learning rate falls, the end of a schedule decides nothing before it; where one falls, the end stays as it is
 from the image on at which that begins.  So a run of the images that were shown in the end repeats every bit.
+
+Only where a machine becomes so slow during the fall that the run would be late, the end comes nearer.  The rates then
+go down at once by as much as the images left out would have taken them, and end at 0 all the same.  The end alone says
+which rates follow, so a run resumes bit by bit; but one of as many images begins to fall earlier than this one did.
 """
 
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from datetime import datetime
 from pggan.run.eta import Eta, until
 
 TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
+LATE_SHARE = 1.05  # of the hours; where training would take more, its end comes nearer even while the rates fall
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,11 @@ class TimeLimit:
         """The image count at which the run is to end, after `images` shown at `now`: at least one more."""
         self.eta.observe(images, now)
         schedule = self.eta.schedule
+        spent = self.spent_seconds(now)
         if images >= schedule.total - schedule.decay_images:
-            return schedule.total
-        left = TRAINING_SHARE * 3600 * self.hours - self.spent_seconds(now)
+            latest = self.eta.images_after(LATE_SHARE * 3600 * self.hours - spent, images)
+            return min(schedule.total, max(latest, images + 1))
+        left = TRAINING_SHARE * 3600 * self.hours - spent
         # The rates shown so far stay as they were: the fall begins with the next image at the earliest.
         least = images + 1 + min(schedule.lr_decay_images, images)
         return max(self.eta.images_after(left, images), least)

@@ -153,6 +153,7 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     ("place", "choice", "hint"),
     [
         ("", "best", "Its checkpoints: 128, 160"),
+        ("", "best", "it was trained without evaluation.best or evaluation.metrics"),
         ("", 130, "Its checkpoints: 128, 160"),
         ("", "worst", "newest, best, or the number of images"),
         ("generator.safetensors", "best", "leave out checkpoint="),

@@ -30,10 +30,12 @@ def alone() -> ProcessGroup:
 def task_of(alone) -> Callable[..., Task]:
     """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level unless told."""
 
-    def build(fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None) -> Task:
+    def build(
+        fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None, mirror: bool | None = None
+    ) -> Task:
         resolution = resolution or pyramid.resolution
         reals, partition = RealImages(pyramid, resolution), RankPartition.at(resolution, alone)
-        return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None)
+        return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None, mirror)
 
     return build
 

@@ -18,3 +18,13 @@ def test_the_line_of_an_evaluation_has_means_with_what_reals_have():
         "ms_ssim@5scales-8 0.25 (reals 0.2)",
         "recall@pixels-8 0.5",
     ]
+
+
+def test_what_reals_have_by_other_features_stands_beside_those_only():
+    values = {"copies@lite-b0-60": 0.1, "neighbour_distance@lite-b0-60": 22.2, "neighbour_distance@pixels-60": 0.212}
+    values |= {"neighbour_distance_reals@lite-b0-60": 18.0, "neighbour_distance_reals@pixels-60": 0.115}
+    assert list(summary(values)) == [
+        "copies@lite-b0-60 0.1",
+        "neighbour_distance@lite-b0-60 22.2 (reals 18)",
+        "neighbour_distance@pixels-60 0.212 (reals 0.115)",
+    ]

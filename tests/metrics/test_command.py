@@ -14,7 +14,7 @@ from pggan.core.errors import EXIT_USER_ERROR
 from pggan.metrics import command, images
 from pggan.metrics.command import Lines, shown
 
-FAST = ["devices=cpu", "extractor=pixels", "count=16"]
+FAST = ["devices=cpu", "extractor=pixels", "count=20"]
 
 
 def test_json_has_a_curve_with_everything_that_the_numbers_depend_on(finished_run, toy_data, capsys, tmp_path):
@@ -24,8 +24,9 @@ def test_json_has_a_curve_with_everything_that_the_numbers_depend_on(finished_ru
     assert [one["images"] for one in found["evaluations"]] == [128, 160]
     newest = found["evaluations"][-1]
     assert (newest["resolution"], newest["alpha"]) == (16, 1.0)
-    assert {"kid@pixels-16", "copies@pixels-16"} <= set(newest["metrics"])
+    assert {"kid@pixels-20", "copies@pixels-20"} <= set(newest["metrics"])
     assert newest["parameters"]["neighbours"]["training_images"] == 48
+    assert newest["parameters"]["neighbours"]["both_orientations"]  # as data.mirror of the run says
     assert newest["seconds"]["kid"] >= 0
     assert found["data"] == {"path": str(toy_data), "images": 48, "fingerprint": found["data"]["fingerprint"]}
     assert found["extractor"]["name"] == "pixels"
@@ -41,9 +42,9 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
     assert main(["evaluate", f"run={finished_run}", "metrics=[swd,fid]", *FAST]) == 0
     printed = capsys.readouterr().out
     for name in (
-        "swd/16@patches-16",
-        "swd_floor/mean@patches-16",
-        "fid@pixels-16",
+        "swd/16@patches-20",
+        "swd_floor/mean@patches-20",
+        "fid@pixels-20",
         "images shown",
         "Time: drawing",
     ):
@@ -93,6 +94,7 @@ def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys
         (["count=1"], "at least 2"),
         (["count=3", "metrics=[kid]"], "needs at least 4 images"),
         (["count=15", "metrics=[swd]"], "needs at least 16 images"),
+        (["count=2", "metrics=[duplicates,neighbours]"], "needs at least 20 images"),
         (["resolution=32"], "no level"),
         (["resolution=4", "metrics=[swd]"], "do not fit"),
         (["alpha=2"], "alpha=2"),

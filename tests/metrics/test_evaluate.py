@@ -3,12 +3,14 @@
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pggan.config import METRICS
-from pggan.core.errors import UserError
+from pggan.core.errors import EXIT_USER_ERROR, UserError
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.metrics import images
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
@@ -17,10 +19,11 @@ from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
 
-def evaluated(run, data, metrics, group, count=None, **stage):
+def evaluated(run, data, metrics, group, count=None, *, mirror=None, **stage):
     generator, pyramid = load(str(run), "cpu"), ImagePyramid(data)
     settings, extractor = generator.settings(**stage), pixel_extractor()
-    return evaluate(generator, settings, pyramid, metrics, extractor=extractor, count=count, first_seed=7, group=group)
+    given = {"extractor": extractor, "count": count, "first_seed": 7, "group": group, "mirror": mirror}
+    return evaluate(generator, settings, pyramid, metrics, **given)
 
 
 def test_a_metric_is_the_class_in_the_file_of_its_name_and_no_file_with_a_metric_is_left_out():
@@ -64,26 +67,32 @@ def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, 
     assert set(found.seconds) == {*metrics, "drawing", "reading reals", "features"}
     assert min(found.seconds.values()) >= 0
     assert set(found.parameters) == set(metrics)
-    assert found.notes == []
+    assert found.notes == [
+        "fid compares 20 images by 768 features: with no more images than features, covariances are singular, and the "
+        "number is too high."
+    ]
 
 
 def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finished_run, toy_data, alone, monkeypatch):
     metrics = ["ms_ssim", "kid", "fid"]
-    first = evaluated(finished_run, toy_data, metrics, alone, 12)
+    first = evaluated(finished_run, toy_data, metrics, alone, 16)
     monkeypatch.setattr(images.RealImages, "read", lambda *_: pytest.fail("reals were read again"))
-    assert evaluated(finished_run, toy_data, metrics, alone, 12).values == first.values
+    assert evaluated(finished_run, toy_data, metrics, alone, 16).values == first.values
 
 
 def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     found = evaluated(finished_run, toy_data, ["kid", "neighbours"], alone)
     assert "kid@pixels-48" in found.values
     assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.notes
-    found = evaluated(finished_run, toy_data, ["swd", "fid"], alone, 6, resolution=4)
-    assert set(found.values) == {"fid@pixels-6"}
+    found = evaluated(finished_run, toy_data, ["swd", "kid"], alone, 6, resolution=4)
+    assert set(found.values) == {"kid@pixels-6", "kid_floor@pixels-3"}
     assert found.notes == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
 
 
-@pytest.mark.parametrize(("metric", "count"), [("swd", 15), ("kid", 3), ("precision_recall", 3), ("fid", 1)])
+@pytest.mark.parametrize(
+    ("metric", "count"),
+    [("swd", 15), ("kid", 3), ("precision_recall", 3), ("fid", 15), ("neighbours", 19), ("duplicates", 19)],
+)
 def test_too_few_images_are_refused(toy_data, metric, count):
     with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
         images_of(METRIC_CLASSES[metric], count, ImagePyramid(toy_data))
@@ -118,6 +127,36 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
     assert evaluated(run_dir, labelled_data, ["ms_ssim"], alone, 8).values
 
 
+def with_a_faulty_rank(run, data, cache):
+    """The second rank's features are not finite."""
+    from pggan.distributed.process_group import rank_from_environment, run_distributed
+    from pggan.metrics import extractor, rank_partition
+
+    os.environ["XDG_CACHE_HOME"] = cache
+    rank_partition.MAX_IMAGES = 4
+    info = rank_from_environment()
+    if info.rank:
+        features = extractor.Extractor.features
+        extractor.Extractor.features = lambda self, images: features(replace(self, network=not_a_number), images)
+
+    def work(group):
+        evaluated(run, data, ["kid"], group, 20)
+        return 0
+
+    return run_distributed(info, "cpu", 60, work)
+
+
+def not_a_number(images):
+    return torch.full((len(images), 2), torch.nan)
+
+
+@pytest.mark.slow
+def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(finished_run, toy_data, tmp_path):
+    outcomes = in_processes(2, with_a_faulty_rank, finished_run, toy_data, str(tmp_path))
+    assert outcomes[0].value == EXIT_USER_ERROR
+    assert "UserError: Extractor pixels gives features that are NaN or infinite." in outcomes[1].error
+
+
 def on_a_rank(run, data, cache):
     from pggan.distributed.process_group import rank_from_environment, run_distributed
 
@@ -125,8 +164,8 @@ def on_a_rank(run, data, cache):
     found = []
 
     def work(group):
-        metrics = ["swd", "ms_ssim", "kid", "precision_recall"]
-        found.append(evaluated(run, data, metrics, group, 20).values)
+        metrics = ["swd", "ms_ssim", "kid", "precision_recall", "neighbours"]
+        found.append(evaluated(run, data, metrics, group, 20, mirror=True).values)
         return 0
 
     assert run_distributed(rank_from_environment(), "cpu", 60, work) == 0

@@ -190,3 +190,45 @@ def test_a_module_of_ones_own_is_used_and_its_features_are_not_kept(tmp_path, mo
     assert (extractor.name, extractor.repeatable) == ("own_features.build", False)
     with pytest.raises(UserError, match="has to give"):
         load_extractor("own_features:wrong", None, CPU).features(images)
+
+
+FAULTY = """
+import torch
+
+def nan():
+    return lambda images: images.float().mean((2, 3)) / 0 * 0
+
+def infinite():
+    return lambda images: images.double().mean((2, 3)) + 1e300
+
+def broken():
+    return lambda images: images.no_such_method()
+
+def refuses():
+    raise KeyError("weights")
+
+def full():
+    def network(images):
+        raise torch.OutOfMemoryError("full")
+    return network
+"""
+
+
+def test_what_goes_wrong_in_a_module_of_ones_own_is_told_with_its_name(tmp_path, monkeypatch):
+    (tmp_path / "faulty_features.py").write_text(FAULTY)
+    (tmp_path / "unfinished_features.py").write_text("def build(:")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    images = torch.full((2, 3, 8, 8), 9, dtype=torch.uint8)
+    for name, words in {
+        "faulty_features:nan": ["faulty_features.nan", "NaN or infinite"],
+        "faulty_features:infinite": ["faulty_features.infinite", "NaN or infinite"],
+        "faulty_features:broken": ["=faulty_features:broken raised AttributeError: 'Tensor' object", "no_such_method"],
+        "faulty_features:refuses": ["=faulty_features:refuses raised KeyError: 'weights'"],
+        "unfinished_features:build": ["=unfinished_features:build raised SyntaxError: "],
+    }.items():
+        with pytest.raises(UserError) as caught:
+            load_extractor(name, None, CPU).features(images)
+        assert [word for word in words if word not in caught.value.problem] == []
+    with pytest.raises(torch.OutOfMemoryError):  # without this evaluation, training goes on
+        load_extractor("faulty_features:full", None, CPU).features(images)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pggan.metrics.fid import frechet_distance
+from pggan.metrics.fid import FrechetInceptionDistance, frechet_distance
 
 
 def test_it_is_that_of_gaussians_in_one_dimension():
@@ -15,6 +15,19 @@ def test_it_is_that_of_gaussians_in_one_dimension():
 def test_a_set_has_no_distance_to_itself_even_with_fewer_images_than_features(features):
     few = features[0][:3]
     assert frechet_distance(few, few) == pytest.approx(0, abs=1e-13)  # sums of 18 numbers of about 1
+
+
+def test_a_note_tells_of_too_few_images_for_the_features(task_of, make_pyramid, tmp_path):
+    """Of N images, covariances have at most N - 1 dimensions."""
+    task = task_of(None, make_pyramid(tmp_path / "data"))
+    notes = []
+    for images in (20, 21):
+        metric = FrechetInceptionDistance(task, images)
+        metric.compare(torch.randn(images, 20), torch.randn(images, 20))
+        notes.append(metric.notes())
+    (note,), none = notes
+    assert note.startswith("fid compares 20 images by 20 features: ")
+    assert none == []
 
 
 @pytest.mark.xdist_group("torchvision")  # torchmetrics imports it, which takes seconds

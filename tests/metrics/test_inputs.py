@@ -3,11 +3,13 @@
 import shutil
 
 import pytest
+from omegaconf import OmegaConf
+from PIL import Image
 
 from pggan.config import EvaluateConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.metrics.inputs import find_generators, images_of_run, open_images
+from pggan.metrics.inputs import find_generators, images_of_run, mirrored_in_training, open_images
 from pggan.sampling.trained_generator import load
 from tests.composed import composed
 
@@ -30,6 +32,16 @@ def test_a_run_a_checkpoint_and_a_generator_file_know_their_images(finished_run,
     for place in (finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"):
         data, resolution = images_of_run(str(place))
         assert (data.path, resolution) == (str(toy_data), 16)
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_a_run_knows_whether_images_were_mirrored(finished_run, tmp_path, mirror):
+    text = (finished_run / "config.yaml").read_text()
+    assert text.count("  mirror: true\n") == 1
+    (tmp_path / "config.yaml").write_text(text.replace("mirror: true", f"mirror: {str(mirror).lower()}"))
+    assert mirrored_in_training(str(tmp_path / "checkpoints" / "000000128")) is mirror
+    (tmp_path / "config.yaml").unlink()
+    assert mirrored_in_training(str(tmp_path)) is None
 
 
 def test_a_generator_by_itself_asks_for_images(finished_run, tmp_path):
@@ -56,3 +68,16 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
     with pytest.raises(UserError, match="resolution=8"):
         open_images(config(f"run={finished_run}", f"data={small.path}"), generator, alone)
     assert open_images(config(f"run={finished_run}", f"data={small.path}", "resolution=8"), generator, alone)
+
+
+def test_the_folders_that_were_classes_in_training_are_classes(finished_run, tmp_path, alone):
+    """Else fakes would have other classes than reals, and the images would be prepared a second time."""
+    for number in range(6):
+        folder = tmp_path / "photos" / ("cats" if number < 4 else "dogs")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (40 * number, 0, 0)).save(folder / f"{number}.png")
+    values = OmegaConf.load(finished_run / "config.yaml")
+    values.data.path, values.data.labels, values.data.cache = str(tmp_path / "photos"), True, str(tmp_path / "cache")
+    OmegaConf.save(values, tmp_path / "config.yaml")
+    pyramid = open_images(config(f"run={tmp_path}"), load(str(finished_run), "cpu"), alone)
+    assert sorted(pyramid.labels.tolist()) == [0, 0, 0, 0, 1, 1]

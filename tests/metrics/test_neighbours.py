@@ -14,6 +14,16 @@ def gray(level):
     return np.full((16, 16, 3), level, np.uint8)
 
 
+class Mirror:
+    """A generator that draws the training images, mirrored."""
+
+    def __init__(self, reals):
+        self.reals = reals
+
+    def read(self, indices):
+        return self.reals.read(indices)[:, :, ::-1].copy()
+
+
 class Noise:
     """A generator that draws nothing like the data."""
 
@@ -50,6 +60,52 @@ def test_a_copy_is_closer_than_nearly_all_training_images_are_to_each_other(task
     assert found["neighbour_distance@pixels-22"] == pytest.approx(0.4 * found["neighbour_distance_reals@pixels-22"])
 
 
+def test_a_mirrored_training_image_is_a_copy_where_training_mirrors(task_of, make_pyramid, tmp_path, cache):
+    """Whatever was kept of another orientation before; and a real's own mirror is no other real."""
+    pyramid = make_pyramid(tmp_path / "data", images=40)
+    found = {}
+    for mirror in (False, True, False, True):
+        metric, values = measured(task_of(Mirror(RealImages(pyramid, 16)), pyramid, mirror=mirror), 20)
+        assert found.setdefault(mirror, values) == values
+        assert metric.parameters()["both_orientations"] == mirror
+    assert found[False]["copies@pixels-20"] < 0.5
+    assert found[True]["copies@pixels-20"] == 1
+    assert found[True]["neighbour_distance@pixels-20"] < 1e-6
+    assert len(list(cache.iterdir())) == 2
+    stored = pyramid.read(16, metric.task.reals.order).astype(float).reshape(40, 16, 16, 3) / 255
+    both = [abs(stored[:20, None] - other[None]) for other in (stored, stored[:, :, ::-1])]
+    distances = np.minimum(*((one**2).mean((2, 3, 4)) ** 0.5 for one in both))
+    np.fill_diagonal(distances, np.inf)
+    among = np.median(np.sort(distances.min(1))[9])  # PyTorch's median is the lower of the two in the middle
+    # Features are in float32, and distances the roots of differences of products.
+    assert found[True]["neighbour_distance_reals@pixels-20"] == pytest.approx(among, rel=1e-5)
+    assert found[True]["neighbour_distance_reals@pixels-20"] <= found[False]["neighbour_distance_reals@pixels-20"]
+
+
+def test_symmetric_training_images_are_not_their_own_neighbours(task_of, tmp_path):
+    levels = range(0, 240, 10)
+    pyramid = write_pyramid(tmp_path / "data", [gray(level) for level in levels], {})
+    _, values = measured(task_of(RealImages(pyramid, 16), pyramid, mirror=True), 24)
+    assert values["neighbour_distance_reals@pixels-24"] == pytest.approx(10 / 255, rel=1e-5)
+
+
+def test_training_images_are_shown_in_the_orientation_that_is_nearest(task_of, make_pyramid, tmp_path):
+    pyramid = make_pyramid(tmp_path / "data", images=40)
+    metric, _ = measured(task_of(Mirror(RealImages(pyramid, 16)), pyramid, mirror=True), 20)
+    picture = metric.picture()
+    assert np.array_equal(picture[:, :64], picture[:, 68:132])
+
+
+def test_a_note_tells_where_nothing_is_known_of_mirroring(task_of, make_pyramid, tmp_path):
+    pyramid = make_pyramid(tmp_path / "data", images=40)
+    notes = [NearestNeighbours(task_of(None, pyramid, mirror=mirror), 20).notes() for mirror in (None, False, True)]
+    assert notes == [
+        ["neighbours are those of unmirrored images: nothing tells whether training mirrored them."],
+        [],
+        [],
+    ]
+
+
 def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
     metric, _ = measured(task_of(RealImages(pyramid, 16), pyramid), 20)
@@ -64,5 +120,5 @@ def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, 
 def test_all_training_images_are_looked_at(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
     metric, _ = measured(task_of(RealImages(pyramid, 16, 30), pyramid), 10)
-    nearest = metric.found["pixels"][1][:, 0]
+    nearest = metric.found["pixels"].numbers[:, 0]
     assert torch.equal(nearest, torch.arange(30, 40))

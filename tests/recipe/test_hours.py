@@ -183,7 +183,35 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
     assert costs.has_measured(NetworkSizes(*(values[key] for key in keys)), values["schedule.batch"])
 
 
-def test_the_precision_is_named_unless_it_is_given():
+def test_evaluations_at_an_interval_are_a_part_of_what_images_cost_and_are_stated(costs, monkeypatch):
+    """Without that, a run of 90 s had 42 of evaluations, and ended at 8x8."""
+    monkeypatch.setattr(hours, "MeasuredCosts", lambda *_: costs)
+    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
+    monkeypatch.setattr(hours, "time_features", lambda *_: 0.25)
+    every = ["evaluation.metrics=[kid]", "evaluation.extractor=pixels", "evaluation.interval_images=1000"]
+    often = configured(f"data.path={costs.config.data.path}", *every)
+    evaluation = hours.cost_of_evaluation(often, costs.facts, costs.device, 1)
+    plain, both = costs(NARROW, {4: 16}), hours.with_evaluations(costs, evaluation, 1000)(NARROW, {4: 16})
+    # 48 images with features; drawing them is next to nothing.
+    assert all(both[side] - plain[side] == pytest.approx(48 * 0.25 / 1000, rel=0.2) for side in plain)
+
+    def chosen(config):
+        def composed(choices):
+            (side,) = (choice.value for choice in choices if choice.key == "schedule.final_resolution")
+            return replace(config, schedule=replace(config.schedule, final_resolution=side))
+
+        found, about = find_recipe(config, 0.1, Nothing(), composed, lambda text: None)
+        values = {choice.key: choice.value for choice in found}
+        return values["schedule.stable_images"], about
+
+    with_them, about = chosen(often)
+    without, _ = chosen(costs.config)
+    assert with_them != without
+    assert "of which evaluations every 1,000 images take about" in about
+
+
+def test_the_precision_is_named_unless_it_is_given(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     (choice,) = hours.precision_choice(Nothing(), torch.device("cpu"))
     assert (choice.key, choice.value) == ("precision", "auto")
     assert choice.reason.startswith("fp32 on cpu")

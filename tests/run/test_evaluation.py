@@ -2,6 +2,8 @@
 
 import json
 import math
+import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,8 +16,17 @@ from pggan.checkpoints.read import choose_checkpoint
 from pggan.cli.main import main
 from pggan.config.evaluation import EvaluationConfig
 from pggan.core.errors import UserError
+from pggan.metrics.extractor import Extractor
 from pggan.run import train
-from pggan.run.evaluation import BestMetric, EvaluationBudget, metric_in
+from pggan.run.evaluation import (
+    SWD_SECONDS,
+    BestMetric,
+    EvaluationBudget,
+    EvaluationCost,
+    evaluation_cost,
+    metric_in,
+    time_features,
+)
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -54,36 +65,88 @@ def evaluated_run(tmp_path_factory, tiny_config) -> Path:
 # ---- when ------------------------------------------------------------------------------------------------
 
 
-def budget(share: float = 0.1, count: int = 100) -> EvaluationBudget:
-    values = {"metrics": ["swd"], "extractor": "", "weights": None, "interval_images": None, "best": None}
-    return EvaluationBudget(EvaluationConfig(count=count, max_share=share, **values), now=1000.0)
+def cost(*metrics: str, count: int = 100, images: int = 1000, feature_seconds: float = 0.0) -> EvaluationCost:
+    values = {"extractor": "", "weights": None, "interval_images": None, "best": None, "max_share": 0.1}
+    config = EvaluationConfig(metrics=[*metrics], count=count, **values)
+    return evaluation_cost(config, images, feature_seconds, ranks=1)
 
 
-def test_a_resolution_that_was_never_measured_is_expected_to_cost_as_much_as_training():
-    """100 images of 0.05 s: 5 s, and 5 s in reserve for the end."""
-    assert not budget().allows(16, 0.05, 1099.0, last=False)
-    assert budget().allows(16, 0.05, 1100.0, last=False)
-    assert not budget().allows(16, 0.05, 1049.0, last=True)
-    assert budget().allows(16, 0.05, 1050.0, last=True)
+@pytest.mark.parametrize(
+    ("resolution", "expected", "seconds"),
+    [
+        (4, cost("swd"), (0.0, 0.0)),  # there is none
+        (8, cost("swd"), (100 * (0.01 + 2 * SWD_SECONDS), 100 * (0.01 + SWD_SECONDS))),
+        (64, cost("swd"), (100 * (0.01 + 6 * SWD_SECONDS), 100 * (0.01 + 3 * SWD_SECONDS))),
+        (64, cost("swd", images=60), (60 * (0.01 + 6 * SWD_SECONDS), 60 * (0.01 + 3 * SWD_SECONDS))),
+        (4, cost("kid", "fid", feature_seconds=0.5), (100 * (0.01 + 2 * 0.5), 100 * (0.01 + 0.5))),
+        (4, cost("neighbours", feature_seconds=0.5), (100 * (0.01 + 0.5) + 1000 * 0.5, 100 * (0.01 + 0.5))),
+        (4, replace(cost("kid", feature_seconds=0.5), ranks=2), (100 * (0.01 + 0.5), 100 * (0.01 + 0.25))),
+        (8, cost("ms_ssim", images=60), (100 * 0.01, 100 * 0.01)),  # of fakes alone
+    ],
+)
+def test_an_evaluation_is_expected_to_cost_what_its_metrics_do(resolution, expected, seconds):
+    """Where training shows an image in 0.04 s, and G draws one in 0.01."""
+    found = [expected.seconds(resolution, 0.04, first=first) for first in (True, False)]
+    assert found == pytest.approx(seconds)
+
+
+def test_features_are_timed_on_a_few_images():
+    shown = []
+
+    def network(images: torch.Tensor) -> torch.Tensor:
+        shown.append(tuple(images.shape))
+        time.sleep(0.02)
+        return images.float().flatten(1)
+
+    seconds = time_features(Extractor("slow", network), 8, torch.device("cpu"))
+    assert 0.02 / shown[-1][0] <= seconds < 0.2
+    assert shown == [(shown[0][0], 3, 8, 8)] * 2
+    assert time_features(None, 8, torch.device("cpu")) == 0
+
+
+def test_the_first_evaluation_waits_until_its_expected_cost_fits_with_one_at_the_end():
+    """At 8x8, 100 images of 0.01 s and 0.5 s of features: 101 s for the first one, 51 s in reserve for the end."""
+    one = EvaluationBudget(0.1, cost("kid", feature_seconds=0.5), now=1000.0)
+    assert not one.allows(8, 0.04, 2519.0, last=False)
+    assert one.allows(8, 0.04, 2520.1, last=False)
+    assert not one.allows(8, 0.04, 2009.0, last=True)
+    assert one.allows(8, 0.04, 2010.1, last=True)
 
 
 def test_evaluations_are_spread_evenly_over_their_share_of_the_time_and_there_is_one_at_the_end():
     """Evaluations of 3 s each in 600 s of training, which are expected to take 1 s at first; asked for every second."""
-    one, now, ends = budget(), 1000.0, [1000.0]
+    one, now, ends = EvaluationBudget(0.1, cost("ms_ssim"), now=1000.0), 1000.0, [1000.0]
     while now < 1600.0:
         now += 1.0
-        if one.allows(32, 0.01, now, last=False):
+        if one.allows(32, 0.04, now, last=False):
             one.note(32, now, now + 3.0)
             now += 3.0
             ends.append(now)
             assert one.spent <= 0.1 * (now - 1000.0) or len(ends) == 2  # but for the first, of unknown cost
-    assert one.allows(32, 0.01, now, last=True)
+    assert one.allows(32, 0.04, now, last=True)
     assert one.spent + 3.0 <= 0.1 * (now - 1000.0)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     # 2 s are a tenth of 20; 3 s spent, 1.5 expected and 1.5 in reserve are a tenth of 60, 6 s spent and twice 3 of 120.
     assert gaps[:3] == [23.0, 40.0, 60.0]
     assert min(gaps[3:]) >= 30.0
-    assert not one.allows(64, 1.0, now, last=False)  # 100 s
+    assert not one.allows(64, 4.0, now, last=False)  # 100 s
+
+
+def test_a_run_on_few_images_plans_with_those_that_there_are(tiny_config, tmp_path, monkeypatch):
+    """48 of them, where 512 are asked for: else a short run is never evaluated."""
+    budgets = []
+
+    class Watched(EvaluationBudget):
+        def __init__(self, *args):
+            super().__init__(*args)
+            budgets.append(self)
+
+    monkeypatch.setattr("pggan.run.evaluation.EvaluationBudget", Watched)
+    words = [f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.extractor=pixels"]
+    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=16"]
+    assert train.run(tiny_config(*words, *short)) == 0
+    assert budgets[0].cost.count == 48
+    assert budgets[0].cost.feature_seconds > 0
 
 
 # ---- what it leaves --------------------------------------------------------------------------------------
@@ -163,8 +226,9 @@ def test_an_evaluation_without_room_is_left_out_with_a_line(tiny_config, tmp_pat
     log = (tmp_path / "train.log").read_text()
     assert "No evaluation at 48 images" in log
     assert "No evaluation at 56 images" in log
-    with pytest.raises(UserError, match=r"evaluation\.best"):
+    with pytest.raises(UserError, match="no evaluation has had a number") as told:
         choose_checkpoint(str(tmp_path), "best")
+    assert "evaluation.max_share" in str(told.value)
 
 
 def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_path):

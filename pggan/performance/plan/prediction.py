@@ -121,7 +121,7 @@ def predicted_time(
     rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
     mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
     note = f"Time: predicted for one {card.name}, steps in {precision}, {mode}; without the start, grids, ticks, "
-    note += f"checkpoints and {evaluation_share(config)}."
+    note += f"checkpoints and {evaluation_share(config, costs, timings)}."
     return RunTime(timings, NO_OVERHEAD, 1, note), {
         "name": card.name,
         "precision": precision,

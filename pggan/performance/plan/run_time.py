@@ -82,7 +82,7 @@ def measured_time(
     ranks = group.world_size
     together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
     note = f"Time: real steps of every phase{together}, plus the start of a run, grids, ticks, checkpoints and "
-    note += f"{evaluation_share(config)}."
+    note += f"{evaluation_share(config, costs, timings)}."
     if guessed:
         note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
     return RunTime(timings, overhead, ranks, note)
@@ -92,11 +92,12 @@ def assumed_time(
     config: PlanConfig, architecture: Architecture, device: torch.device, costs: list[PhaseCost]
 ) -> RunTime:
     """The time of every step on one device: from tflops=, or as the start of a run expects it there."""
-    without = f" Without the start, grids, ticks, checkpoints and {evaluation_share(config)}."
+    without = "Without the start, grids, ticks, checkpoints and"
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
         timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-        return RunTime(timings, NO_OVERHEAD, 1, note + without)
+        note += f" {without} {evaluation_share(config, costs, timings)}."
+        return RunTime(timings, NO_OVERHEAD, 1, note)
     schedule = config.schedule.build()
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), world_size=1)
     found = measure_phase_times(config, architecture, schedule, partition, device=device, images=0)
@@ -112,7 +113,8 @@ def assumed_time(
         note += "start; above that by their operations."
     else:
         note = "Time: by operations, from the rate of a matrix product here; a first guess."
-    return RunTime(timings, NO_OVERHEAD, 1, f"{note} calibrate=true measures every phase.{without}")
+    note += f" calibrate=true measures every phase. {without} {evaluation_share(config, costs, timings)}."
+    return RunTime(timings, NO_OVERHEAD, 1, note)
 
 
 def start_seconds(config: PlanConfig, data: Path, folder: Path, group: ProcessGroup) -> float:
