@@ -19,6 +19,7 @@ from pggan.config import (
 )
 from pggan.config.evaluate import ALL
 from pggan.config.sampling import DrawConfig, listed
+from pggan.core.errors import UserError
 from pggan.core.validation import validated
 
 
@@ -53,7 +54,7 @@ def require_inputs(config: object) -> None:
 
 
 def require_training_inputs(config: TrainConfig) -> None:
-    """Raise UserError for images, a checkpoint or a generator that a training run names and that is missing.
+    """Raise UserError for images, weights, a checkpoint or a generator that a training run names and that is missing.
 
     Where there are several machines, their ranks report it together later.
     """
@@ -63,6 +64,10 @@ def require_training_inputs(config: TrainConfig) -> None:
         from pggan.data.prepare.command import require_source
 
         require_source(config.data.path)
+    files = {"evaluation.weights": config.evaluation.weights, "model.features_weights": config.model.features_weights}
+    for key, path in files.items():
+        if path is not None and not Path(path).is_file():
+            raise UserError(f"{key}={path} is not a file.", "Name the file of the weights, or leave it out.")
     if config.resume not in ("auto", "never"):
         require_checkpoints(Path(config.resume), "resume")
     if config.init_from is not None and not has_checkpoints(Path(config.init_from)):
