@@ -71,6 +71,7 @@ class Measurement:
             f"schedule.first_resolution={resolution}",
             f"schedule.final_resolution={resolution}",
             f"schedule.stable_images={NEVER}",
+            "evaluation.metrics=[]",
             f"schedule.batch={batch}",
             f"devices={devices}",
             *overrides,

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,10 @@ def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
     log = (run_dir / "train.log").read_text().splitlines()
     ticks = [line for line in log if " img/s " in line]
     assert len(ticks) == len(metrics)
-    assert len(set(log)) == len(log)
+    begins = [number for number, line in enumerate(log) if "  Command  " in line]
+    assert (len(begins), begins[0]) == (starts, 0)
+    for start, end in pairwise([*begins, len(log)]):  # two starts may fall into one second
+        assert len(set(log[start:end])) == end - start
     for text in (output, "\n".join(log)):
         assert text.count("Done: 160 images") == 1
 

@@ -25,6 +25,7 @@ def run_dir(tmp_path_factory, labelled_data) -> Path:
         "schedule.batch=8",
         "schedule.total_images=96",
         "model.fmap_max=8",
+        "evaluation.metrics=[]",
         "devices=cpu",
     ]
     assert train.run(validated(TrainConfig, compose("train", overrides))) == 0
