@@ -148,6 +148,8 @@ class Events:
         self.watchdog.expect_slow_step()
         is_new = phase.index != state.phase_index
         self.reporter.begin_phase(phase, state.images, is_new=is_new)
+        if is_new:
+            self.trainer.release_graphs()  # the next level of images may need their memory
         before = self.schedule.phases[phase.index - 1].resolution if phase.index else 0
         if is_new and self.group.is_main and phase.resolution != before:
             self.previews.show_reals(self.stream.pyramid, phase.resolution, state.images)

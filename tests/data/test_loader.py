@@ -28,6 +28,21 @@ def test_a_level_lives_on_the_device_when_it_fits_the_budget(pyramid, monkeypatc
     assert np.array_equal(loader.get(request).numpy(), expected)
 
 
+def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(pyramid, monkeypatch):
+    loader, tried = Loader(pyramid, CPU, budget=pyramid.level_bytes(16)), []
+
+    def whole_level(self, resolution):
+        tried.append(resolution)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Loader, "_whole_level", whole_level)
+    for numbers in ([4, 9, 4], [1, 2]):
+        request = Request(16, np.array(numbers))
+        assert np.array_equal(loader.get(request).numpy(), pyramid.read(16, request.indices))
+    assert tried == [16]
+    assert [loader.fits(level) for level in (8, 16)] == [True, False]
+
+
 def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(pyramid, monkeypatch):
     reads, read = [], ImagePyramid.read
 

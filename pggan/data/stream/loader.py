@@ -77,8 +77,12 @@ class Loader:
     def get(self, request: Request) -> Tensor:
         """The images asked for.  On a CPU their memory is used again by the next call but one."""
         if self.fits(request.resolution):
-            level = self._level(request.resolution)
-            return level.index_select(0, torch.from_numpy(request.indices).to(self.device, non_blocking=True))
+            try:
+                level = self._level(request.resolution)
+                return level.index_select(0, torch.from_numpy(request.indices).to(self.device, non_blocking=True))
+            except torch.OutOfMemoryError:  # others use the device: from now on, this level is read batch by batch
+                self.budget = self.pyramid.level_bytes(request.resolution) - 1
+                torch.cuda.empty_cache()
         self._resident = None  # of a level left behind
         ahead, self._ahead = self._ahead, None
         same_level = ahead is not None and ahead[0].resolution == request.resolution
