@@ -169,7 +169,7 @@ def _errors_of(name: str) -> Iterator[None]:
     """Raise UserError, which names the user's extractor, for any exception of its code."""
     try:
         yield
-    except (UserError, torch.OutOfMemoryError):  # of memory, training goes on without the evaluation
+    except (UserError, torch.OutOfMemoryError):  # when memory runs out, training leaves out the evaluation
         raise
     except Exception as error:
         problem = f"{name} raised {type(error).__name__}: {error}"
