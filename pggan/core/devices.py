@@ -121,3 +121,8 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory_problem(error: torch.OutOfMemoryError) -> str:
+    """The first sentence of PyTorch's message, which says how much was asked for; without a full stop."""
+    return str(error).partition("\n")[0].partition(". GPU")[0]

@@ -27,7 +27,7 @@ from pggan.distributed.connect import call_with_timeout, connection_problem, rea
 # The watchdog finds a stalled rank; these timeouts only end what no rank can be blamed for.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
-MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: more than enough to keep it busy
+MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
 ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -158,9 +158,10 @@ class ProcessGroup:
         """Wait for the GPU, where the watchdog sees it: all its work so far, or what `wait` waits for.
 
         A collective of NCCL blocks the GPU, not this thread.  Called before the host reads a value from the GPU: if
-        another rank is gone, that read would block for good, and the watchdog could not see it.
+        another rank is gone, that read would block for good, and the watchdog could not see it.  In a single process,
+        reads wait by themselves.
         """
-        if self.world_size > 1 and self.device.type == "cuda":
+        if self.device.type == "cuda" and (self.world_size > 1 or wait is not None):
             self.waiting_since, self.waits_for_device = time.monotonic(), True
             try:
                 (wait or partial(synchronize, self.device))()
@@ -218,6 +219,13 @@ class ProcessGroup:
                         problem = f"Rank {rank} has another {name} than rank 0: {there} instead of {here}."
                         raise UserError(problem, remedy)
 
+    def limit_steps_in_flight(self) -> None:
+        """Wait until a GPU is at most MAX_STEPS_IN_FLIGHT steps behind the host; called before every step."""
+        if self.device.type == "cuda":
+            self._step_events.append(torch.cuda.current_stream(self.device).record_event())
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else the host would stop at a full queue
+                self.wait_for_device(self._step_events.popleft().synchronize)
+
     def all_reduce_flags(self, flags: int) -> int:
         """Start the all-reduce (bitwise OR) of `flags`; returns the result of the one before, so that no rank waits.
 
@@ -226,10 +234,6 @@ class ProcessGroup:
         if self._control is None:
             return flags
         self.wait(self._reduce)
-        if self.device.type == "cuda":
-            self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else the host would stop at a full queue
-                self.wait_for_device(self._step_events.popleft().synchronize)
         reduced = int(self._flags)
         self._raised = flags & ~self._raised
         self._flags = torch.tensor([self._raised], dtype=torch.int32)

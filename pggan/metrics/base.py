@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,9 @@ def _beside(ending: str, key: str, name: str) -> str:
     return word if count == name.rpartition("-")[2] else f"{word} of {int(count):,} images:"
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class Task:
     """The images of one evaluation: fakes beside reals, at one resolution."""
@@ -78,11 +81,17 @@ class Task:
         """Whether this rank calculates what is calculated once."""
         return self.partition.group.is_main
 
-    @property
-    def precise_device(self) -> torch.device:
-        """The device that float64 is calculated on: Apple's devices have none."""
-        device = self.partition.group.device
-        return device if device.type == "cuda" else torch.device("cpu")
+    def precisely(self, calculate: Callable[..., T], *values: Tensor) -> T:
+        """The result of `calculate` for `values` where float64 can be calculated; Apple's devices have none.
+
+        That is the CPU, too, where other programs use a GPU's memory: the other ranks wait for this result.
+        """
+        if self.partition.group.device.type == "cuda":
+            try:
+                return calculate(*[one.to(self.partition.group.device) for one in values])
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+        return calculate(*values)
 
     @cached_property
     def pixels(self) -> Extractor:
@@ -207,7 +216,7 @@ class FeatureMetric(Metric):
         fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
         if reals is None:
             return {}
-        return self.compare(fakes.to(self.task.precise_device), reals.to(self.task.precise_device))
+        return self.task.precisely(self.compare, fakes, reals)
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:

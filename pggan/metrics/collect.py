@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pggan.core.devices import synchronize
+from pggan.core.devices import memory_problem, synchronize
+from pggan.core.errors import UserError
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.images import Images, to_device
 from pggan.metrics.rank_partition import RankPartition
@@ -52,10 +53,16 @@ def feed(
 ) -> float:
     """Give each of `collectors` its images, which are read once; returns the seconds that reading took.
 
-    Called by all ranks.  A UserError on one of them ends it on all: the others would wait for its results.
+    Called by all ranks.  An error on one of them ends it on all: the others would wait for its results.  Raises
+    UserError where the device has too little memory.
     """
     with partition.group.collective_errors():
-        return _feed_own(images, collectors, partition, what, progress)
+        try:
+            return _feed_own(images, collectors, partition, what, progress)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            problem = f"There is too little memory on {partition.group.device} for {what}: {memory_problem(error)}."
+            raise UserError(problem, "Free some of it, or evaluate the run elsewhere, with devices=cpu.") from error
 
 
 def _feed_own(

@@ -11,8 +11,8 @@ are compared are mirrored, rather than all training images, which are more; by p
 fakes and for training images alike, and an image's own mirror is no other training image.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Neighbours:
     are_mirrored: Tensor  # whether they are nearer in the other orientation
 
 
-def nearest_images(orientations: Sequence[Tensor], others: Tensor, count: int, *, same: bool = False) -> Neighbours:
+def nearest_images(others: Tensor, *orientations: Tensor, count: int, same: bool = False) -> Neighbours:
     """The `count` nearest of the images with features `others` [M, F], on the host.
 
     Args: orientations: features [N, F] of images as they are, and mirrored where that is the same image; same: these
@@ -99,17 +99,16 @@ class NearestNeighbours(Metric):
         return numbers
 
     def _by(self, name: str, extractor: Extractor) -> dict[str, float]:
-        task, device = self.task, self.task.precise_device
+        task = self.task
         fakes = [one.rows(self.count) for one in self.fakes[name]]
         reals = task.real_features(extractor, self.training)
         mirrored = task.real_features(extractor, self.count, mirrored=True) if task.mirror else None
         if reals is None:
             return {}
-        reals = reals.to(device)
-        some = [reals[: self.count]] if mirrored is None else [reals[: self.count], mirrored.to(device)]
-        self.found[name] = nearest_images([one.to(device) for one in fakes], reals, min(SHOWN, self.training))
+        some = [reals[: self.count]] if mirrored is None else [reals[: self.count], mirrored]
+        self.found[name] = task.precisely(partial(nearest_images, count=min(SHOWN, self.training)), reals, *fakes)
         distances = self.found[name].distances[:, 0]
-        among = nearest_images(some, reals, 1, same=True).distances[:, 0]
+        among = task.precisely(partial(nearest_images, count=1, same=True), reals, *some).distances[:, 0]
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),

@@ -14,6 +14,7 @@ from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
 from pggan.config.parse import BEST
+from pggan.core.devices import memory_problem
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
 from pggan.core.next_command import next_command
@@ -122,6 +123,7 @@ class Events:
             return None
         if not self.writer.is_writing:
             self._wait_for_writer()
+        self.group.limit_steps_in_flight()
         late = self.group.is_main and self.interval.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | ROLL_BACK * (self.problem is not None)
         agreed = self.group.all_reduce_flags(flags)
@@ -238,8 +240,7 @@ class Events:
             yield
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
-            reason = str(error).partition("\n")[0].partition(". GPU")[0]
-            self.reporter.warn(f"No {what} at {self.state.images:,} images: {reason}.")
+            self.reporter.warn(f"No {what} at {self.state.images:,} images: {memory_problem(error)}.")
 
     def _save(self) -> None:
         """Begin to write a checkpoint; its phase is that of the last image shown."""

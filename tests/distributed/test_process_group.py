@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,6 +187,25 @@ def test_tensors_of_rank_0_reach_all_and_sums_are_over_all(seen):
 def test_a_single_process_is_told_its_own_flags_at_once():
     group = ProcessGroup.single_process(CPU)
     assert [group.all_reduce_flags(flags) for flags in (0, 2, 3, 0)] == [0, 2, 3, 0]
+
+
+def test_a_gpu_is_at_most_eight_steps_behind_the_host(monkeypatch):
+    """Else a run that is told to stop would first have to compute all that is queued."""
+    queue = []
+
+    def record_event():
+        queue.append(f"step {recorded.pop(0)}")
+        event = queue[-1]
+        return SimpleNamespace(synchronize=lambda: queue.remove(event))
+
+    recorded, lengths = list(range(20)), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=record_event))
+    group = ProcessGroup.single_process(torch.device("cuda"))
+    for _ in range(20):
+        group.limit_steps_in_flight()
+        lengths.append(len(queue))
+    assert lengths == [1, 2, 3, 4, 5, 6, 7] + [8] * 13
+    assert queue == [f"step {number}" for number in range(12, 20)]
 
 
 class Done:

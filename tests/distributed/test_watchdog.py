@@ -227,6 +227,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
         elif where == "the weights":
             group.require_equal_weights({"G": [torch.ones(1)]})
         for _ in range(2 * MAX_STEPS_IN_FLIGHT):
+            group.limit_steps_in_flight()
             group.all_reduce_flags(0)
 
     training = threading.Thread(target=train, daemon=True)

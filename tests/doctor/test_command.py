@@ -1,12 +1,12 @@
 """`pggan doctor` looks at the machine, and says what is missing without failing itself."""
 
 import json
-from math import ceil
+from math import ceil, nan
 
 import pytest
 
 from pggan.cli.main import main
-from pggan.config import DoctorConfig
+from pggan.config import DoctorConfig, Precision
 from pggan.core.errors import EXIT_FAILED
 from pggan.performance.doctor import accelerator, command, machine
 from pggan.performance.doctor.finding import Check, Finding, Verdict
@@ -94,14 +94,18 @@ def test_a_product_that_is_rounded_more_than_its_precision_says_is_reported(monk
 def test_fused_kernels_that_are_wrong_or_fail_are_reported(monkeypatch):
     cpu = command.choose_device("cpu")  # where the same functions calculate without kernels
     monkeypatch.setattr(accelerator, "find_spec", lambda name: name)
+    monkeypatch.setattr(accelerator, "precision_on", lambda device, precision: Precision.bf16)
     assert accelerator.fused_kernels(cpu).verdict is Verdict.ok
     right = accelerator.activate
+    for dtype, factor in (("float32", 1.001), ("bfloat16", 1.1), ("bfloat16", nan)):
+        rounded = getattr(accelerator.torch, dtype)
 
-    def wrong(x, bias):
-        return right(x, bias) * (1.0 if x.dtype is accelerator.torch.float64 else 1.001)
+        def wrong(x, bias, rounded=rounded, factor=factor):
+            return right(x, bias) * (factor if x.dtype is rounded else 1.0)
 
-    monkeypatch.setattr(accelerator, "activate", wrong)
-    assert accelerator.fused_kernels(cpu).verdict is Verdict.broken
+        monkeypatch.setattr(accelerator, "activate", wrong)
+        found = accelerator.fused_kernels(cpu)
+        assert (found.verdict, found.found.endswith(f" in {dtype}")) == (Verdict.broken, True)
     monkeypatch.setattr(accelerator.KERNELS, "working", False)
     assert accelerator.fused_kernels(cpu).verdict is Verdict.limited
     monkeypatch.setattr(accelerator, "find_spec", lambda name: None)

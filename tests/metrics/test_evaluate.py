@@ -12,9 +12,12 @@ import torch
 from pggan.config import METRICS
 from pggan.core.errors import EXIT_USER_ERROR, UserError
 from pggan.data.format.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import images
+from pggan.metrics.base import Task
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.rank_partition import RankPartition
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
@@ -127,8 +130,8 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
     assert evaluated(run_dir, labelled_data, ["ms_ssim"], alone, 8).values
 
 
-def with_a_faulty_rank(run, data, cache):
-    """The second rank's features are not finite."""
+def with_a_faulty_rank(run, data, cache, network):
+    """`network` is the second rank's extractor."""
     from pggan.distributed.process_group import rank_from_environment, run_distributed
     from pggan.metrics import extractor, rank_partition
 
@@ -137,7 +140,7 @@ def with_a_faulty_rank(run, data, cache):
     info = rank_from_environment()
     if info.rank:
         features = extractor.Extractor.features
-        extractor.Extractor.features = lambda self, images: features(replace(self, network=not_a_number), images)
+        extractor.Extractor.features = lambda self, images: features(replace(self, network=network), images)
 
     def work(group):
         evaluated(run, data, ["kid"], group, 20)
@@ -150,11 +153,46 @@ def not_a_number(images):
     return torch.full((len(images), 2), torch.nan)
 
 
+def without_memory(images):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of 4 GiB.")
+
+
 @pytest.mark.slow
-def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(finished_run, toy_data, tmp_path):
-    outcomes = in_processes(2, with_a_faulty_rank, finished_run, toy_data, str(tmp_path))
+@pytest.mark.parametrize(
+    ("network", "error"),
+    [
+        (not_a_number, "Extractor pixels gives features that are NaN or infinite."),
+        (without_memory, "There is too little memory on cpu for drawing fakes: CUDA out of memory. Tried to allocate"),
+    ],
+)
+def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(
+    finished_run, toy_data, tmp_path, network, error
+):
+    outcomes = in_processes(2, with_a_faulty_rank, finished_run, toy_data, str(tmp_path), network)
     assert outcomes[0].value == EXIT_USER_ERROR
-    assert "UserError: Extractor pixels gives features that are NaN or infinite." in outcomes[1].error
+    assert f"UserError: {error}" in outcomes[1].error
+
+
+def test_what_the_memory_of_a_gpu_does_not_suffice_for_is_calculated_on_the_cpu(toy_data):
+    """Rank 0 calculates it, and the others wait."""
+    asked = []
+
+    class OnTheCpu:
+        def to(self, device):
+            asked.append(device)
+            return torch.ones(2, device="meta")
+
+    def calculate(one, other):
+        if torch.Tensor in map(type, (one, other)):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return one, other
+
+    gpu = ProcessGroup.single_process(torch.device("cuda"))
+    reals = images.RealImages(ImagePyramid(toy_data), 8)
+    task = Task(reals, reals, 3, RankPartition.at(8, gpu), None, lambda *_: None)
+    values = OnTheCpu(), OnTheCpu()
+    assert task.precisely(calculate, *values) == values
+    assert asked == [gpu.device] * 2
 
 
 def on_a_rank(run, data, cache):

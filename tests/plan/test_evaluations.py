@@ -4,7 +4,7 @@ import pytest
 
 from pggan.performance.plan.calibration import MEASURED, PREDICTED, Timing
 from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_share
-from pggan.run.evaluation import DRAWING_SHARE, SWD_SECONDS
+from pggan.run.evaluation_cost import DRAWING_SHARE, SWD_SECONDS
 
 EACH = 0.5 * DRAWING_SHARE  # seconds in which an image is drawn, where training shows one in half a second
 

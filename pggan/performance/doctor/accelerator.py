@@ -20,7 +20,7 @@ from pggan.networks.fused import KERNELS
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import TrainerVariant
 from pggan.performance.doctor.finding import Finding, Verdict
-from pggan.training.compute_options import DTYPES, set_float32
+from pggan.training.compute_options import DTYPES, precision_on, set_float32
 from pggan.training.cuda_graphs import capture
 from pggan.training.device_rates import matmul_rate
 
@@ -106,23 +106,36 @@ def fused_kernels(device: torch.device) -> Finding:
     """The Triton kernels: their results and gradients beside PyTorch's operations in float64 on the CPU."""
     if find_spec("triton") is None:
         return Finding("no Triton: layers take longer", Verdict.limited, "pip install triton")
-    generator, reasons = torch.Generator().manual_seed(0), list[str]()
-    x, g = torch.randn(2, PIXELS // 128, 24, 8, 8, generator=generator)
-    bias = torch.randn(24, generator=generator)
+    precision = precision_on(device, Precision.auto)
+    reasons = list[str]()
     log, KERNELS.log = KERNELS.log, reasons.append
+    errors = {dtype: error_of_kernels(dtype, device) for dtype in (torch.float32, DTYPES.get(precision)) if dtype}
+    KERNELS.log = log
+    if not KERNELS.working:
+        return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
+    for dtype, error in errors.items():
+        # A few roundings before and after sums of at most so many numbers, which float32 rounds at every one.
+        if not error <= 8 * torch.finfo(dtype).eps / 2 + PIXELS * 2**-24:
+            wrong = f"wrong by {error:.1g} in {str(dtype).removeprefix('torch.')}"
+            return Finding(wrong, Verdict.broken, "Uninstall triton: training then does without.")
+    return Finding("Triton's, equal to PyTorch's operations")
+
+
+def error_of_kernels(dtype: torch.dtype, device: torch.device) -> float:
+    """The largest error of the activations' results and gradients for maps of `dtype`, as a share of their norms."""
+    generator = torch.Generator().manual_seed(0)
+    x, g = torch.randn(2, PIXELS // 128, 24, 8, 8, generator=generator).to(dtype)
+    bias = torch.randn(24, generator=generator).to(dtype).float()  # rounded alike, or signs could differ
     worst = 0.0
     for function in (activate, activate_and_normalize):
         exact = results(function, x.double(), g.double(), bias.double())
         found = results(function, x.to(device), g.to(device), bias.to(device))
         for one, right in zip(found, exact, strict=True):
-            worst = max(worst, ((one.double().cpu() - right).norm() / right.norm()).item())
-    KERNELS.log = log
-    if not KERNELS.working:
-        return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
-    # At most so many numbers are added up, each sum with one rounding more, and a few roundings before and after.
-    if not worst <= (PIXELS + 8) * 2**-24:
-        return Finding(f"wrong by {worst:.1g}", Verdict.broken, "Uninstall triton: training then does without.")
-    return Finding("Triton's, equal to PyTorch's operations")
+            error: float = ((one.double().cpu() - right).norm() / right.norm()).item()
+            if not isfinite(error):
+                return error
+            worst = max(worst, error)
+    return worst
 
 
 def results(function: Activation, x: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, ...]:

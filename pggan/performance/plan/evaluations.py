@@ -13,7 +13,7 @@ from pggan.metrics.extractors import load_extractor
 from pggan.performance.plan.calibration import PREDICTED, Timing
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.recipe.data_facts import facts_of
-from pggan.run.evaluation import MAX_POINTS, EvaluationCost, evaluation_cost, time_features
+from pggan.run.evaluation_cost import MAX_POINTS, EvaluationCost, evaluation_cost, time_features
 
 
 def evaluation_seconds(config: TrainConfig, costs: Sequence[PhaseCost], timings: Sequence[Timing]) -> float:

@@ -23,7 +23,7 @@ from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
 from pggan.performance.recipe.situation import FEATURES_FROM, Costs, Machine, NetworkSizes, Situation
-from pggan.run.evaluation import EvaluationCost, evaluation_cost, time_features
+from pggan.run.evaluation_cost import EvaluationCost, evaluation_cost, time_features
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import CostModel, StepTimer, single_device_timer
