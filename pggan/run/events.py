@@ -111,6 +111,7 @@ class Events:
         self.written: int | None = None  # the images of the last checkpoint given to the writer
         self.announced = -1  # the phase that was reported last
         self.save_asked = self.save_wanted = self.is_milestone = False
+        self.is_late = False  # in a run of given hours, while its rates fall; said once
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
 
     def before_step(self) -> Phase | None:
@@ -213,6 +214,10 @@ class Events:
         """Plan the last image anew, so that the run ends in time; the same on all ranks."""
         images, limit = self.state.images, self.time_limit
         total = self.group.broadcast_object(limit and limit.last_image(images, time.monotonic()))
+        falling = images >= self.schedule.total - self.schedule.decay_images
+        if falling and total < self.schedule.total and not self.is_late:
+            self.is_late = True
+            self.reporter.line(f"The machine is slower than planned: the rates fall faster, to 0 at {total:,} images.")
         self.schedule = replace(self.schedule, total_images=total)
         self.reporter.plan_end(self.schedule)
         if self.recorder is not None:

@@ -13,6 +13,7 @@ from pggan.checkpoints.write import prune
 from pggan.core.intervals import lies_between
 from pggan.run import grid_recorder, health, previews, projector, train
 from pggan.run.report import Reporter
+from pggan.run.time_limit import TimeLimit
 
 
 @pytest.fixture
@@ -110,3 +111,16 @@ def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config
     assert "Numbers were NaN or infinite at 80 images: generator_ema/" in log
     assert "Rolling back to the checkpoint of 64 images" in log
     assert sorted({*reported}) == [(images, True) for images in (16, 32, 48, 64, 80, 96)]
+
+
+def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(tiny_config, tmp_path, monkeypatch):
+    """The rates of 96 images would fall over the last 48."""
+    ends = {40: 96, 48: 96, 56: 80, 64: 72}
+    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now: ends.get(images, 72))
+    words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
+    words += ["schedule.lr_decay_images=48", "hours=1", "monitor.tick_images=8", f"run_dir={tmp_path}"]
+    assert train.run(tiny_config(*words)) == 0
+    log = (tmp_path / "train.log").read_text()
+    assert log.count("The machine is slower than planned: the rates fall faster, to 0 at") == 1
+    assert "to 0 at 80 images." in log
+    assert "Done: 72 images." in log
