@@ -7,6 +7,7 @@ COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all o
 STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
+LOG_LEVEL = "ERROR"  # of torch's C++ code
 
 
 def child_variables(command: str, values: dict[str, Any]) -> dict[str, str]:
@@ -27,4 +28,4 @@ def set_library_defaults() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages for large CPU tensors, much faster
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     # A rank that loses another one prints a C++ stack per connection; the watchdog says what matters in one line.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", LOG_LEVEL)

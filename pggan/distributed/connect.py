@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TypeVar
 
+from pggan.core.environment import LOG_LEVEL
+
 ANSWER_SECONDS = 5.0  # beyond torch's own limit, which comes first unless it does not hold
 
 T = TypeVar("T")
@@ -34,8 +36,8 @@ def call_with_timeout(seconds: float, connect: Callable[[], T]) -> T:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Discard what is written to standard error, unless torch was told how much to log."""
-    if "TORCH_CPP_LOG_LEVEL" in os.environ:
+    """Discard what is written to standard error, unless torch was told to log more than errors."""
+    if os.environ.get("TORCH_CPP_LOG_LEVEL", LOG_LEVEL) != LOG_LEVEL:
         yield
         return
     shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

@@ -279,7 +279,7 @@ def few_images(run: RunContext) -> list[str]:
         return []
     if images >= FEW_IMAGES or total < OFTEN * images:
         return []
-    often = f"D sees each of the {images:,} images {total // images:,} times, and will learn them by heart."
+    often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
     return [f"{often} augmentation=ada keeps it from that; pggan train hours= chooses it by itself."]
 
 

@@ -31,7 +31,7 @@ def test_what_never_answers_is_given_up(monkeypatch):
     over.set()
 
 
-@pytest.mark.parametrize(("level", "shown"), [(None, ""), ("INFO", "a page of C++\n")])
+@pytest.mark.parametrize(("level", "shown"), [(None, ""), ("ERROR", ""), ("INFO", "a page of C++\n")])
 def test_pages_on_the_console_are_discarded_unless_they_were_asked_for(capfd, monkeypatch, level, shown):
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     if level is not None:
