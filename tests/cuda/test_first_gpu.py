@@ -5,7 +5,7 @@ import pytest
 from benchmarks.first_gpu.parts import PARTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
-LEFT_OUT = ("resume", "compiled")  # they take longest
+LEFT_OUT = ("compiled",)  # compilers take half a minute
 
 
 @pytest.fixture(scope="module")
@@ -23,4 +23,4 @@ def test_every_part_is_there_and_no_item_has_failed(found):
 
 
 def test_captured_steps_are_as_expected_because_bits_are_the_same_however_little_is_calculated(found):
-    assert found["parts"]["capture"]["verdict"] == "as expected"
+    assert [found["parts"][part]["verdict"] for part in ("capture", "resume")] == ["as expected"] * 2
