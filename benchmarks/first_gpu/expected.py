@@ -16,7 +16,7 @@ COMPILED_MILLISECONDS = {1024: 24.0, 64: 31.0}  # at most
 class Stage(NamedTuple):
     """A step of a stable phase: bf16, wgan-gp, the paper's widths, the official batch."""
 
-    kernels: int  # launches of an eager step without fused kernels
+    kernels: int  # launches, as `pggan plan device=h200` counts them
     plain_graph: float  # ms, captured, without fused kernels
     eager: float  # ms, without fused kernels; mostly the time of the host
     graph: float  # ms, captured, with fused kernels
@@ -24,14 +24,14 @@ class Stage(NamedTuple):
 
 
 STAGES = {
-    4: Stage(574, 2.0, 7.5, 1.8, 0.5),
-    8: Stage(772, 5.1, 10, 4.4, 2.6),
-    16: Stage(970, 16.5, 17, 14.0, 11.2),
-    32: Stage(1169, 31.7, 32, 26.8, 22.8),
-    64: Stage(1364, 33.4, 33, 27.3, 22.7),
-    128: Stage(1560, 28.9, 29, 22.1, 17.2),
-    256: Stage(1755, 24.1, 24, 16.9, 11.7),
-    512: Stage(1948, 21.9, 25, 14.4, 9.0),
-    1024: Stage(2146, 35.5, 36, 20.9, 12.4),
+    4: Stage(419, 2.0, 7.5, 1.8, 0.5),
+    8: Stage(511, 5.1, 10, 4.4, 2.6),
+    16: Stage(603, 16.5, 17, 14.0, 11.2),
+    32: Stage(699, 31.7, 32, 26.8, 22.8),
+    64: Stage(791, 33.4, 33, 27.3, 22.7),
+    128: Stage(883, 28.9, 29, 22.1, 17.2),
+    256: Stage(975, 24.1, 24, 16.9, 11.7),
+    512: Stage(1064, 21.9, 25, 14.4, 9.0),
+    1024: Stage(1156, 35.5, 36, 20.9, 12.4),
 }
 ORDER = (1024, 512, 64, 256, 128, 32, 16, 8, 4)  # the most telling first

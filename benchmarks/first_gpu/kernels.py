@@ -20,7 +20,7 @@ STEPS = 3
 LISTED = 40
 # Parts of the names of kernels that convolve and multiply, of cuDNN, cuBLAS and CUTLASS, and of the CPU's operations.
 MATMUL = ("conv", "gemm", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
-MORE_LAUNCHES = 1.1  # cuDNN adds some of its own
+MORE_LAUNCHES = 1.25  # cuDNN adds some of its own; without fused kernels there are 1.4 to 1.9 times as many
 SHARE_TOLERANCE = 0.1
 
 

@@ -6,12 +6,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks.first_gpu import __main__ as command
-from benchmarks.first_gpu import parity, parts, stages, worker
+from benchmarks.first_gpu import kernels, parity, parts, stages, worker
 from benchmarks.first_gpu.context import Context, Judgement, Part
 from benchmarks.first_gpu.expected import ORDER, STAGES
 from benchmarks.first_gpu.record import Record
@@ -254,6 +255,13 @@ def test_a_step_is_as_predicted_within_a_quarter():
     assert stages.as_predicted(1024, {"fused_kernels": True, "milliseconds": 25.0})
     assert not stages.as_predicted(1024, {"fused_kernels": True, "milliseconds": 35.5})
     assert stages.as_predicted(1024, {"fused_kernels": False, "milliseconds": 35.5})
+
+
+@pytest.mark.parametrize(("launches", "matmul", "good"), [(900, 0.83, True), (1364, 0.83, False), (900, 0.7, False)])
+def test_launches_without_fused_kernels_are_too_many(launches, matmul, good):
+    """At 64x64, where 791 are predicted and 83 % of the time; without fused kernels there are 1,364."""
+    figures = {"launches": launches, "milliseconds": 27.0, "share_of_matmul": matmul}
+    assert kernels.judge(SimpleNamespace(on_h200=True), {"64": figures}).good is good
 
 
 @pytest.mark.slow
