@@ -79,9 +79,13 @@ def trained_seconds(run: Path) -> float:
 
 
 def evaluate(row: Row, run: Path) -> dict[str, float]:
-    """The numbers of the row's metrics, by their full names."""
-    shown = pggan("evaluate", f"run={run}", f"metrics=[{','.join(row.metrics)}]", f"count={COUNT}", "json=true")
-    return {str(name): float(value) for name, value in json.loads(shown)["evaluations"][-1]["metrics"].items()}
+    """The numbers of the row's metrics with each of its extractors, by their full names."""
+    found: dict[str, float] = {}
+    for extractor in row.extractors:
+        keys = [f"metrics=[{','.join(row.metrics)}]", f"extractor={extractor}", f"count={COUNT}", "json=true"]
+        evaluations = json.loads(pggan("evaluate", f"run={run}", *keys))["evaluations"]
+        found |= evaluations[-1]["metrics"]
+    return found
 
 
 def pggan(*arguments: str) -> str:

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 AVATARS, FEW_AVATARS, ORL = "avatars", "500 avatars", "ORL"
-SMALL = ("kid", "precision_recall", "neighbours")  # metrics that show copies of training images, too
+SMALL = ("kid", "precision_recall", "neighbours", "swd")  # metrics that show copies of training images, too
 USUAL = ("kid", "swd", "ms_ssim")
+JUDGES = ("efficientnet-lite0", "benchmarks.quality.nsfwjs:inception")  # one more than D looks at
 
 
 class Row(NamedTuple):
@@ -15,6 +16,7 @@ class Row(NamedTuple):
     data: str
     keys: tuple[str, ...]
     metrics: tuple[str, ...] = USUAL
+    extractors: tuple[str, ...] = ("efficientnet-lite0",)
 
 
 UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
@@ -51,8 +53,8 @@ ROWS = (
         AVATARS,
         (*AVATARS_64, "schedule.first_resolution=64"),
     ),
-    Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL),
-    Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL),
+    Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL, JUDGES),
+    Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),
     Row("few-avatars-32-longer", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-longer-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
