@@ -15,6 +15,7 @@ from pggan.core.architecture import Architecture, Rescaling
 from pggan.core.devices import synchronize
 from pggan.networks.convolution import DIRECT, POINTWISE, Method
 from pggan.training.compute_options import DTYPES
+from pggan.training.cuda_graphs import capture
 from pggan.training.device_rates import Rates, measured_rates
 from pggan.training.op_counter import OpCounter
 
@@ -87,12 +88,19 @@ def measure(context: Context, shape: Shape) -> Figures:
 
 
 def seconds(function: Callable[[], Tensor], device: torch.device) -> float:
-    """Seconds of one call, of many that the device does without a break."""
+    """Seconds of one call, of many that the device does without a break: the host may take longer to launch them."""
+
+    def repeat() -> dict[str, Tensor]:
+        for _ in range(REPEATS - 1):
+            function()
+        return {"last": function()}
+
     function()
+    work = capture(repeat)[0] if device.type == "cuda" else repeat
+    work()
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(REPEATS):
-        function()
+    work()
     synchronize(device)
     return (time.perf_counter() - start) / REPEATS
 

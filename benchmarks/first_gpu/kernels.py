@@ -1,6 +1,6 @@
 """Part 9: the kernels of a step by name, their launches and times."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from pggan.performance.bench.steps import phase_of
 STEPS = 3
 LISTED = 40
 # Parts of the names of kernels that convolve and multiply, of cuDNN, cuBLAS and CUTLASS, and of the CPU's operations.
-MATMUL = ("conv", "gemm", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
+MATMUL = ("conv", "gemm", "nvjet", "cutlass", "cudnn", "xmma", "wgrad", "dgrad", "fprop", "::mm", "::addmm", "::bmm")
 MORE_LAUNCHES = 1.25  # cuDNN adds some of its own; without fused kernels there are 1.4 to 1.9 times as many
 SHARE_TOLERANCE = 0.1
 
@@ -49,17 +49,25 @@ def measure(context: Context, side: int) -> Figures:
         for number in range(STEPS):
             step(number + 2)
         synchronize(context.device)
-    return summary([(event.key, event.count, microseconds(event)) for event in profiler.key_averages()])
+    return summary(kernels_of(profiler.key_averages(), on_cuda=context.on_cuda))
 
 
-def microseconds(event: Any) -> float:
-    """The time that a kernel, or on a CPU an operation, took itself."""
-    return float(getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total)
+def kernels_of(events: Iterable[Any], *, on_cuda: bool) -> list[tuple[str, int, float]]:
+    """Names, numbers and microseconds of kernels, or on a CPU of operations; not of copies.
+
+    A profile of CUDA has what the host does to launch them, too.
+    """
+    if not on_cuda:
+        return [(event.key, event.count, event.self_cpu_time_total) for event in events]
+    return [
+        (event.key, event.count, event.self_device_time_total)
+        for event in events
+        if event.device_type.name == "CUDA" and not event.key.startswith(("Memcpy", "Memset"))
+    ]
 
 
-def summary(events: list[tuple[str, int, float]]) -> Figures:
+def summary(kernels: list[tuple[str, int, float]]) -> Figures:
     """Launches and milliseconds of one step, and its longest kernels."""
-    kernels = [event for event in events if not event[0].startswith(("Memcpy", "Memset", "cuda"))]
     whole = sum(taken for _, _, taken in kernels)
     matmul = sum(taken for name, _, taken in kernels if any(part in name.lower() for part in MATMUL))
     longest = sorted(kernels, key=lambda event: -event[2])[:LISTED]

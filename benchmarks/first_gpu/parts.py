@@ -1,6 +1,17 @@
 """The parts of the kit, in their order: what later parts rely on comes first."""
 
-from benchmarks.first_gpu import captures, convolutions, kernels, memory, parity, rates, resume, stages, streaming
+from benchmarks.first_gpu import (
+    captures,
+    collectives,
+    convolutions,
+    kernels,
+    memory,
+    parity,
+    rates,
+    resume,
+    stages,
+    streaming,
+)
 from benchmarks.first_gpu.context import Part
 
 PARTS = (
@@ -14,5 +25,6 @@ PARTS = (
     Part("stages", stages.items, stages.judge),
     Part("kernels", kernels.items, kernels.judge),
     Part("streaming", streaming.items, streaming.judge),
+    Part("collectives", collectives.items, collectives.judge, cuda_only=True),
     Part("compiled", stages.compiled_items, stages.judge_compiled, cuda_only=True),
 )

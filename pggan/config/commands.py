@@ -88,9 +88,10 @@ class TimelapseConfig:
     scaling: Enlargement
     out: str | None
     device: str
+    threads: int | None
 
     def __post_init__(self) -> None:
-        require_bounds(self, seconds=">0", fps=">=1", zoom=">=1")
+        require_bounds(self, seconds=">0", fps=">=1", zoom=">=1", threads=">=1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ class ExploreConfig:
     port: int | None
     open: bool
     device: str
+    threads: int | None
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
-        require_bounds(self, port=">=0 <=65535")
+        require_bounds(self, port=">=0 <=65535", threads=">=1")

@@ -21,9 +21,11 @@ class DrawConfig:
     alpha: float | None
     label: Any
     device: str
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
+        require_bounds(self, threads=">=1")
         numbered = isinstance(self.label, int) and not isinstance(self.label, bool)
         require(self.label is None or numbered or isinstance(self.label, str), "label", self.label, "a class")
 

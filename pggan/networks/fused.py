@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from math import ceil
+from subprocess import CalledProcessError
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 1024  # features of a pixel, which lie in one tile
 TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
 PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
+REASON_WIDTH = 120  # characters, of the reason why there are no kernels
 TILES = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
 
 
@@ -48,13 +51,21 @@ class Kernels:
         except Exception as error:
             if "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
-            self.stop((str(error) or type(error).__name__).strip().splitlines()[0])
+            self.stop(_reason(error))
         return self.working
 
     def stop(self, reason: str) -> None:
         """Do without kernels from now on, and say why."""
         self.working = False
         self.log(f"Layers are calculated without fused kernels, which is slower: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    """Why a kernel failed, in words that fit into two lines of a terminal."""
+    text = (str(error) or type(error).__name__).strip().splitlines()[0]
+    if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles what launches a kernel
+        return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
+    return shorten(text, REASON_WIDTH, placeholder=" …")
 
 
 KERNELS = Kernels()

@@ -11,6 +11,7 @@ from torch import Tensor
 from pggan.config import DirectionMethod, DirectionsConfig
 from pggan.config.parse import parse_seeds
 from pggan.config.sampling import listed
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
@@ -32,6 +33,7 @@ STEPS = 7  # images from one border of the contact sheet to the other
 
 def run(config: DirectionsConfig) -> int:
     """Write the directions, and a sheet with a row for each direction and seed; returns the exit code."""
+    set_threads(config.threads)
     seeds = parse_seeds(config.seeds)
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)

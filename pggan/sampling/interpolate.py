@@ -13,6 +13,7 @@ from torch import Tensor
 from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
 from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
@@ -59,6 +60,7 @@ def run(config: InterpolateConfig) -> int:
     A film with a grid shows that many paths at once, each through its own latents; a picture with a grid breaks its
     frames into rows.  Returns the exit code.
     """
+    set_threads(config.threads)
     target = Path(config.out) if config.out is not None else next_output(config.run, "interpolation", ".png")
     require_encoder(target)
     animated = target.suffix.lower() in ANIMATED

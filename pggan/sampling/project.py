@@ -14,7 +14,7 @@ from rich.progress import Progress, TaskID
 from pggan.config import ProjectConfig
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
-from pggan.core.devices import choose_device
+from pggan.core.devices import choose_device, set_threads
 from pggan.core.next_command import next_command
 from pggan.sampling.latents.latents import save_latents
 from pggan.sampling.output.images import new_folder
@@ -30,6 +30,7 @@ PAIRS = 4  # of an image and its reconstruction, side by side
 
 def run(config: ProjectConfig) -> int:
     """Write latents.safetensors, projection.png (each image beside its reconstruction) and projection.json."""
+    set_threads(config.threads)
     paths = [str(path) for path in listed(config.image)]
     distance = load_distance(config.distance, choose_device(config.device, "device"))
     generator = load(config.run, config.device, config.checkpoint)

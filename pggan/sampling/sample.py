@@ -13,6 +13,7 @@ from torch import Tensor
 from pggan.config import SampleConfig
 from pggan.config.parse import parse_grid, parse_seeds
 from pggan.config.sampling import listed
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.generate import RenderSettings
@@ -43,6 +44,7 @@ class Series:
 
 def run(config: SampleConfig) -> int:
     """Write a contact sheet (out=….png or .jpg), or one file per image (out=DIRECTORY); returns the exit code."""
+    set_threads(config.threads)
     paths = [str(path) for path in listed(config.run)]
     strengths = listed(config.strength) if config.direction is not None else [None]
     target = Path(config.out) if config.out is not None else next_output(paths[0], "sample", ".png")

@@ -14,7 +14,7 @@ from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of, require_checkpoints
 from pggan.config import Enlargement, TimeAxis, TimelapseConfig
 from pggan.config.parse import parse_grid
-from pggan.core.devices import choose_device
+from pggan.core.devices import choose_device, set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.generate import draw_seeds
@@ -97,6 +97,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
     """
     require_checkpoints(Path(config.run), "run")
     columns, rows = parse_grid(config.grid, "grid")
+    set_threads(config.threads)
     device = choose_device(config.device, "device")
     facts_of_grids = map(read_facts, stored_grids(Path(config.run) / "samples" / FOLDER).values())
     known = [facts for facts in facts_of_grids if facts is not None]

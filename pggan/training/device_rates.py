@@ -11,10 +11,12 @@ import torch
 
 from pggan.config import Precision
 from pggan.core.cpu import processor_facts
+from pggan.core.devices import synchronize
 from pggan.training.compute_options import set_float32
 from pggan.training.step_cost import StepCost
 
 ROUNDS = 6  # the first one is not counted
+REPEATS = 10  # beside which launching the first and waiting for the last take next to no time
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtyp
     side = 1024 if device.type == "cpu" else 8192
     source = torch.ones(2**25 if device.type == "cpu" else 2**28, device=device)
     target = torch.empty_like(source)
-    taken = seconds(lambda: target.copy_(source))
+    taken = seconds(lambda: target.copy_(source), device)
     return Rates(matmul_rate(device, precision, dtype, side), 2 * source.nbytes / taken)
 
 
@@ -42,16 +44,18 @@ def matmul_rate(device: torch.device, precision: Precision, dtype: torch.dtype, 
     """Floating-point operations per second of a product of `dtype` in `precision`, of matrices of `side` rows."""
     set_float32(device, precision)
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    return 2 * side**3 / seconds(lambda: a @ b)
+    return 2 * side**3 / seconds(lambda: a @ b, device)
 
 
-def seconds(work: Callable[[], torch.Tensor]) -> float:
-    """The median time of `work`, until the device has done it."""
-    times = []
+def seconds(work: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """The median time of `work`; a device of its own does it several times without a break."""
+    times, repeats = [], 1 if device.type == "cpu" else REPEATS
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        work().flatten()[0].item()
-        times.append(time.perf_counter() - start)
+        for _ in range(repeats):
+            work()
+        synchronize(device)
+        times.append((time.perf_counter() - start) / repeats)
     return median(times[1:])
 
 

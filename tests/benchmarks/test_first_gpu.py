@@ -4,15 +4,18 @@ import json
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from benchmarks.first_gpu import __main__ as command
-from benchmarks.first_gpu import kernels, parity, parts, stages, worker
+from benchmarks.first_gpu import collectives, kernels, parity, parts, stages, worker
 from benchmarks.first_gpu.context import Context, Judgement, Part
 from benchmarks.first_gpu.expected import ORDER, STAGES
 from benchmarks.first_gpu.record import Record
@@ -262,6 +265,51 @@ def test_launches_without_fused_kernels_are_too_many(launches, matmul, good):
     """At 64x64, where 791 are predicted and 83 % of the time; without fused kernels there are 1,364."""
     figures = {"launches": launches, "milliseconds": 27.0, "share_of_matmul": matmul}
     assert kernels.judge(SimpleNamespace(on_h200=True), {"64": figures}).good is good
+
+
+Event = namedtuple("Event", "key device_type count self_device_time_total self_cpu_time_total")
+PROFILE = [  # of three steps, as PyTorch writes one: what the host does is in it, too
+    Event("sm90_xmma_fprop_implicit_gemm_bf16", SimpleNamespace(name="CUDA"), 6, 900.0, 0.0),
+    Event("nvjet_hsh_128x128", SimpleNamespace(name="CUDA"), 3, 300.0, 0.0),
+    Event("bias_act_forward", SimpleNamespace(name="CUDA"), 9, 300.0, 0.0),
+    Event("Memcpy DtoD (Device -> Device)", SimpleNamespace(name="CUDA"), 3, 500.0, 0.0),
+    Event("cuLaunchKernelEx", SimpleNamespace(name="CPU"), 9, 0.0, 700.0),
+    Event("cudaLaunchKernel", SimpleNamespace(name="CPU"), 9, 0.0, 700.0),
+    Event("Lazy Function Loading", SimpleNamespace(name="CPU"), 3, 0.0, 9000.0),
+]
+
+
+def test_what_the_host_does_to_launch_kernels_is_none_of_them():
+    found = kernels.summary(kernels.kernels_of(PROFILE, on_cuda=True))
+    assert found["launches"] == 6
+    assert found["milliseconds"] == pytest.approx(0.5)
+    assert found["share_of_matmul"] == pytest.approx(0.8)
+    assert [one["name"] for one in found["kernels"]] == [
+        "sm90_xmma_fprop_implicit_gemm_bf16",
+        "nvjet_hsh_128x128",
+        "bias_act_forward",
+    ]
+
+
+def test_sums_of_one_rank_are_its_own_numbers(monkeypatch):
+    """By gloo; a replay does what was captured."""
+
+    def capture(function):
+        return function, {}
+
+    def doubled(numbers, async_op):
+        numbers.mul_(2)
+        return SimpleNamespace(wait=int)
+
+    monkeypatch.setattr(collectives, "capture", capture)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        assert collectives.eager(CPU)
+        assert collectives.captured(CPU)
+        monkeypatch.setattr(collectives.dist, "all_reduce", doubled)
+        assert not collectives.captured(CPU)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ STREAMING = {  # all of it in the thread that reads ahead
     "cudaHostAlloc in pggan/data/stream/loader.py:_buffer",  # two buffers per phase
     "wait: cudaEventSynchronize in pggan/data/stream/loader.py:_buffer",  # until the copy from a buffer is complete
 }
-UNUSUAL = r"without CUDA graphs|Out of memory|plain|Error|Warning|Traceback"
+UNUSUAL = r"without CUDA graphs|without fused kernels|Out of memory|Error|Warning|Traceback"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,10 @@ def test_commands_end_well_and_say_nothing_unusual(found, name):
     ended = found["commands"][name]
     assert ended["code"] == (EXIT_INTERRUPTED if name == "train" else 0), ended["said"]
     assert not re.search(UNUSUAL, ended["said"]), ended["said"]
+
+
+def test_no_kernel_has_failed(found):
+    assert found["fused_kernels"]
 
 
 @pytest.mark.parametrize("name", ["train", "resume", "streaming", "bench"])

@@ -35,6 +35,10 @@ def test_steps_with_pretrained_features_are_captured_and_never_wait(found):
         assert (outcome["captures"], outcome["replays"], outcome["steady"]) == ([2] * 3, [2] * 3, [])
 
 
+def test_no_kernel_has_failed(found):
+    assert found["fused_kernels"]
+
+
 def test_any_two_values_of_two_options_are_tried_together(found):
     tried = [outcome["about"] for outcome in found["captured"]]
     assert len(tried) == CONFIGURATIONS

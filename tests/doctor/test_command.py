@@ -4,6 +4,7 @@ import json
 from math import ceil, nan
 
 import pytest
+import torch
 
 from pggan.cli.main import main
 from pggan.config import DoctorConfig, Precision
@@ -110,6 +111,42 @@ def test_fused_kernels_that_are_wrong_or_fail_are_reported(monkeypatch):
     assert accelerator.fused_kernels(cpu).verdict is Verdict.limited
     monkeypatch.setattr(accelerator, "find_spec", lambda name: None)
     assert accelerator.fused_kernels(cpu).remedy == "pip install triton"
+
+
+@pytest.mark.parametrize("name", ["fade", "bilateral"])
+def test_every_kind_of_kernel_is_compared(monkeypatch, name):
+    right = getattr(accelerator, name)
+    monkeypatch.setattr(accelerator, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        accelerator, name, lambda *tensors: right(*tensors) * (1 + (tensors[0].dtype is torch.float32) / 99)
+    )
+    assert accelerator.fused_kernels(command.choose_device("cpu")).verdict is Verdict.broken
+
+
+def test_a_gpu_that_pytorch_was_not_built_for_is_reported(monkeypatch):
+    cuda = accelerator.torch.cuda
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr(cuda, "get_device_capability", lambda index: [(9, 0), (12, 0)][index])
+    monkeypatch.setattr(cuda, "get_device_name", lambda index: "NVIDIA Later")
+    found = accelerator.gpu(command.choose_device("cpu"))
+    assert found.verdict is Verdict.limited
+    assert "GPU 1: NVIDIA Later has capability 12.0" in found.found
+    assert "Install a PyTorch" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("compiler", "header", "verdict"), [("cc", "Python.h", "ok"), (None, "Python.h", "none"), ("cc", "", "none")]
+)
+def test_kernels_need_a_c_compiler_and_pythons_headers(monkeypatch, tmp_path, compiler, header, verdict):
+    (tmp_path / (header or "other.h")).touch()
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine.shutil, "which", lambda name: compiler)
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda name: tmp_path)
+    found = machine.compiler(accelerator.torch.device("cuda"))
+    assert found.verdict == verdict
+    assert ("python3-dev" in found.remedy) == (verdict == "none")
 
 
 def test_a_driver_without_a_gpu_in_pytorch_is_reported(monkeypatch, tmp_path):

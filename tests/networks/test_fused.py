@@ -170,6 +170,29 @@ def test_a_kernel_that_fails_backwards_leaves_the_same_gradient(notices, monkeyp
     assert len(notices) == 1
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(1, ["/usr/bin/gcc", "/tmp/tmpx/main.c", "-O3", *["-I/usr/include"] * 50]),
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+    ],
+)
+def test_a_missing_compiler_is_named_with_the_remedy(notices, monkeypatch, error):
+    """What is likeliest to go wrong on a new machine: Triton compiles what launches a kernel, with Python's headers."""
+    monkeypatch.setattr(fused, "kernel", lambda name: Failing(error))
+    activate(normal(2, 3), normal(3))
+    (line,) = notices
+    assert line.endswith("Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)")
+
+
+def test_a_long_reason_is_cut(notices, monkeypatch):
+    monkeypatch.setattr(fused, "kernel", lambda name: Failing(RuntimeError("no such architecture " * 50)))
+    activate(normal(2, 3), normal(3))
+    (line,) = notices
+    assert len(line) < 200
+    assert line.endswith(" …")
+
+
 def test_too_little_memory_is_no_fault_of_the_kernels(notices, monkeypatch):
     monkeypatch.setattr(fused, "kernel", lambda name: Failing(RuntimeError("Triton Error [CUDA]: out of memory")))
     with pytest.raises(torch.OutOfMemoryError):

@@ -1,6 +1,8 @@
 """The start, grids, ticks and checkpoints of a run."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.performance.plan import run_time
 from pggan.performance.plan.run_time import checkpoint_count, shortened, start_seconds
 
 
@@ -38,6 +41,31 @@ def test_a_run_that_does_not_start_is_reported_with_its_message(make_config, mak
         start_seconds(make_config(), tmp_path / "faces", tmp_path / "run", group_of(1))
     assert "A run of one step, for calibrate=true, failed: " in str(refused.value)
     assert "has 3 images; 4 are needed" in str(refused.value)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_holds_on_to_connections_is_released_however_measuring_ends(make_config, monkeypatch, fails):
+    """Connections that graphs hold on to cannot be closed: the last rank would wait for ever."""
+    released = []
+
+    class Measured:
+        run = SimpleNamespace(trainer=SimpleNamespace(release_graphs=lambda: released.append(True)))
+
+        def __init__(self, *_):
+            pass
+
+        def timings(self, log):
+            if fails:
+                raise UserError("It does not fit.", "Take less.")
+            return []
+
+    monkeypatch.setattr(run_time, "Calibration", Measured)
+    monkeypatch.setattr(run_time, "start_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(run_time, "measured_overhead", lambda *_: {})
+    config, group = make_config(), ProcessGroup.single_process(torch.device("cpu"))
+    with pytest.raises(UserError) if fails else nullcontext():
+        run_time.measured_time(config, config.model.architecture(8, 3, 0), [], group, data=None, log=str)
+    assert released == [True]
 
 
 def test_checkpoints_are_counted_by_images_or_by_minutes_whichever_are_more(make_config):

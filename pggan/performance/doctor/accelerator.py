@@ -1,6 +1,7 @@
 """The abilities of the device that training would use, tried on it."""
 
 import ctypes
+from collections.abc import Callable
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -13,9 +14,13 @@ from torch import Tensor
 from pggan.config import ModelConfig, Precision, TrainerConfig
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
+from pggan.core.devices import require_kernels
+from pggan.core.errors import UserError
 from pggan.core.formatting import three_digits
 from pggan.core.rng import StepRng
-from pggan.networks.activation import Activation, activate, activate_and_normalize
+from pggan.networks.activation import activate, activate_and_normalize
+from pggan.networks.bilateral import SIGMA, bilateral
+from pggan.networks.fade import fade
 from pggan.networks.fused import KERNELS
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import TrainerVariant
@@ -39,6 +44,11 @@ def gpu(device: torch.device) -> Finding:
     if device.type == "mps":
         return Finding("Apple silicon, through MPS")
     if torch.cuda.is_available():
+        try:
+            for index in range(torch.cuda.device_count()):
+                require_kernels(index, f"GPU {index}")
+        except UserError as error:
+            return Finding(error.problem, Verdict.limited, error.remedy)
         properties = torch.cuda.get_device_properties(0)
         capability, driver = f"{properties.major}.{properties.minor}", driver_version()
         return Finding(f"{torch.cuda.device_count()} x {properties.name}, capability {capability}, driver {driver}")
@@ -122,14 +132,20 @@ def fused_kernels(device: torch.device) -> Finding:
 
 
 def error_of_kernels(dtype: torch.dtype, device: torch.device) -> float:
-    """The largest error of the activations' results and gradients for maps of `dtype`, as a share of their norms."""
+    """The largest error of what kernels calculate for maps of `dtype`, and of gradients, as a share of their norms."""
     generator = torch.Generator().manual_seed(0)
-    x, g = torch.randn(2, PIXELS // 128, 24, 8, 8, generator=generator).to(dtype)
+    x, other, g = torch.randn(3, PIXELS // 64, 24, 8, 8, generator=generator).to(dtype)
     bias = torch.randn(24, generator=generator).to(dtype).float()  # rounded alike, or signs could differ
+    images = x[:, :3] * SIGMA  # whose neighbours are near enough to count
     worst = 0.0
-    for function in (activate, activate_and_normalize):
-        exact = results(function, x.double(), g.double(), bias.double())
-        found = results(function, x.to(device), g.to(device), bias.to(device))
+    for function, inputs in (
+        (activate, (x, bias)),
+        (activate_and_normalize, (x, bias)),
+        (lambda old, new: fade(old, new, torch.tensor(0.3, device=old.device)), (x, other)),
+        (lambda images: bilateral(images, 1), (images,)),
+    ):
+        exact = results(function, [one.double() for one in inputs], g.double())
+        found = results(function, [one.to(device) for one in inputs], g.to(device))
         for one, right in zip(found, exact, strict=True):
             error: float = ((one.double().cpu() - right).norm() / right.norm()).item()
             if not isfinite(error):
@@ -138,11 +154,14 @@ def error_of_kernels(dtype: torch.dtype, device: torch.device) -> float:
     return worst
 
 
-def results(function: Activation, x: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """The result of `function` for `x` and `bias`, and their gradients when that of the result is `g`."""
-    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = function(x.clone(), bias.requires_grad_())
-    return y.detach(), *torch.autograd.grad(y, (x, bias), g)
+def results(function: Callable[..., Tensor], inputs: list[Tensor], g: Tensor) -> tuple[Tensor, ...]:
+    """The result of `function` for `inputs`, and their gradients when that of the result is `g`: its first channels."""
+    leaves = [
+        (one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one).detach().requires_grad_()
+        for one in inputs
+    ]
+    y = function(*(one.clone() for one in leaves))
+    return y.detach(), *torch.autograd.grad(y, leaves, g[:, : y.shape[1]])
 
 
 def collectives(device: torch.device) -> Finding:

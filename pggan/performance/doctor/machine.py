@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sysconfig
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -149,9 +150,12 @@ def images(device: torch.device) -> Finding:
 
 def compiler(device: torch.device) -> Finding:
     """The compiler that torch.compile needs; nothing is compiled, which takes longer than all other checks together."""
-    if device.type == "cuda":
-        there = find_spec("triton") is not None
-        return _needs("Triton", there, "pip install triton, or leave compute.compile=false")
+    if device.type == "cuda" and find_spec("triton") is None:
+        return _needs("Triton", False, "pip install triton, or leave compute.compile=false")
+    if device.type == "cuda":  # Triton's own kernels need it, too: what launches them is C
+        header = Path(sysconfig.get_path("include"), "Python.h")
+        there = any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang"))) and header.is_file()
+        return _needs("a C compiler with Python.h", there, "apt-get install gcc python3-dev, or set CC")
     return _needs(
         "a C++ compiler", shutil.which(os.environ.get("CXX", "g++")) is not None, "Leave compute.compile=false"
     )

@@ -74,9 +74,12 @@ def measured_time(
                 log("Measuring the start of a run")
                 start = start_seconds(config, data or noise, Path(name, "start"), group)
         calibration = Calibration(config, architecture, costs, group, noise)
-        timings = calibration.timings(log)
-        log("Measuring grids, ticks and a checkpoint")
-        overhead = {"start": start, **measured_overhead(config, calibration.run, Path(name, "run"), costs, timings)}
+        try:
+            timings = calibration.timings(log)
+            log("Measuring grids, ticks and a checkpoint")
+            overhead = {"start": start, **measured_overhead(config, calibration.run, Path(name, "run"), costs, timings)}
+        finally:
+            calibration.run.trainer.release_graphs()  # they hold on to connections, which could not be closed
         group.barrier()
     guessed = [cost.phase.name for cost, timing in zip(costs, timings, strict=True) if timing.source == EXTRAPOLATED]
     ranks = group.world_size

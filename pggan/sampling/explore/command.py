@@ -4,6 +4,7 @@ import socket
 import webbrowser
 
 from pggan.config import ExploreConfig
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.explore.access import is_local
@@ -17,6 +18,7 @@ PORT = 8765  # where none is given; taken, another one is
 
 def run(config: ExploreConfig) -> int:
     """Serve the page until Ctrl-C; returns the exit code."""
+    set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     directions = to_file(page_directions(generator, config.directions))
     model = describe_page(generator, page_name(config.run), "server", film_kinds())

@@ -20,6 +20,7 @@ from pggan.cli.main import main
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.stream.reals import RealBatches
+from pggan.networks import fused
 from pggan.sampling.explore.server import Server
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
@@ -149,7 +150,8 @@ def run_all(data: str, folder: Path) -> dict[str, Any]:
     ):
         with patch.object(Server, "serve_forever", draw_once):
             found[name] = command(name, f"run={resident}", *options)
-    return {"commands": found, "steady": {name: listed(counted) for name, counted in places.items()}}
+    steady = {name: listed(counted) for name, counted in places.items()}
+    return {"commands": found, "steady": steady, "fused_kernels": fused.KERNELS.working}
 
 
 if __name__ == "__main__":

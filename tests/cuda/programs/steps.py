@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from pggan.config import ComputeConfig, PenaltyStrategy, Switch
+from pggan.networks import fused
 from pggan.networks.features import efficientnet_lite0
 from pggan.training import cuda_graphs
 from pggan.training.step import Trainer
@@ -109,4 +110,4 @@ if __name__ == "__main__":
     }
     if efficientnet_lite0.is_installed():
         found["projected"] = [{"about": one, **attempt(grow, one)} for one in projected()]
-    print(json.dumps(found))
+    print(json.dumps(found | {"fused_kernels": fused.KERNELS.working}))
