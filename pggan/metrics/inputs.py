@@ -55,7 +55,7 @@ def open_at(data: DataConfig, highest: int, resolution: int) -> ImagePyramid:
     if resolution > pyramid.resolution:
         side = pyramid.resolution
         problem = f"The generator draws {resolution}x{resolution}; {pyramid.path} goes up to {side}x{side}."
-        raise UserError(problem, f"Prepare larger images, or compare at resolution={side}.")
+        raise UserError(problem, "Prepare larger images.")
     return pyramid
 
 

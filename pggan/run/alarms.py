@@ -40,11 +40,17 @@ class Rule:
 
     ticks: int
     remedy: str
+    with_ada: str = ""  # what to do where p is adapted, if that is something else
 
 
 RULES = {
     "gradient_spike": Rule(
         1, "A single one is harmless. If they come often, lower schedule.learning_rate_g and schedule.learning_rate_d"
+    ),
+    "no_gradient": Rule(
+        3,
+        "Nothing is learned any more. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES run_dir=NEW), "
+        "with lower schedule.learning_rate_g and schedule.learning_rate_d",
     ),
     "skipped_updates": Rule(
         1,
@@ -60,6 +66,8 @@ RULES = {
         3,
         "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada, or stop here and "
         "take checkpoint=best",
+        "D knows the reals by heart, or is far ahead of G. Let p rise faster (a lower augmentation.rampup_images), "
+        "give more images, or stop here and take checkpoint=best",
     ),
     "mode_collapse": Rule(
         1,
@@ -105,6 +113,7 @@ class Alarms:
             self._begin_resolution(resolution)
         found = {
             "gradient_spike": self._spikes(scalars),
+            "no_gradient": _no_gradient(scalars),
             "skipped_updates": _skipped(scalars),
             "score_gap": self._score_gap(scalars),
             "overfitting": self._overfitting(scalars, learning_rate),
@@ -118,7 +127,7 @@ class Alarms:
             self._held[name] = self._held[name] + 1 if what else 0
             holds = self._held[name] >= rule.ticks
             if holds and self._gone[name] >= CLEAR_TICKS:
-                texts.append(f"{what}. {rule.remedy}.")
+                texts.append(f"{what}. {(P in scalars and rule.with_ada) or rule.remedy}.")
             self._gone[name] = 0 if holds else self._gone[name] + 1
             raised[f"alarms/{name}"] = float(holds)
         return {**raised, "health/alarms": sum(raised.values())}, texts
@@ -129,7 +138,7 @@ class Alarms:
             if name.endswith(PEAKED + PEAK):
                 recent = self._peaks.setdefault(name, deque(maxlen=SPIKE_TICKS))
                 usual = median(recent) if recent else math.inf
-                if peak > SPIKE_FACTOR * usual:
+                if usual > 0 and peak > SPIKE_FACTOR * usual:  # where it was 0, any is better
                     found.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
                 if math.isfinite(peak):
                     recent.append(peak)
@@ -140,9 +149,10 @@ class Alarms:
         if not math.isfinite(gap):
             return ""
         if self.loss.scores_are_log_odds:
-            return f"D's scores of reals lie {gap:.3g} above those of fakes" if gap > MAX_GAP else ""
+            above = "above" if gap > 0 else "below"
+            return f"D's scores of reals lie {abs(gap):.3g} {above} those of fakes" if abs(gap) > MAX_GAP else ""
         usual = median(map(abs, self._gaps)) if len(self._gaps) >= MIN_GAP_TICKS else math.inf
-        if abs(gap) > GAP_FACTOR * usual:  # it does not count as usual, or the alarm would end by itself
+        if 0 < GAP_FACTOR * usual < abs(gap):  # it does not count as usual, or the alarm would end by itself
             return f"D's scores of reals and fakes lie {gap:.3g} apart, {abs(gap) / usual:,.0f} times what was usual"
         self._gaps.append(gap)
         return ""
@@ -170,6 +180,11 @@ class Alarms:
     def _augmentation(self, scalars: Scalars) -> str:
         p = scalars.get(P, 0.0)
         return f"The augmentation's p is at its limit, {p:.2f}" if p >= P_MARGIN * MAX_P else ""
+
+
+def _no_gradient(scalars: Scalars) -> str:
+    found = [name for name in ("G", "D") if scalars.get(f"{name}{PEAKED}{PEAK}") == 0]
+    return f"The gradients of {' and '.join(found)} are 0" if found else ""
 
 
 def _skipped(scalars: Scalars) -> str:

@@ -36,24 +36,31 @@ FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are
 
 @dataclass(frozen=True)
 class BestMetric:
-    """The number by which a checkpoint may be the best, and at which resolution it was found."""
+    """The number by which a checkpoint may be the best, and the stage of growth at which it was found."""
 
     metric: str
     value: float
     resolution: int
+    fading: bool = False
+
+    @property
+    def stage(self) -> tuple[int, bool]:
+        """How far the networks have grown; larger is further."""
+        return self.resolution, not self.fading
 
     def is_better_than(self, other: "BestMetric | None") -> bool:
-        """Whether this is the better one: of a higher resolution, or the lower number; other metrics do not compare."""
-        if other is None or self.resolution != other.resolution:
-            return other is None or self.resolution > other.resolution
+        """Whether this is the better one: grown further, or the lower number; other metrics do not compare."""
+        if other is None or self.stage != other.stage:
+            return other is None or self.stage > other.stage
         return self.metric != other.metric or self.value < other.value
 
 
 def metric_in(mark: Any) -> BestMetric | None:
     """The metric that a checkpoint is marked with; None for anything else."""
     try:
-        return BestMetric(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]))
-    except (KeyError, TypeError, ValueError):
+        fading = bool(mark.get("fading", False))
+        return BestMetric(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]), fading)
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -127,7 +134,7 @@ class TrainingEvaluator:
             self.reporter.evaluated(ended - began)
         for note in found.notes:
             self._note(note)
-        self._mark_best(found.values, phase.resolution)
+        self._mark_best(found.values, phase)
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, phase: Phase, images: int, total: int) -> bool:
@@ -143,11 +150,11 @@ class TrainingEvaluator:
             self.group.broadcast_object(self.budget.allows(phase.resolution, seconds_per_image, now, last=last))
         )
 
-    def _mark_best(self, values: dict[str, float], resolution: int) -> None:
+    def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
         """Report the values, and mark the checkpoint of this step if it is the best so far."""
         metric = self.config.best_metric
         name = next((name for name in values if metric is not None and name.startswith(f"{metric}@")), None)
-        found = None if name is None else BestMetric(name, values[name], resolution)
+        found = None if name is None else BestMetric(name, values[name], phase.resolution, phase.alpha < 1)
         if found is not None and math.isfinite(found.value) and found.is_better_than(self._best):
             self._best, self.mark = found, asdict(found)
         best = "; the best so far" * (self.mark is not None)

@@ -121,6 +121,7 @@ class EvaluationBudget:
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""
         self.spent += now - began
-        # The first one at a resolution also compared reals with reals, which takes as long again.
-        self._took[resolution] = (now - began) * (1.0 if resolution in self._took else 0.5)
+        self._took[resolution] = (
+            now - began
+        )  # reals compared with reals included, unless that was kept from another run
         self._ended = now

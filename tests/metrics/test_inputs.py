@@ -65,7 +65,7 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
     other = make_pyramid(tmp_path / "other", images=9, resolution=16)
     assert open_images(config(f"run={finished_run}", f"data={other.path}"), generator, alone).images == 9
     small = make_pyramid(tmp_path / "small", images=9, resolution=8)
-    with pytest.raises(UserError, match="resolution=8"):
+    with pytest.raises(UserError, match="goes up to 8x8"):
         open_images(config(f"run={finished_run}", f"data={small.path}"), generator, alone)
     assert open_images(config(f"run={finished_run}", f"data={small.path}", "resolution=8"), generator, alone)
 

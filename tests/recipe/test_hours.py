@@ -38,9 +38,31 @@ def test_a_folder_is_as_large_as_most_of_its_images(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     facts = facts_of(configured(f"data.path={tmp_path}").data)
     assert (facts.images, facts.resolution, facts.channels, facts.drawn) == (40, 128, 3, False)
-    assert "95 % of them at least 130 pixels" in facts.note
+    assert "98% of them at least 128 pixels wide and high; the smaller ones are left out" in facts.note
     padded = facts_of(configured(f"data.path={tmp_path}", "data.crop=pad").data)
     assert padded.resolution == 256
+
+
+@pytest.mark.parametrize(("small", "resolution", "images"), [(1, 64, 10), (2, 64, 10), (3, 8, 13)])
+def test_a_few_small_images_do_not_decide_how_large_the_others_may_be(tmp_path, small, resolution, images):
+    """One fifth of the images may be left out for twice the resolution."""
+    for number in range(10):
+        save(tmp_path / f"{number}.png", 80, 80)
+    for number in range(small):
+        save(tmp_path / f"icon-{number}.png", 9, 9)
+    facts = facts_of(configured(f"data.path={tmp_path}").data)
+    assert (facts.resolution, facts.images) == (resolution, images)
+
+
+def test_files_of_different_channels_are_noticed(tmp_path):
+    for number in range(8):
+        save(tmp_path / f"{number}.png", 16, 16)
+    save(tmp_path / "grey.png", 16, 16, "L")
+    data = configured(f"data.path={tmp_path}").data
+    assert (facts_of(data).channels, facts_of(data).mixed) == (3, True)
+    for number in range(8, 9):
+        save(tmp_path / f"{number}.png", 16, 16)
+    assert not facts_of(data).mixed  # one in ten
 
 
 def test_grey_images_have_one_channel_unless_another_number_is_given(tmp_path):

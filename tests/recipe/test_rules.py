@@ -204,6 +204,13 @@ def test_every_rank_gets_a_group_of_every_batch(config, machine):
     assert all(size >= 4 * machine.ranks for size in batch.values())
 
 
+def test_images_of_different_channels_become_colours_unless_another_number_is_given(config):
+    mixed = PORTRAITS._replace(mixed=True)
+    assert "data.channels" not in choose(config, 1, PORTRAITS)[0]
+    assert choose(config, 1, mixed)[0]["data.channels"] == 3
+    assert "data.channels" not in choose(config, 1, mixed, given=GivenKeys("data.channels"))[0]
+
+
 @pytest.mark.parametrize("facts", [AVATARS, PORTRAITS])
 def test_short_runs_on_a_cpu_have_smaller_batches_than_long_ones(config, facts):
     found = [choose(config, hours, facts) for hours in (0.02, 0.083, 0.25, 0.5, 1, 4, 24)]

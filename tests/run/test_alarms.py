@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pggan.augmentation.ada import MAX_P
 from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
@@ -56,8 +58,10 @@ def test_a_run_that_goes_well_is_silent():
     ("name", "loss", "changes", "ticks"),
     [
         ("gradient_spike", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
+        ("no_gradient", LOGISTIC, {"G_gradient_norm_max": 0.0}, 3),
         ("skipped_updates", LOGISTIC, {"G_skipped": 3.0}, 1),
         ("score_gap", LOGISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
+        ("score_gap", LOGISTIC, {"scores_reals": -2e6, "scores_fakes": 1e8}, 3),
         ("score_gap", RELATIVISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
         ("score_gap", WGAN_GP, {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
         ("score_gap", WGAN_GP, {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
@@ -120,6 +124,26 @@ def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
     assert not said(skipped)
     assert [said(tick()) for _ in range(CLEAR_TICKS)] == [False] * CLEAR_TICKS
     assert said(skipped)
+
+
+TAGS = ["D/gradient_norm_max", "G/gradient_norm_max", "G/skipped", "scores/reals", "scores/fakes"]
+TAGS += ["health/reals_sign", "health/diversity", "augment/p"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(TAGS), st.sampled_from([0.0, -0.0, 1.0, -1e30, math.inf, math.nan]))))
+def test_no_numbers_of_a_run_make_alarms_fail(ticks):
+    """Least of all those of a run that goes wrong, which alarms are for."""
+    for loss in (LOGISTIC, WGAN_GP, RELATIVISTIC):
+        alarms = Alarms(loss)
+        for scalars in ticks:
+            alarms.at_tick(32, 0.01, scalars)
+
+
+def test_where_augmentation_is_adapted_already_it_is_no_remedy():
+    knows = [tick(health_reals_sign=0.95, augment_p=0.2)] * 12
+    alarms = Alarms(LOGISTIC)
+    texts = [text for scalars in knows for text in alarms.at_tick(32, 0.01, scalars)[1]]
+    assert [text.endswith(f". {RULES['overfitting'].with_ada}.") for text in texts] == [True]
 
 
 def test_the_text_has_the_numbers():

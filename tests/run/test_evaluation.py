@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,8 @@ def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolut
     place = Path(choose_checkpoint(str(evaluated_run), "best"))
     assert int(place.name) == best
     assert facts_of_run(evaluated_run)["best_checkpoint"] == str(place)
-    assert mark_of(place, "best") == {"metric": "swd/mean@patches-16", "value": found[best][MEAN], "resolution": 16}
+    mark = {"metric": "swd/mean@patches-16", "value": found[best][MEAN], "resolution": 16, "fading": False}
+    assert mark_of(place, "best") == mark
     assert {int(path.name) for path in place.parent.iterdir()} == {best, 160}
 
 
@@ -197,8 +199,20 @@ def test_scores_compare_at_one_resolution_and_with_one_metric():
     assert not BestMetric("swd/mean@patches-512", 1.0, 16).is_better_than(old)
     assert BestMetric("kid@pixels-512", 50.0, 32).is_better_than(old)  # another metric was chosen since then
     assert not BestMetric("swd/mean@patches-512", math.nan, 32).is_better_than(old)
+    fading = BestMetric("swd/mean@patches-512", 1.0, 32, fading=True)
+    assert not fading.is_better_than(old)
+    assert old.is_better_than(fading)
+    assert fading.is_better_than(BestMetric("swd/mean@patches-512", 0.1, 16))
 
 
 @pytest.mark.parametrize("mark", [None, True, "best", {"value": 1.0}, {"metric": "a", "value": "x", "resolution": 4}])
 def test_a_mark_that_is_none_is_no_score(mark):
     assert metric_in(mark) is None
+
+
+def test_a_mark_says_whether_its_level_was_still_fading_in():
+    mark = {"metric": "kid@pixels-8", "value": 2.0, "resolution": 8}
+    assert metric_in(mark) == BestMetric("kid@pixels-8", 2.0, 8, fading=False)  # written before it said so
+    for one in (True, False):
+        best = BestMetric("kid@pixels-8", 2.0, 8, one)
+        assert metric_in(asdict(best)) == best

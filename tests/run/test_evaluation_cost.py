@@ -73,7 +73,7 @@ def test_evaluations_are_spread_evenly_over_their_share_of_the_time_and_there_is
     assert one.allows(32, 0.04, now, last=True)
     assert one.spent + 3.0 <= 0.1 * (now - 1000.0)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
-    # 2 s are a tenth of 20; 3 s spent, 1.5 expected and 1.5 in reserve are a tenth of 60, 6 s spent and twice 3 of 120.
-    assert gaps[:3] == [23.0, 40.0, 60.0]
+    # 2 s are a tenth of 20; 3 s spent, 3 expected and 3 in reserve are a tenth of 90; then 3 are one of each 30.
+    assert gaps[:3] == [23.0, 70.0, 33.0]
     assert min(gaps[3:]) >= 30.0
     assert not one.allows(64, 4.0, now, last=False)  # 100 s

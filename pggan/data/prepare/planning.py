@@ -180,13 +180,18 @@ def _top_level(max_resolution: int | None, sides: Collection[int]) -> int:
     return max_resolution
 
 
+def are_mixed(counts: Counter[int]) -> bool:
+    """Whether no number of channels is that of nearly all images."""
+    return counts.total() - max(counts.values()) > MIXED_SHARE * counts.total()
+
+
 def _common_channels(channels: Sequence[int]) -> int:
     """The channels of a dataset for images of these: 1 if all are grey, else 3.
 
     Raises UserError where no kind is the clear majority: what the others are to become is for the user to say.
     """
     counts = Counter(channels)
-    if len(channels) - max(counts.values()) > MIXED_SHARE * len(channels):
+    if are_mixed(counts):
         kinds = {1: "grey", 3: "colour", 4: "with transparency"}
         mixed = ", ".join(f"{count} {kinds[kind]}" for kind, count in counts.most_common())
         raise UserError(

@@ -15,6 +15,7 @@ from pggan.performance.recipe.situation import SHORT_RUN, NetworkSizes, Situatio
 from pggan.performance.recipe.sizes import choose_sizes
 from pggan.performance.recipe.training import (
     choose_augmentation,
+    choose_channels,
     choose_layers,
     choose_loss,
     choose_rates,
@@ -49,5 +50,6 @@ def choose_recipe(situation: Situation) -> ChosenRecipe:
     choose_rates(situation, choices, sizes)
     choose_layers(situation, choices, sizes)
     choose_augmentation(situation, choices, loss, images)
+    choose_channels(situation, choices)
     choose_reports(situation, choices, images)
     return ChosenRecipe(choices.found, sizes, batch)

@@ -1,5 +1,6 @@
 """Facts of a set of images before it is prepared: how many they are, how large, and of how many channels."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,12 +10,13 @@ from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.errors import UserError
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.prepare.command import open_sources
+from pggan.data.prepare.planning import are_mixed
 from pggan.data.sources.image_file import BadImage, ImageHeader, read_header, usable_side
 from pggan.data.sources.source import Entry
 from pggan.data.sources.torchvision_sets import NamedSet
 
 MAX_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
-SMALL_SHARE = 0.05  # of the images may be smaller than the final resolution: they are left out
+SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: half of the pixels of all others weigh more
 MAX_AVATAR = 256  # pixels: drawings have no more detail to show
 
 
@@ -27,6 +29,7 @@ class DataFacts(NamedTuple):
     num_classes: int  # to train with
     drawn: bool  # avatars, not photographs
     note: str  # in words
+    mixed: bool = False  # files of different channels, so that somebody has to say what all become
 
 
 def facts_of(config: DataConfig) -> DataFacts:
@@ -63,11 +66,12 @@ def facts_of_files(config: DataConfig) -> DataFacts:
         problem = f"There are no images in {config.path}."
         raise UserError(problem, "Name a folder or archive of PNG, JPEG or WebP images.")
     side = sides[int(SMALL_SHARE * len(sides))]
-    grey = all(header.channels == 1 for header in headers)
-    note = f"{len(entries):,} images, {100 * (1 - SMALL_SHARE):.0f} % of them at least {side} pixels wide and high"
-    channels, resolution = config.channels or (1 if grey else 3), 1 << (side.bit_length() - 1)
-    images = len(found) * sum(side >= resolution for side in sides) // len(sample)
-    return DataFacts(images, resolution, channels, 0, drawn=False, note=note)
+    resolution, kinds = 1 << (side.bit_length() - 1), Counter(header.channels for header in headers)
+    large = sum(side >= resolution for side in sides)
+    note = f"{len(entries):,} images, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
+    note += "; the smaller ones are left out" * (large < len(sides))
+    channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, mixed=are_mixed(kinds))
 
 
 def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:

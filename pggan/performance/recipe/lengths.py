@@ -91,7 +91,8 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
     shown = schedule.images_between(0, schedule.total)
     phases = list(zip(schedule.phases, shown, strict=True))
     factor = situation.seconds / sum(images * each[phase.resolution] for phase, images in phases)
-    reason = f"the recipe's times {factor:.3g}, which fill the time"
+    own = duration(situation.seconds / factor)
+    reason = f"the recipe's times {factor:.3g}, which fill the time: as they are, they take {own} here"
     total = 0
     for key, fading in (("stable_images", False), ("fade_images", True)):
         lengths = {

@@ -33,7 +33,7 @@ def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerRes
     rule = 0.0002 * side**2 / size
     photographs = not situation.facts.drawn and side <= PHOTOGRAPHS_MEASURED
     least = MIN_GAMMA_OF_PHOTOGRAPHS if photographs else MIN_GAMMA
-    less = "" if rule >= least else f"; at least {least:g}, because less was worse in runs of minutes"
+    less = "" if rule >= least else f"; at least {least:g}, because less was worse (lab book)"
     reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"
     choices.take("loss.gamma", float(f"{max(least, rule):.2g}"), reason)
     if name == "logistic":
@@ -45,7 +45,7 @@ def choose_rates(situation: Situation, choices: Choices, sizes: NetworkSizes) ->
     """Choose the learning rates of G and D."""
     width = max((width for width in WIDTHS if width <= sizes.fmap_max), default=WIDTHS[0])
     rate_g = rate_d = RATES[width]
-    reason = f"for {width} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"
+    reason = f"for {sizes.fmap_max} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"
     if sizes.resolution >= PUBLISHED_FROM:
         rate_g, rate_d, reason = PUBLISHED_RATE, PUBLISHED_RATE, "the official preset's"
     elif situation.facts.drawn and width == WIDTHS[0]:
@@ -76,6 +76,14 @@ def choose_augmentation(situation: Situation, choices: Choices, loss: str, image
         if not situation.given.has("augmentation.name"):
             speed = two_digits(min(images / 2, MAX_RAMPUP_IMAGES), least=1)
             choices.take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
+
+
+def choose_channels(situation: Situation, choices: Choices) -> None:
+    """Choose what images of different channels become."""
+    if situation.facts.mixed:
+        choices.take(
+            "data.channels", situation.facts.channels, "some are grey or transparent, which become colours on white"
+        )
 
 
 def choose_reports(situation: Situation, choices: Choices, images: int) -> None:
