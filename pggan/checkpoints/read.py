@@ -144,7 +144,8 @@ def _without_best(directories: Sequence[Path]) -> tuple[str, str]:
     if isinstance(evaluation, dict) and not (evaluation.get("best") and evaluation.get("metrics")):
         remedy = "Training keeps the best with evaluation.best and evaluation.metrics of swd, kid or fid."
         return ": it was trained without evaluation.best or evaluation.metrics", f" {remedy}"
-    remedy = "A larger evaluation.max_share, a lower evaluation.count or evaluation.interval_images makes room."
+    remedy = "A larger evaluation.max_share, a lower evaluation.count or evaluation.interval_images makes room, unless "
+    remedy += "the data has too few images (train.log)."
     return ": so far, no evaluation has had a number that evaluation.best goes by", f" {remedy}"
 
 

@@ -143,8 +143,9 @@ def record_total_images(command: Command, values: Mapping[str, Any], code: int) 
 
     run_dir = Path(values["run_dir"])
     if (run_dir / RECIPE_FILE).exists():
-        images = int(read_header(checkpoints_of(run_dir)[-1])["total_images"])
-        set_images(run_dir / RECIPE_FILE, images, f"shown in hours={values['hours']:g}")
+        header = read_header(checkpoints_of(run_dir)[-1])
+        # A run that had ended before this command keeps the hours that it took.
+        set_images(run_dir / RECIPE_FILE, int(header["total_images"]), f"shown in hours={header['config']['hours']:g}")
     return code
 
 

@@ -28,6 +28,7 @@ class EvaluationConfig:
             require_metrics("evaluation.metrics", self.metrics)
         ordered = [name for name in self.metrics if name in ORDERED]
         wanted = f"{AUTO}, null" + "".join(f" or {name}" for name in ordered)
+        wanted += f": one of {', '.join(ORDERED)} that evaluation.metrics names, too"
         require(self.best in (None, AUTO, *ordered), "evaluation.best", self.best, wanted)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, make_dataclass
 from functools import cache
 from math import inf, isfinite
 from operator import ge, gt, le, lt
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -66,6 +66,8 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             if isinstance(value, list):
                 quoted = f"\"{prefix}{name}='{','.join(map(str, value))}'\""
                 remedy = f"For one run with each value: --multirun. For one value with a comma: {quoted}."
+            elif get_origin(kind) is list:
+                reason, remedy = "it takes a list", f"Write {prefix}{name}=[{value}]."
             raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)

@@ -75,6 +75,9 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
         for name in config.metrics:
             images_of(METRIC_CLASSES[name], config.count, pyramid)
         wanted = needs_extractor(config.metrics)
+        if config.weights is not None and not wanted:
+            problem = f"weights= is for an extractor=, and metrics=[{','.join(config.metrics)}] need none."
+            raise UserError(problem, "Leave it out, or add a metric of features, such as kid.")
         extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
     found: list[dict[str, Any]] = []
     for number, place in enumerate(places, 1):

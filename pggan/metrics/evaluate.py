@@ -101,6 +101,11 @@ def evaluate(
     notes = [f"The images of {pyramid.path} are grey, repeated to three channels."] if reals.are_grey else []
     if extractor is not None and features is not None and extractor.name == features.partition("@")[0]:
         notes.append(f"D looked at features of {extractor.name} in training, so metrics by them are too good.")
+    if settings.resolution < generator.resolution:
+        side = f"{settings.resolution}x{settings.resolution}"
+        notes.append(
+            f"What draws {side} has hardly been trained since G grew beyond it, so the numbers say little about G."
+        )
     counts: dict[type[Metric], int] = {}
     for name in metrics:
         metric = METRIC_CLASSES[name]

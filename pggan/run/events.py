@@ -310,12 +310,20 @@ class Events:
         self.reporter.warn(self.rollback.roll_back(self.state, self.trainer.reducer, problem))
         self._restart()
 
+    def _cut_short(self) -> str:
+        """That the run has ended before its networks were grown, as the end of a sentence; nothing if they were."""
+        last, final = self.schedule.at(self.state.images - 1), self.schedule.phases[-1]
+        if last.index == final.index:
+            return ""
+        why = "" if self.config.hours is None else f": hours={self.config.hours:g} were over"
+        return f", before {final.resolution}x{final.resolution} was faded in{why}"
+
     def exit_code(self) -> int:
         """The exit code of the run, whose end is reported."""
         images, run_dir = self.state.images, self.writer.run_dir
         if images >= self.schedule.total:
             self.reporter.finish()
-            self.reporter.line(f"Done: {images:,} images.", always=True)
+            self.reporter.line(f"Done: {images:,} images{self._cut_short()}.", always=True)
             self.reporter.line(next_command("sample", "seeds=0-63", run=run_dir))
             return 0
         resumes = f"The same command with run_dir={run_dir} resumes."

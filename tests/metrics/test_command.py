@@ -88,6 +88,8 @@ def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys
     [
         (["metrics=[kidd]"], "Did you mean 'kid'"),
         (["metrics=[]"], "at least one"),
+        (["metrics=kid"], "Write metrics=[kid]"),
+        (["metrics=[swd]", "weights=nowhere.pth"], "metrics=[swd] need none"),
         (["checkpoint=best"], "128, 160"),
         (["checkpoint=worst"], "newest"),
         (["checkpoint=7"], "128, 160"),

@@ -124,3 +124,10 @@ def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(
     assert log.count("The machine is slower than planned: the rates fall faster, to 0 at") == 1
     assert "to 0 at 80 images." in log
     assert "Done: 72 images." in log
+
+
+def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now: 32)
+    assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
+    log = (tmp_path / "train.log").read_text()
+    assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log

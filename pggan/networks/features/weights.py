@@ -21,7 +21,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if not isinstance(stored, dict) or not all(isinstance(value, Tensor) for value in stored.values()):
             raise ValueError("it does not hold named tensors")
         return stored
-    except (OSError, SafetensorError, ValueError, RuntimeError, EOFError, KeyError) as error:
+    except KeyError as error:  # by which PyTorch's reader says that it does not know a byte
+        raise UserError(f"{path} does not hold weights.", "Give a state_dict or a .safetensors.") from error
+    except (OSError, SafetensorError, ValueError, RuntimeError, EOFError) as error:
         raise UserError(f"{path} does not hold weights: {error}", "Give a state_dict or a .safetensors.") from error
     except Exception as error:  # of torch's restricted reader, whose class has a name that is not public
         problem = f"{path} holds more than tensors, or is damaged."
