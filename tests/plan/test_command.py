@@ -258,6 +258,7 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
         (["device=h200", "tflops=3"], "tflops= states a rate"),
         (["device=h200", "compute.compile=true"], "Leave out one"),
         (["device=t4", "precision=bf16"], "fp16, fp32"),
+        (["device=h200", "devices=2"], "not of devices=2"),
         (["steps=0"], "at least 1"),
         (["tflops=0"], "above 0"),
         (["watts=-1"], "above 0"),

@@ -81,7 +81,7 @@ def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
     if config.compute.compile:
         problem = "device= predicts steps as PyTorch's kernels, not as those that compute.compile=true makes."
         raise UserError(problem, "Leave out one of them.")
-    if config.devices not in ("auto", "cuda", "1"):
+    if (number := config.devices.rpartition(":")[2]).isdecimal() and int(number) > 1:
         problem = f"device={key} predicts steps of one card, not of devices={config.devices}."
         raise UserError(problem, "Leave out devices=: the table of speedups says what several would bring.")
     precision = card.precision(config.precision)

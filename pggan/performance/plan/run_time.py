@@ -117,6 +117,11 @@ def assumed_time(
     else:
         note = "Time: by operations, from the rate of a matrix product here; a first guess."
     note += f" calibrate=true measures every phase. {without} {evaluation_share(config, costs, timings)}."
+    if config.hours is not None:
+        note += (
+            f" hours={config.hours:g} were planned with other measurements of the same steps, which differ where the "
+        )
+        note += "machine does other work; a run plans its end anew all the time, and keeps to its hours."
     return RunTime(timings, NO_OVERHEAD, 1, note)
 
 
