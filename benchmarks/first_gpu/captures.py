@@ -19,7 +19,7 @@ from pggan.training.compute_options import configure_process
 from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.step import Trainer
 
-STEPS = 50
+STEPS, FEW_STEPS = 50, 20
 GROWING = [  # 10 steps at 8x8, then a fade to 16x16; learning rates rise all the time
     "model.fmap_max=64",
     "schedule.first_resolution=8",
@@ -34,14 +34,17 @@ GROWING = [  # 10 steps at 8x8, then a fade to 16x16; learning rates rise all th
 def items(context: Context) -> Iterator[Item]:
     """With deterministic algorithms, which a process chooses before its first product, and as by default."""
     for name, deterministic in (("deterministic", True), ("default", False)):
-        yield name, partial(in_new_process, compare, context.device, deterministic)
+        yield (
+            name,
+            partial(in_new_process, compare, context.device, deterministic, FEW_STEPS if context.small else STEPS),
+        )
 
 
-def compare(device: torch.device, deterministic: bool) -> Figures:
-    """The states after the same steps, captured and eager."""
+def compare(device: torch.device, deterministic: bool, steps: int) -> Figures:
+    """The states after the same `steps`, captured and eager."""
     configure_process(device, Precision.auto, deterministic=deterministic)
-    eager, _ = grown(device, "compute.cuda_graphs=off")
-    captured, notices = grown(device)
+    eager, _ = grown(device, steps, "compute.cuda_graphs=off")
+    captured, notices = grown(device, steps)
     state_dicts, others = eager.state.state_dict(), captured.state.state_dict()
     numbers = sum(tensor.numel() for component in state_dicts.values() for tensor in component.values())
     differing = sum(
@@ -53,12 +56,12 @@ def compare(device: torch.device, deterministic: bool) -> Figures:
     return {"bit_equal": same, "share_of_numbers_that_differ": differing / numbers, "notices": notices}
 
 
-def grown(device: torch.device, *overrides: str) -> tuple[Trainer, list[str]]:
-    """A trainer after STEPS steps of a growing network, and its notices."""
+def grown(device: torch.device, steps: int, *overrides: str) -> tuple[Trainer, list[str]]:
+    """A trainer after `steps` of a growing network, and its notices."""
     trainer, notices = make(device, *GROWING, *overrides)
     config = train_config(*GROWING, *overrides)
     schedule, state = config.schedule.build(), trainer.state
-    for _ in range(STEPS):
+    for _ in range(steps):
         phase, rng = schedule.at(state.images), StepRng(0, state.images, device)
         images = rng.uniform("reals", phase.batch, 3, phase.resolution, phase.resolution) * 2 - 1
         trainer.step(phase, Reals(images, None, None), rng, ema_decay(config.ema, state.images, phase.batch))

@@ -311,12 +311,11 @@ class Events:
         self._restart()
 
     def _cut_short(self) -> str:
-        """That the run has ended before its networks were grown, as the end of a sentence; nothing if they were."""
-        last, final = self.schedule.at(self.state.images - 1), self.schedule.phases[-1]
-        if last.index == final.index:
+        """That the hours were over before the networks were grown, as the end of a sentence; nothing if they were."""
+        last, final, hours = self.schedule.at(self.state.images - 1), self.schedule.phases[-1], self.config.hours
+        if hours is None or last.index == final.index:
             return ""
-        why = "" if self.config.hours is None else f": hours={self.config.hours:g} were over"
-        return f", before {final.resolution}x{final.resolution} was faded in{why}"
+        return f", before {final.resolution}x{final.resolution} was faded in: hours={hours:g} were over"
 
     def exit_code(self) -> int:
         """The exit code of the run, whose end is reported."""

@@ -51,7 +51,7 @@ def test_memory_runs_out_and_comes_back(found):
 
 
 def test_a_wait_is_attributed_to_the_line_of_the_package_that_caused_it(found):
-    assert found["places"] == ["elsewhere", "pggan/training/device_rates.py:seconds"]
+    assert found["places"] == ["elsewhere", "pggan/core/devices.py:synchronize"]
 
 
 def test_workers_of_torch_compile_find_the_null_gpu_although_other_packages_install_a_module_tests(monkeypatch):

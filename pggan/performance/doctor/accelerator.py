@@ -119,7 +119,8 @@ def fused_kernels(device: torch.device) -> Finding:
     precision = precision_on(device, Precision.auto)
     reasons = list[str]()
     log, KERNELS.log = KERNELS.log, reasons.append
-    errors = {dtype: error_of_kernels(dtype, device) for dtype in (torch.float32, DTYPES.get(precision)) if dtype}
+    dtypes = list(dict.fromkeys((torch.float32, DTYPES.get(precision, torch.float32))))
+    errors = {dtype: error_of_kernels(dtype, device, images=dtype is dtypes[-1]) for dtype in dtypes}
     KERNELS.log = log
     if not KERNELS.working:
         return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
@@ -131,19 +132,24 @@ def fused_kernels(device: torch.device) -> Finding:
     return Finding("Triton's, equal to PyTorch's operations")
 
 
-def error_of_kernels(dtype: torch.dtype, device: torch.device) -> float:
-    """The largest error of what kernels calculate for maps of `dtype`, and of gradients, as a share of their norms."""
+def error_of_kernels(dtype: torch.dtype, device: torch.device, *, images: bool) -> float:
+    """The largest error of what kernels calculate for maps of `dtype`, and of gradients, as a share of their norms.
+
+    Args: images: the filter of images, too, which takes seconds to compile.
+    """
     generator = torch.Generator().manual_seed(0)
     x, other, g = torch.randn(3, PIXELS // 64, 24, 8, 8, generator=generator).to(dtype)
     bias = torch.randn(24, generator=generator).to(dtype).float()  # rounded alike, or signs could differ
-    images = x[:, :3] * SIGMA  # whose neighbours are near enough to count
+    near = x[:, :3] * SIGMA  # images whose neighbours are near enough to count
     worst = 0.0
-    for function, inputs in (
-        (activate, (x, bias)),
-        (activate_and_normalize, (x, bias)),
-        (lambda old, new: fade(old, new, torch.tensor(0.3, device=old.device)), (x, other)),
-        (lambda images: bilateral(images, 1), (images,)),
-    ):
+    cases: list[tuple[Callable[..., Tensor], list[Tensor]]] = [
+        (activate, [x, bias]),
+        (activate_and_normalize, [x, bias]),
+        (lambda old, new: fade(old, new, torch.tensor(0.3, device=old.device)), [x, other]),
+    ]
+    if images:
+        cases.append((lambda images: bilateral(images, 1), [near]))
+    for function, inputs in cases:
         exact = results(function, [one.double() for one in inputs], g.double())
         found = results(function, [one.to(device) for one in inputs], g.to(device))
         for one, right in zip(found, exact, strict=True):

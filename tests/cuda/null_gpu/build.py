@@ -18,7 +18,7 @@ ENTRY_POINT = HERE / "entry_point"  # makes torch call session.py
 SOURCES = sorted(HERE.glob("*.cpp"))
 PACKAGES = Path(torch.__file__).parents[1]
 # The wheels that come with PyTorch; the headers of the compiler, in crt/, are in Triton's alone.
-HEADERS = [PACKAGES / "nvidia/cu13/include", PACKAGES / "triton/backends/nvidia/include"]
+HEADERS = [PACKAGES / name for name in ("nvidia/cu13/include", "nvidia/nccl/include", "triton/backends/nvidia/include")]
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
 LIBRARY = "libcuda.so.1"  # by this name Triton looks for the driver
 # Warnings are errors, but for one of torch at its first forward derivative.

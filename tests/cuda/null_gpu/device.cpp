@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace null_gpu {
@@ -28,6 +29,7 @@ struct Capture {
     bool active = true;
     std::string refused = {};               // what has invalidated it
     std::map<cudaStream_t, Clock> clocks = {};  // of the streams that belong to it
+    std::set<const void*> communicators = {};   // of NCCL, whose collectives are in it
 };
 
 struct Event {
@@ -42,7 +44,8 @@ std::size_t used = 0;
 std::size_t total = std::getenv("NULL_GPU_BYTES") ? std::strtoull(std::getenv("NULL_GPU_BYTES"), nullptr, 10) : H200_BYTES;
 std::map<cudaStream_t, std::shared_ptr<Capture>> captures;  // by stream
 std::map<cudaEvent_t, Event> events;
-std::map<cudaGraph_t, long> graphs;  // nodes
+std::map<cudaGraph_t, std::shared_ptr<Capture>> graphs;
+std::map<cudaGraphExec_t, std::shared_ptr<Capture>> executables;
 unsigned long long captures_begun = 0;
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
@@ -157,6 +160,14 @@ cudaError_t enqueue_kernel(cudaStream_t stream, const std::string& what, const s
     return enqueue(stream, what);
 }
 
+cudaError_t enqueue_collective(cudaStream_t stream, const std::string& what, const void* communicator) {
+    {
+        Guard guard(mutex);
+        if (auto capture = capture_of(stream)) capture->communicators.insert(communicator);
+    }
+    return enqueue(stream, what);
+}
+
 cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
     Guard guard(mutex);
     auto capture = capture_of(stream);
@@ -205,7 +216,7 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
     if (!capture->refused.empty()) return failed(cudaErrorStreamCaptureInvalidated);
     if (!joined) return failed(cudaErrorStreamCaptureUnjoined);
     *graph = reinterpret_cast<cudaGraph_t>(capture->id << 4);
-    graphs[*graph] = capture->nodes;
+    graphs[*graph] = capture;
     return cudaSuccess;
 }
 
@@ -220,12 +231,28 @@ cudaStreamCaptureStatus capture_status(cudaStream_t stream, unsigned long long* 
 long nodes_of(cudaGraph_t graph) {
     Guard guard(mutex);
     auto found = graphs.find(graph);
-    return found == graphs.end() ? 0 : found->second;
+    return found == graphs.end() ? 0 : found->second->nodes;
 }
 
 void destroy(cudaGraph_t graph) {
     Guard guard(mutex);
     graphs.erase(graph);
+}
+
+void instantiate(cudaGraphExec_t executable, cudaGraph_t graph) {
+    Guard guard(mutex);
+    executables[executable] = graphs[graph];
+}
+
+void destroy(cudaGraphExec_t executable) {
+    Guard guard(mutex);
+    executables.erase(executable);
+}
+
+bool is_in_graphs(const void* communicator) {
+    Guard guard(mutex);
+    return std::any_of(executables.begin(), executables.end(),
+                       [&](auto& one) { return one.second && one.second->communicators.count(communicator); });
 }
 
 cudaStreamCaptureMode exchange_mode(cudaStreamCaptureMode mode) {

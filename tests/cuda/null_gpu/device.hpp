@@ -43,6 +43,8 @@ bool is_pinned(const void* address);
 
 cudaError_t enqueue(cudaStream_t stream, const std::string& what);  // a node of the graph, where the stream captures
 cudaError_t enqueue_kernel(cudaStream_t stream, const std::string& what, const std::string& name);
+cudaError_t enqueue_collective(cudaStream_t stream, const std::string& what, const void* communicator);
+bool is_in_graphs(const void* communicator);  // whether a graph that can be launched has a collective of it
 cudaError_t record(cudaEvent_t event, cudaStream_t stream);
 cudaError_t wait_for(cudaStream_t stream, cudaEvent_t event);
 void forget(cudaEvent_t event);
@@ -52,6 +54,8 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph);
 cudaStreamCaptureStatus capture_status(cudaStream_t stream, unsigned long long* id = nullptr);
 long nodes_of(cudaGraph_t graph);
 void destroy(cudaGraph_t graph);
+void instantiate(cudaGraphExec_t executable, cudaGraph_t graph);
+void destroy(cudaGraphExec_t executable);
 cudaStreamCaptureMode exchange_mode(cudaStreamCaptureMode mode);
 
 // Refusals, which end captures: an error if what the program does now is not allowed.

@@ -298,7 +298,9 @@ EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::s
 }
 EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     count("graph nodes", nodes_of(graph));
-    return create(executable);
+    create(executable);
+    instantiate(*executable, graph);
+    return cudaSuccess;
 }
 EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
     return cudaGraphInstantiateWithFlags(executable, graph, flags);
@@ -308,7 +310,10 @@ EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     destroy(graph);
     return cudaSuccess;
 }
-EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    destroy(executable);
+    return cudaSuccess;
+}
 EXPORT cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void*, cudaHostFn_t, unsigned, unsigned) {
     return create(object);
 }

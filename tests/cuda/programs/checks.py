@@ -131,13 +131,13 @@ def memory() -> dict[str, Any]:
 
 
 def places() -> list[str]:
-    """Where the host waited, by lines of the package: a calibration reads a number."""
+    """Where the host waited, by lines of the package: a calibration waits for its work."""
     from pggan.training.device_rates import seconds
 
     noted: Counter[tuple[str, str]] = Counter()
     x = torch.ones(4, device=CUDA)
     with session.watched(noted):
-        seconds(lambda: x)
+        seconds(lambda: x, CUDA)
         x.sum().item()
     return sorted({where for what, where in noted if what.startswith("wait")})
 

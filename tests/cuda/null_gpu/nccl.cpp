@@ -1,0 +1,91 @@
+// The functions of NCCL that PyTorch calls: communicators of any number of ranks, which never meet, and collectives, each
+// counted as one piece of work of its stream, which send nothing.
+
+#include "device.hpp"
+
+#include <nccl.h>
+
+using namespace null_gpu;
+
+namespace {
+
+struct Communicator {
+    int rank, ranks;
+};
+
+Communicator& of(ncclComm_t communicator) { return *reinterpret_cast<Communicator*>(communicator); }
+
+ncclResult_t collective(cudaStream_t stream, ncclComm_t communicator) {
+    enqueue_collective(stream, "collective", communicator);
+    return ncclSuccess;
+}
+
+}  // namespace
+
+EXPORT ncclResult_t ncclGetVersion(int* version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+EXPORT const char* ncclGetErrorString(ncclResult_t) { return "error of the null GPU"; }
+EXPORT const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    *id = {};
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId, int rank, ncclConfig_t*) {
+    *communicator = reinterpret_cast<ncclComm_t>(new Communicator{rank, ranks});
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* communicator, int ranks, int rank, int, ncclUniqueId*,
+                                             ncclConfig_t*) {
+    return ncclCommInitRankConfig(communicator, ranks, {}, rank, nullptr);
+}
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t whole, int, int, ncclComm_t* communicator, ncclConfig_t*) {
+    return ncclCommInitRankConfig(communicator, of(whole).ranks, {}, of(whole).rank, nullptr);
+}
+EXPORT ncclResult_t ncclCommCount(const ncclComm_t communicator, int* ranks) {
+    *ranks = of(communicator).ranks;
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t communicator, int* rank) {
+    *rank = of(communicator).rank;
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
+    *error = ncclSuccess;
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+    // NCCL waits here until the last graph is gone that has a collective of the communicator.
+    if (is_in_graphs(communicator)) note("hang: ncclCommDestroy");
+    delete &of(communicator);
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) { return ncclCommDestroy(communicator); }
+
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, std::size_t, void** handle) {
+    *handle = memory;
+    return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+
+EXPORT ncclResult_t ncclGroupStart() { return ncclSuccess; }
+EXPORT ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+EXPORT ncclResult_t ncclAllReduce(const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t communicator,
+                                  cudaStream_t stream) {
+    return collective(stream, communicator);
+}
+EXPORT ncclResult_t ncclBroadcast(const void*, void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator,
+                                  cudaStream_t stream) {
+    return collective(stream, communicator);
+}
+EXPORT ncclResult_t ncclAllGather(const void*, void*, std::size_t, ncclDataType_t, ncclComm_t communicator,
+                                  cudaStream_t stream) {
+    return collective(stream, communicator);
+}
+EXPORT ncclResult_t ncclReduceScatter(const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
+                                      ncclComm_t communicator, cudaStream_t stream) {
+    return collective(stream, communicator);
+}
