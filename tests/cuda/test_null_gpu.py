@@ -17,7 +17,8 @@ def found(program):
 
 def test_work_of_every_kind_is_counted(found):
     counts = found["launches"]
-    assert counts["kernel"] == counts["triton kernel"] == counts["memset"] == counts["copy on the device"] == 1
+    assert counts["triton kernel"] == counts["copy on the device"] == 1
+    assert counts["kernel"] + counts.get("memset", 0) == 2  # before PyTorch 2.15, zeros are written by a kernel, too
     assert counts["product"] == 2  # a convolution and a product of matrices
     assert counts["wait: pageable copy to the host"] == 1
 

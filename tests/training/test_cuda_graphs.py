@@ -307,6 +307,8 @@ class Cuda:
         for name, replacement in replaced.items():
             monkeypatch.setattr(torch.cuda, name, replacement)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocation, raising=False)
+        workspaces = lambda: self.done.append("workspaces")  # noqa: E731
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", workspaces, raising=False)
         monkeypatch.setattr(
             torch._C, "_cuda_releasePool", lambda *pool: self.done.append(("release", *pool)), raising=False
         )
@@ -329,7 +331,7 @@ def test_a_failed_capture_leaves_stream_and_allocator_as_they_were(monkeypatch, 
         cuda_graphs.capture(fails)
     assert "not permitted" in str(caught.value.__context__)
     released = [("end", 0, "pool"), ("release", 0, "pool")] if before_2_15 else []
-    assert cuda.done == [("stream", True), "reset", *released]
+    assert cuda.done == [("stream", True), "reset", "workspaces", *released]
 
 
 # ---- how long captured steps live ------------------------------------------------------------------------

@@ -34,7 +34,11 @@ def missing() -> str:
     if shutil.which("g++") is None:
         return "the null GPU needs a C++ compiler, g++"
     absent = [str(path) for path in HEADERS if not path.is_dir()]
-    return f"the null GPU needs the headers in {absent[0]}" if absent else ""
+    if absent:
+        return f"the null GPU needs the headers in {absent[0]}"
+    if not (HEADERS[0] / "nv" / "target").is_file():  # newer wheels of the runtime have it
+        return "the null GPU needs the header nv/target: pip install nvidia-cuda-cccl"
+    return ""
 
 
 def build(cache: Path) -> Path:

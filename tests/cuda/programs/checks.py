@@ -144,5 +144,5 @@ def places() -> list[str]:
 
 if __name__ == "__main__":
     print(
-        json.dumps({function.__name__: function() for function in (launches, shapes, nodes, refusals, memory, places)})
+        json.dumps({function.__name__: function() for function in (launches, shapes, nodes, memory, places, refusals)})
     )
