@@ -1,4 +1,4 @@
-"""Parts 8 and 11: the step of every stage: captured, eager, the reference's, and compiled."""
+"""Parts 8 and 12: the step of every stage: captured, eager, the reference's, and compiled."""
 
 import time
 from collections.abc import Iterator

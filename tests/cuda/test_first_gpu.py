@@ -5,17 +5,16 @@ import pytest
 from benchmarks.first_gpu.parts import PARTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
-LEFT_OUT = ("compiled",)  # compilers take half a minute
 
 
 @pytest.fixture(scope="module")
 def found(program, tmp_path_factory):
-    return program("first_gpu", str(tmp_path_factory.mktemp("first_gpu")), *LEFT_OUT)
+    return program("first_gpu", str(tmp_path_factory.mktemp("first_gpu")))
 
 
 def test_every_part_is_there_and_no_item_has_failed(found):
     assert found["complete"]
-    assert list(found["parts"]) == [part.name for part in PARTS if part.name not in LEFT_OUT]
+    assert list(found["parts"]) == [part.name for part in PARTS]
     for name, part in found["parts"].items():
         failed = {item: figures["traceback"] for item, figures in part["items"].items() if "failed" in figures}
         assert part["items"], name
