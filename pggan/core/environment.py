@@ -26,6 +26,9 @@ def set_library_defaults() -> None:
         # (docs/performance.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages for large CPU tensors, much faster
+    # Captured collectives need no registered buffers: gradients are small, and where ranks differ in what is
+    # registered, NCCL waits for ever (https://github.com/NVIDIA/nccl/issues/2389).
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
     # A rank that loses another one prints a C++ stack per connection; the watchdog says what matters in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", LOG_LEVEL)

@@ -121,6 +121,23 @@ class ProcessGroup:
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
             ) from error
 
+    def open_nccl(self, timeout_seconds: float) -> None:
+        """Let NCCL open its connections now, on GPUs: the first collective does, and nothing limits how long it takes.
+
+        Raises UserError, with all that NCCL says, unless that works within `timeout_seconds`.  Called by all ranks.
+        """
+        if self.world_size == 1 or self.device.type != "cuda":
+            return
+        try:
+            call_with_timeout(timeout_seconds, partial(_sum_of_ones, self.device))
+        except (RuntimeError, TimeoutError) as error:
+            why = str(error).strip() or f"no answer within {timeout_seconds:g} s"
+            raise UserError(
+                f"{self.name} can't send gradients to the other GPUs: {why}",
+                "NCCL_DEBUG=INFO tells more. NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the network between the "
+                "machines; a container needs room for shared memory (docker run --shm-size=1g).",
+            ) from error
+
     def subgroup(self, size: int) -> "ProcessGroup | None":
         """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
         torch_group = _new_group(ranks=list(range(size))) if self.world_size > 1 else None
@@ -306,6 +323,8 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         with group.collective_errors():
             if problem is not None:
                 raise problem
+        with group.collective_errors():
+            group.open_nccl(timeout_seconds)
         code = run(group)
         group.shutdown()
         return code
@@ -315,6 +334,14 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         time.sleep(ENDING_SECONDS)
         print(error, file=sys.stderr, flush=True)
         return EXIT_PEER_LOST
+
+
+def _sum_of_ones(device: torch.device) -> float:
+    """The number of ranks, by their GPUs."""
+    with torch.cuda.device(device):  # of this thread
+        one = torch.ones(1, device=device)
+        dist.all_reduce(one)
+        return one.item()
 
 
 def _new_group(**settings: Any) -> dist.ProcessGroup | None:

@@ -180,6 +180,7 @@ class Events:
         saving |= self.evaluator.mark is not None
         # While updates are being skipped, a checkpoint would be no place to roll back to: it waits for one that is not.
         if (saving or self.save_wanted) and not last:
+            self.group.wait_for_device()
             self.save_wanted = not self.rollback.check(state)
             if not self.save_wanted:
                 self._save()
@@ -188,6 +189,7 @@ class Events:
         """Report the scalars since the last tick, with an evaluation where one is due, and look for alarms in them."""
         state, group = self.state, self.group
         self.time_breakdown.end("overhead")
+        group.wait_for_device()
         scores = self.accumulator.recent("scores/") if group.is_main else {}
         scalars = self.accumulator.reduce(group)  # waits for the device, whose steps these are
         scalars = without_copies(scalars, self.trainer.loss.terms_of_g)

@@ -246,3 +246,28 @@ def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
     assert gone.code == -signal.SIGKILL
     assert here.value.startswith("rank 0 on ")
     assert "lost its connection to the others" in here.value
+
+
+NCCL_SAYS = (
+    "NCCL error: unhandled system error\nLast error:\nError while creating shared memory segment /dev/shm/nccl-1"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(RuntimeError(NCCL_SAYS), NCCL_SAYS), (TimeoutError(), "no answer within 7 s")]
+)
+def test_connections_of_nccl_that_cannot_be_opened_are_a_mistake_with_all_that_nccl_says(monkeypatch, error, why):
+    def fails(device):
+        raise error
+
+    monkeypatch.setattr(pggan.distributed.process_group, "_sum_of_ones", fails)
+    group = ProcessGroup(RankInfo(0, 2, 0, 2), torch.device("cuda"), None, None)
+    with pytest.raises(UserError, match="can't send gradients to the other GPUs") as raised:
+        group.open_nccl(7)
+    assert why in raised.value.problem
+    assert "NCCL_SOCKET_IFNAME" in raised.value.remedy
+    for alone in (
+        ProcessGroup.single_process(torch.device("cuda")),
+        ProcessGroup(RankInfo(0, 2, 0, 2), torch.device("cpu"), None, None),
+    ):
+        alone.open_nccl(7)  # there is nothing to open

@@ -125,7 +125,7 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, slurm, tmp_path, code,
             "distributed.nnodes=2",
             f"distributed.rdzv_endpoint=localhost:{port}",
         ),
-        *("seed=3", "loss=logistic"),
+        *("seed=3", "devices=1", "loss=logistic"),
     ]
 
 
