@@ -19,7 +19,7 @@ from benchmarks.first_gpu.record import Record
 from pggan.core.devices import choose_device
 
 if __name__ == "__main__":
-    torch.compile = partial(torch.compile, backend="aot_eager")  # which traces all, and makes no kernels
+    torch.compile = partial(torch.compile, backend="eager")  # which traces all, and makes no kernels
     warnings.filterwarnings("ignore", "The .grad attribute")  # of torch.compile
     folder = Path(sys.argv[1])
     record = Record(folder / "result.json")
