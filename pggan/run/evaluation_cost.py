@@ -121,7 +121,6 @@ class EvaluationBudget:
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""
         self.spent += now - began
-        self._took[resolution] = (
-            now - began
-        )  # reals compared with reals included, unless that was kept from another run
+        # The first one at a resolution compares reals with reals, too, unless that was kept from another run.
+        self._took[resolution] = now - began
         self._ended = now
