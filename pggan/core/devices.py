@@ -74,18 +74,23 @@ def count_devices(devices: str) -> tuple[str, int]:
 
 
 def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torch.device:
-    """The device of one of several ranks; raises UserError when there are more ranks than `devices` says."""
+    """The device of one of several ranks; raises UserError when there are more ranks than `devices` says.
+
+    A rank that sees one CUDA device takes it, as where Slurm gives each task a GPU of its own: whether another rank has
+    the same one is not known here.
+    """
     kind, count = count_devices(devices)
     usable = torch.cuda.device_count() if kind == "cuda" else local_world_size
     numbered = devices not in ("auto", "cpu", "cuda", "mps")
-    if (numbered and count != local_world_size) or usable < local_world_size:
+    if (numbered and count != local_world_size) or 1 < usable < local_world_size:
         problem = f"{local_world_size} ranks were started on this machine for {count} devices (devices={devices})."
         raise UserError(problem, "Start one rank per device; devices=cpu shares the CPU among any number.")
     if kind != "cuda":
         return torch.device(kind)
-    require_kernels(local_rank, f"devices={devices}")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    index = local_rank if usable > 1 else 0
+    require_kernels(index, f"devices={devices}")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:

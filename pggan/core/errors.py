@@ -22,6 +22,10 @@ class UserError(Exception):
         return f"{self.problem}\n  {self.remedy}"
 
 
+class StepOutOfMemory(UserError):
+    """Memory did not suffice for a step on this rank: other ranks, if there are any, are in the middle of it."""
+
+
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""
     known = sorted(choices)

@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from pggan.config import DistributedConfig
+from pggan.core.cpu import available_cores
 from pggan.core.environment import child_variables
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.core.formatting import Log
@@ -29,6 +30,7 @@ FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which n
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
 REPORT_SECONDS = 5.0  # for the ranks to report the stalled one, before their agent gives up
 POLL_SECONDS = 1.0
+MAX_COMPILERS = 32  # processes of torch.compile; as many as it takes by itself
 
 
 class Agent(LocalElasticAgent):
@@ -169,6 +171,10 @@ def launch(
     variables = {
         **child_variables(command, values),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # Each rank would start as many processes that compile as there are cores, up to 32.
+        "TORCHINDUCTOR_COMPILE_THREADS": os.environ.get(
+            "TORCHINDUCTOR_COMPILE_THREADS", str(min(max(available_cores() // count, 1), MAX_COMPILERS))
+        ),
         # With the store shared by all attempts, new ranks find the addresses of dead ones there.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled below

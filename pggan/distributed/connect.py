@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pggan.core.environment import LOG_LEVEL
 
+NCCL_REASON = "Last error:"  # the line before what NCCL found
 ANSWER_SECONDS = 5.0  # beyond torch's own limit, which comes first unless it does not hold
 
 T = TypeVar("T")
@@ -67,6 +68,11 @@ def listens(address: str) -> bool:
 
 
 def reason(error: BaseException | None) -> str:
-    """The first sentence of an error's message, without the place in torch's sources that raised it."""
-    lines = str(error or "").splitlines()
-    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).split(". ")[0].rstrip(".") if lines else "unknown"
+    """The first sentence of an error's message, without the place in torch's sources that raised it.
+
+    NCCL's says what has failed; a later line says why, and belongs to it.
+    """
+    first, *rest = str(error or "").splitlines() or ["unknown"]
+    said = re.sub(r"^\[\S+:\d+\] ", "", first).split(". ")[0].rstrip(".")
+    why = rest[rest.index(NCCL_REASON) + 1 :] if NCCL_REASON in rest else []
+    return ": ".join([said, *why[:1]])

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
-from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
+from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.connect import call_with_timeout, connection_problem, reason
 
 # The watchdog finds a stalled rank; these timeouts only end what no rank can be blamed for.
@@ -121,6 +121,18 @@ class ProcessGroup:
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
             ) from error
 
+    def require_own_gpus(self) -> None:
+        """Raise UserError, on one rank, where two have the same GPU, as NCCL may not.  Called by all ranks."""
+        if self.world_size > 1 and self.device.type == "cuda":
+            gpus = self.all_gather_object(str(torch.cuda.get_device_properties(self.device).uuid))
+            with self.collective_errors():
+                for name, gpu in zip(self.names, gpus, strict=True):
+                    if (first := self.names[gpus.index(gpu)]) != name:
+                        raise UserError(
+                            f"{name} has the same GPU as {first}.",
+                            "Start one rank per GPU; devices=cpu shares the CPU among any number.",
+                        )
+
     def open_nccl(self, timeout_seconds: float) -> None:
         """Let NCCL open its connections now, on GPUs: the first collective does, and nothing limits how long it takes.
 
@@ -166,6 +178,8 @@ class ProcessGroup:
         self.waiting_since = time.monotonic()
         try:
             yield
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # of this rank's own device
+            raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the others: {reason(error)}") from error
         finally:
@@ -297,6 +311,20 @@ class ProcessGroup:
         self.wait_for_device()
         return gathered
 
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's `tensor`, in order of rank, in host memory of rank 0; nothing on the other ranks.
+
+        Shapes and types are the same on all ranks.
+        """
+        self.wait_for_device()
+        mine = tensor.cpu()
+        if self._control is None:
+            return [mine]
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)] if self.is_main else []
+        with self.collective():
+            dist.gather(mine, gathered or None, group_dst=0, group=self._control)
+        return gathered
+
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self._control is not None:
@@ -323,6 +351,7 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         with group.collective_errors():
             if problem is not None:
                 raise problem
+        group.require_own_gpus()
         with group.collective_errors():
             group.open_nccl(timeout_seconds)
         code = run(group)
@@ -330,6 +359,9 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
+    except StepOutOfMemory as error:  # the others wait for this rank: all restart, and try smaller micro-batches
+        print(f"{group.name}: {error}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
     except PeerLost as error:
         time.sleep(ENDING_SECONDS)
         print(error, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 Every rank sends a heartbeat to the store each second, which says what it is doing.  A rank that has waited too long
 looks which one is not waiting as well, names it, and ends; the agent then restarts all of them.  A rank that waits for
-its own GPU may wait for another rank there.  Where all wait for their GPUs, they end as late as NCCL would end them.
+its own GPU may wait for another rank there.  Where all wait for their GPUs, they end after the time of a slow step.
 """
 
 import json
@@ -20,10 +20,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pggan.core.errors import EXIT_PEER_LOST
 from pggan.core.formatting import Log
-from pggan.distributed.process_group import GRADIENT_TIMEOUT, ProcessGroup
+from pggan.distributed.process_group import ProcessGroup
 
 HEARTBEAT_SECONDS = 1.0
-SLOW_FACTOR = 20  # a checkpoint, or the first step of a phase, may take this many times the timeout
+SLOW_FACTOR = 20  # a checkpoint, the first step of a phase, or work of all GPUs may take this many times the timeout
 STEP_FACTOR = 4  # a step may take this many times what the last one took
 
 
@@ -76,8 +76,12 @@ class HeartbeatMonitor:
                 does = f"has been silent for {silent:.0f} s" if silent > timeout else "makes no progress"
                 seen = f"{beat.name} {does}; it was last seen at {beat.position}"
                 return f"Stalled: {seen}. The others have waited for {max(waited, stuck):.0f} s and exit."
-        if on_device and waited > GRADIENT_TIMEOUT.total_seconds() + HEARTBEAT_SECONDS * self.rank:
-            return f"Stalled: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s."
+        if on_device and waited > SLOW_FACTOR * self.timeout + HEARTBEAT_SECONDS * self.rank:
+            return (
+                f"Stalled: no rank is missing, but the device of rank {self.rank} has not moved for {waited:.0f} s. "
+                "NCCL_DEBUG=INFO tells more, and compute.cuda_graphs=off captures no collectives. Where the links are "
+                "that slow, a larger distributed.heartbeat_timeout_seconds waits longer."
+            )
         return ""
 
 

@@ -91,11 +91,11 @@ class DgcReducer(GradientReducer):
         return wait
 
     def extra_state(self) -> StateDicts:
-        """The residuals and moments that ranks keep for later steps, of all ranks; in host memory of rank 0."""
+        """The residuals and moments that ranks keep for later steps, of all ranks, on rank 0; nothing on the others."""
         tensors = {}
         for network, compressor in self._compressors.items():
             for name, tensor in compressor.state_dict().items():
-                for rank, theirs in enumerate(self.group.all_gather(tensor)):
+                for rank, theirs in enumerate(self.group.gather(tensor)):
                     tensors[f"{network}/{rank}/{name}"] = theirs
         return {EXTRA_STATE: tensors} if tensors else {}
 

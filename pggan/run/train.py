@@ -55,6 +55,8 @@ def join_ranks(config: TrainConfig, info: RankInfo) -> int:
     """Train as one of the ranks that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that are restarted need a run directory to resume from.", "Add run_dir=DIR.")
+    if config.compute.deterministic:  # NVSwitch sums in any order: https://github.com/NVIDIA/nccl/issues/1497
+        os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(train, config))
 
 

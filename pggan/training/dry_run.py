@@ -56,7 +56,7 @@ class DryRun:
         spec, count = inputs.spec, len(inputs.latents_d)
         group, size = min(self.stddev_group, count), min(spec.options.micro_batch_size or count, count)
         if size <= group or not self.allow_smaller_micro_batches:
-            raise out_of_memory(spec)
+            raise out_of_memory(spec)  # on all ranks
         half = half_micro_batch(size, group)
         self.log(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images: training "

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pggan.augmentation.base import Augmentation
 from pggan.core.batch import Reals
+from pggan.core.errors import StepOutOfMemory
 from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -101,7 +102,7 @@ class Trainer:
             return (self.graphs and self.graphs.replay(inputs)) or self._train_step(inputs)
         except RuntimeError as error:
             if Failure.of(error).out_of_memory:
-                raise out_of_memory(inputs.spec) from error
+                raise StepOutOfMemory(*out_of_memory(inputs.spec).args) from error
             raise
 
     def _train_step(self, inputs: StepInputs, reducer: GradientReducer | None = None) -> dict[str, Tensor]:

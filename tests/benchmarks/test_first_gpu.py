@@ -1,6 +1,7 @@
 """The kit for the first GPU: every item on disk at once, goes on where it stopped, survives what crashes or hangs."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from benchmarks.first_gpu import __main__ as command
 from benchmarks.first_gpu import collectives, kernels, parity, parts, stages, worker
 from benchmarks.first_gpu.context import Context, Judgement, Part
 from benchmarks.first_gpu.expected import ORDER, STAGES
 from benchmarks.first_gpu.record import Record
+from benchmarks.first_gpu.runs import Runs
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
+from tests.processes import in_processes, values_of
 
 CPU = torch.device("cpu")
 LATER = float("inf")
@@ -291,25 +292,41 @@ def test_what_the_host_does_to_launch_kernels_is_none_of_them():
     ]
 
 
-def test_sums_of_one_rank_are_its_own_numbers(monkeypatch):
-    """By gloo; a replay does what was captured."""
+def found_by_two(store):
+    return collectives.of_rank(2, store, "cpu", int(os.environ["RANK"]))
 
-    def capture(function):
-        return function, {}
 
-    def doubled(numbers, async_op):
-        numbers.mul_(2)
-        return SimpleNamespace(wait=int)
+RIGHT = {"all_reduce": True, "all_to_all": True, "all_gather": True}
 
-    monkeypatch.setattr(collectives, "capture", capture)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        assert collectives.eager(CPU)
-        assert collectives.captured(CPU)
-        monkeypatch.setattr(collectives.dist, "all_reduce", doubled)
-        assert not collectives.captured(CPU)
-    finally:
-        dist.destroy_process_group()
+
+@pytest.mark.slow
+def test_collectives_of_two_ranks_are_right(tmp_path):
+    """By gloo, and without graphs."""
+    assert values_of(in_processes(2, found_by_two, tmp_path / "store")) == [RIGHT, RIGHT]
+
+
+def test_a_collective_that_is_wrong_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda numbers, async_op: SimpleNamespace(wait=numbers.neg_))
+    alone = collectives.of_rank(1, tmp_path / "store", "cpu", 0)
+    assert alone == {**RIGHT, "all_reduce": False}
+    judged = collectives.judge(None, {"1 rank": alone | {"seconds": 0.0}, "elastic": {"same bits": True, "1": "8a"}})
+    assert not judged.good
+    assert "WRONG: all_reduce of 1 rank, connections" in judged.measured
+    assert collectives.judge(None, {"2 ranks": RIGHT}).good
+
+
+def test_several_gpus_work_together_and_train_with_the_bits_of_one(context, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [name for name, _ in collectives.items(context)] == ["1 rank", "4 ranks", "elastic"]
+    asked = []
+    monkeypatch.setattr(Runs, "begin", lambda self, name, *keys: asked.append(keys))
+    monkeypatch.setattr(Runs, "end", lambda self, process: None)
+    for digests, same in ((["8a", "8a"], True), (["8a", "8b"], False)):
+        left = iter(digests)
+        monkeypatch.setattr(collectives, "facts_of_run", lambda run_dir, left=left: {"state_sha256": next(left)})
+        assert collectives.elastic(context, 4)["same bits"] is same
+    assert [keys[-1] for keys in asked[:2]] == ["devices=1", "devices=4"]
+    assert "elastic=true" in asked[0]
 
 
 @pytest.mark.slow

@@ -119,6 +119,8 @@ def test_ranks_get_a_device_each_and_share_the_cpu(machine):
     assert device_of_rank("auto", 2, 3) == torch.device("cuda", 2)
     assert device_of_rank("cuda", 1, 2) == torch.device("cuda", 1)
     assert device_of_rank("3", 0, 3) == torch.device("cuda", 0)
+    machine(cuda=1)  # each rank sees its own alone, as with srun --gpus-per-task=1
+    assert device_of_rank("auto", 2, 4) == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(

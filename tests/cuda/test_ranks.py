@@ -10,7 +10,7 @@ from tests.cuda.test_commands import UNUSUAL
 from tests.processes import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
-RANKS = 2  # as on two machines with a GPU each
+RANKS = 2  # each of which sees a GPU of its own, as with srun --gpus-per-task=1
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +18,13 @@ def found(null_gpu, toy_data, tmp_path_factory):
     folder, ports = tmp_path_factory.mktemp("ranks"), map(str, free_ports(2))
     arguments, processes = [str(toy_data), str(folder / "run"), *ports], []
     with pytest.MonkeyPatch.context() as patch, (folder / "errors.txt").open("w") as errors:
-        for name, value in {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}.items():
+        for name, value in {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": 1}.items():
             patch.setenv(name, str(value))
         patch.setenv("MASTER_ADDR", "localhost")
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
         for rank in range(RANKS):
             patch.setenv("RANK", str(rank))
+            patch.setenv("LOCAL_RANK", str(rank))
             streams = {"stdout": subprocess.PIPE, "stderr": errors}
             processes.append(started(null_gpu, "tests.cuda.programs.ranks", *arguments, **streams))
         said = [process.communicate(timeout=300)[0] for process in processes]

@@ -66,14 +66,15 @@ def test_a_rank_gets_its_task_its_parent_and_its_threads_and_the_environment_is_
     launched, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(module, "available_cores", lambda: 7)
     before = dict(os.environ)
-    names = "PGGAN_TASK PGGAN_PARENT OMP_NUM_THREADS WORLD_SIZE LOCAL_WORLD_SIZE"
+    names = "PGGAN_TASK PGGAN_PARENT OMP_NUM_THREADS TORCHINDUCTOR_COMPILE_THREADS WORLD_SIZE LOCAL_WORLD_SIZE"
     code = f"open(f'rank-{{rank}}', 'w').write('|'.join(os.environ[name] for name in '{names}'.split()))"
     assert launched(code).code == 0
     for rank in range(2):
         task, *others = (tmp_path / f"rank-{rank}").read_text().split("|")
         assert task == "command: train\nvalues:\n  seed: 5\n"
-        assert others == [str(os.getpid()), "7", "2", "2"]
+        assert others == [str(os.getpid()), "7", "3", "2", "2"]
     assert dict(os.environ) == before
 
 

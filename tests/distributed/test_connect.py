@@ -50,11 +50,15 @@ def test_an_address_is_told_from_one_where_nobody_listens(listening):
         assert connection_problem(nobody) == "nobody answers there"
 
 
+NCCL_TOLD = "NCCL error in: x.cpp:4, NCCL version 2.30.7: Closed by node1"
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [
         ("[/pytorch/socket.cpp:12] The server socket failed. port: 5\nmore", "The server socket failed"),
         ("Connection closed by peer.", "Connection closed by peer"),
+        ("NCCL error in: x.cpp:4, NCCL version 2.30.7\nncclRemoteError: …\nLast error:\nClosed by node1", NCCL_TOLD),
         ("", "unknown"),
     ],
 )

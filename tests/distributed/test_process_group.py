@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import pggan.distributed.process_group
-from pggan.core.errors import UserError
+from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, StepOutOfMemory, UserError
 from pggan.distributed.process_group import (
     PeerLost,
     ProcessGroup,
     RankInfo,
     RemoteUserError,
     rank_from_environment,
+    run_distributed,
 )
 from pggan.run.metric_accumulator import MetricAccumulator
 from tests.processes import in_processes, values_of
@@ -246,6 +247,44 @@ def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
     assert gone.code == -signal.SIGKILL
     assert here.value.startswith("rank 0 on ")
     assert "lost its connection to the others" in here.value
+
+
+def run_out_of_memory_on_rank_1():
+    def run(group):
+        if group.rank == 1:
+            raise StepOutOfMemory("Out of memory at 8x8.", "It resumes.")
+        group.barrier()
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pggan.distributed.process_group, "ENDING_SECONDS", 0)
+        return run_distributed(rank_from_environment(), "cpu", 60, run)
+
+
+@pytest.mark.fault(15)
+def test_a_rank_whose_memory_does_not_suffice_in_the_middle_of_a_step_lets_all_restart():
+    """With EXIT_USER_ERROR, agents would not restart them."""
+    others, itself = (outcome.value for outcome in in_processes(2, run_out_of_memory_on_rank_1))
+    assert (others, itself) == (EXIT_PEER_LOST, EXIT_FAILED)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), torch.AcceleratorError("CUDA error", 1)])
+def test_an_error_of_ones_own_device_is_no_lost_rank(error):
+    with pytest.raises(type(error)), ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None, None).collective():
+        raise error
+
+
+def test_two_ranks_with_one_gpu_are_named(monkeypatch):
+    class Known(ProcessGroup):
+        def all_gather_object(self, value):
+            return [value] * 2
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
+    group = Known(RankInfo(0, 2, 0, 2), torch.device("cuda", 0), None, None)
+    with pytest.raises(UserError, match="rank 1 has the same GPU as rank 0"):
+        group.require_own_gpus()
+    ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None, None).require_own_gpus()  # the CPU is shared
+    ProcessGroup.single_process(torch.device("cuda")).require_own_gpus()
 
 
 NCCL_SAYS = (

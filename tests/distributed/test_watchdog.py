@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pggan.core.errors import EXIT_PEER_LOST
-from pggan.distributed.process_group import GRADIENT_TIMEOUT, MAX_STEPS_IN_FLIGHT, ProcessGroup, RankInfo
+from pggan.distributed.process_group import MAX_STEPS_IN_FLIGHT, ProcessGroup, RankInfo
 from pggan.distributed.watchdog import (
     HEARTBEAT_SECONDS,
     SLOW_FACTOR,
@@ -79,15 +79,16 @@ def test_no_rank_is_to_blame_while_all_wait_for_the_link():
 
 
 @pytest.mark.fault(16)
-def test_ranks_that_wait_for_their_devices_name_the_stopped_one_and_end_in_half_an_hour_if_there_is_none():
+def test_ranks_that_wait_for_their_devices_name_the_stopped_one_and_end_after_a_slow_step_if_there_is_none():
     """A collective on GPUs whose link has failed never ends, and no rank is silent."""
     clock = Clock(on_device=True)
     said, when = clock.pass_by(100, silent=[1])
     assert "rank 1 has been silent" in said
     assert when < 60
     said, when = Clock(size=4, rank=2, on_device=True).pass_by(3600)
-    assert said == "Stalled: no rank is missing, but the device of rank 2 has not moved for 1803 s."
-    assert GRADIENT_TIMEOUT.total_seconds() < when
+    assert said.startswith("Stalled: no rank is missing, but the device of rank 2 has not moved for ")
+    assert "compute.cuda_graphs=off" in said
+    assert SLOW_FACTOR * TIMEOUT < when <= SLOW_FACTOR * TIMEOUT + 4
 
 
 def test_a_rank_whose_main_thread_is_stuck_names_a_silent_one_but_none_that_may_be_stuck_as_well():

@@ -1,10 +1,12 @@
 """Compressed gradients on two ranks: what each one takes in, and what it keeps over checkpoints and phases."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pggan.checkpoints.broadcast import broadcast_state
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.config import DgcConfig, ModelConfig, TrainerConfig
 from pggan.config.compute import Precision
@@ -12,7 +14,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
-from pggan.optim.dgc import DgcReducer
+from pggan.optim.dgc import EXTRA_STATE, DgcReducer
 from pggan.optim.state import INIT_SCALE, new_state, state_sha256
 from pggan.run import train
 from pggan.training.build import build_trainer
@@ -55,12 +57,13 @@ def copied(state_dicts):
     return {key: {name: tensor.clone() for name, tensor in tensors.items()} for key, tensors in state_dicts.items()}
 
 
-def load(trainer, saved):
-    """As a resumed run, or one that rolls back, does."""
+def load(trainer, saved, group):
+    """As a resumed run, or one that rolls back, does: rank 0 alone has read the checkpoint."""
     state_dicts, extra, clock = saved
     trainer.state.load_state_dict(state_dicts)
     trainer.state.images, trainer.state.phase_index = clock
-    trainer.reducer.load_extra_state(extra)
+    checkpoint = SimpleNamespace(header={"files": [f"{EXTRA_STATE}.safetensors"]}, load=extra.get)
+    broadcast_state(trainer.state, trainer.reducer, checkpoint if group.is_main else None, group)
 
 
 def taken_in(group, clip=None, precision=Precision.fp32):
@@ -106,14 +109,14 @@ def seen_by_two():
     saved = copied(trainer.state.state_dict()), copied(trainer.reducer.extra_state()), clock
     take(trainer, SECOND, 2)
     second = digest(trainer)
-    load(trainer, saved)
+    load(trainer, saved, group)
     take(trainer, FIRST, 1)
     rolled_back = digest(trainer)
     resumed = trainer_of(group)
-    load(resumed, saved)
+    load(resumed, saved, group)
     take(resumed, SECOND, 2)
     resumed_later = trainer_of(group)
-    load(resumed_later, saved)
+    load(resumed_later, saved, group)
     take(resumed_later, FIRST, 1)
     straight = trainer_of(group)
     take(straight, FIRST, 3)

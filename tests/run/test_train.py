@@ -18,6 +18,7 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli import main as command_line
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.distributed.process_group import RankInfo
 from pggan.optim.ema import update_ema
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
@@ -178,6 +179,18 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
     assert train.run(config) == 0
     assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(metrics_of(tmp_path)[-1])
     assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
+
+
+@pytest.mark.parametrize(("deterministic", "algorithms"), [("true", "^NVLS,NVLSTree"), ("false", None)])
+def test_ranks_that_repeat_every_bit_do_not_let_the_switch_between_gpus_sum(
+    tiny_config, tmp_path, monkeypatch, deterministic, algorithms
+):
+    monkeypatch.setenv("NCCL_ALGO", "")
+    monkeypatch.delenv("NCCL_ALGO")  # to be put back as it was in any case
+    monkeypatch.setattr(train, "run_distributed", lambda *_: 0)
+    config = tiny_config(f"run_dir={tmp_path}", f"compute.deterministic={deterministic}")
+    assert train.join_ranks(config, RankInfo(0, 2, 0, 2)) == 0
+    assert os.environ.get("NCCL_ALGO") == algorithms
 
 
 @pytest.mark.slow

@@ -89,3 +89,9 @@ EXPORT ncclResult_t ncclReduceScatter(const void*, void*, std::size_t, ncclDataT
                                       ncclComm_t communicator, cudaStream_t stream) {
     return collective(stream, communicator);
 }
+EXPORT ncclResult_t ncclSend(const void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator, cudaStream_t stream) {
+    return collective(stream, communicator);
+}
+EXPORT ncclResult_t ncclRecv(void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator, cudaStream_t stream) {
+    return collective(stream, communicator);
+}

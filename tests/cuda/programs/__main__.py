@@ -4,6 +4,7 @@ This one has imported what they need, which takes longer than some of them.  A l
 the arguments, and a file for what the program prints.  A line of standard output is an exit code.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -27,9 +28,11 @@ def become(name: str, arguments: list[str], output: str) -> None:
 if __name__ == "__main__":
     for name in NEEDED:
         import_module(name)
+    gc.freeze()  # every capture looks through all objects for garbage, and those of libraries stay
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             become(*json.loads(line))
+            gc.unfreeze()  # else libraries report at the end that it has not been cleared away
             break
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

@@ -18,8 +18,8 @@ PLAN = [*MODEL, "schedule.first_resolution=4", "schedule.final_resolution=8", "s
 
 
 def run_all(data: str, folder: Path, ports: list[int]) -> dict[str, Any]:
-    """What became of a training, and of a plan that measures its steps."""
-    train = ["train", *RUN, f"data.path={data}", f"run_dir={folder}", "monitor.console=plain"]
+    """What became of an elastic training, whose ranks exchange slices, and of a plan, whose steps sum gradients."""
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={folder}", "monitor.console=plain", "elastic=true"]
     plan = ["plan", *PLAN, "devices=cuda", "calibrate=true", "json=true"]
     found = {}
     for port, words in zip(ports, (train, plan), strict=True):
