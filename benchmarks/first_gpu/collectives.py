@@ -1,7 +1,8 @@
 """Part 11: NCCL sums, exchanges and gathers, eagerly and in graphs, on one GPU and on all; its connections close."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,7 @@ from pggan.training.cuda_graphs import capture
 
 NUMBERS = 2**17  # that a rank has for each other one
 REPLAYS = 2
+TIMEOUT = timedelta(minutes=1)  # less than an item may take
 
 
 def items(context: Context) -> Iterator[Item]:
@@ -33,7 +35,8 @@ def in_ranks(context: Context, count: int) -> Figures:
     """What `of_rank` finds, in processes of their own: where connections do not close, they hang; true if on all."""
     store = context.folder / f"store-{count}"
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(partial(of_rank, count, store, context.device.type), range(count)))
+        ranks = [pool.submit(of_rank, count, store, context.device.type, rank) for rank in range(count)]
+        found = [rank.result() for rank in as_completed(ranks)]  # the first error, not that of those that wait for it
     return {name: all(one[name] for one in found) for name in found[0]}
 
 
@@ -43,7 +46,8 @@ def of_rank(count: int, store: Path, kind: str, rank: int) -> dict[str, bool]:
     if kind == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, store=FileStore(str(store), count), rank=rank, world_size=count)
+    store_of_all = FileStore(str(store), count)
+    dist.init_process_group(backend, store=store_of_all, rank=rank, world_size=count, timeout=TIMEOUT)
     everyone = torch.arange(count * count * NUMBERS).view(count, count, NUMBERS)  # [rank, rank, NUMBERS]
     mine = everyone[rank].flatten().to(device)
     expected = {all_reduce: everyone.sum(0), all_to_all: everyone[:, rank], all_gather: everyone}

@@ -80,14 +80,14 @@ def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torc
     the same one is not known here.
     """
     kind, count = count_devices(devices)
-    usable = torch.cuda.device_count() if kind == "cuda" else local_world_size
-    numbered = devices not in ("auto", "cpu", "cuda", "mps")
-    if (numbered and count != local_world_size) or 1 < usable < local_world_size:
+    usable = {"cuda": torch.cuda.device_count(), "mps": 1}.get(kind, local_world_size)
+    numbered, alone = devices not in ("auto", "cpu", "cuda", "mps"), kind == "cuda" and usable == 1
+    if (numbered and count != local_world_size) or (usable < local_world_size and not alone):
         problem = f"{local_world_size} ranks were started on this machine for {count} devices (devices={devices})."
         raise UserError(problem, "Start one rank per device; devices=cpu shares the CPU among any number.")
     if kind != "cuda":
         return torch.device(kind)
-    index = local_rank if usable > 1 else 0
+    index = 0 if alone else local_rank
     require_kernels(index, f"devices={devices}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

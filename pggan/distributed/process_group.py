@@ -25,7 +25,7 @@ from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, Step
 from pggan.distributed.connect import call_with_timeout, connection_problem, reason
 
 # The watchdog finds a stalled rank; these timeouts only end what no rank can be blamed for.
-GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link is no fault
+GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
 ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
@@ -121,17 +121,24 @@ class ProcessGroup:
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
             ) from error
 
-    def require_own_gpus(self) -> None:
-        """Raise UserError, on one rank, where two have the same GPU, as NCCL may not.  Called by all ranks."""
-        if self.world_size > 1 and self.device.type == "cuda":
-            gpus = self.all_gather_object(str(torch.cuda.get_device_properties(self.device).uuid))
-            with self.collective_errors():
-                for name, gpu in zip(self.names, gpus, strict=True):
-                    if (first := self.names[gpus.index(gpu)]) != name:
-                        raise UserError(
-                            f"{name} has the same GPU as {first}.",
-                            "Start one rank per GPU; devices=cpu shares the CPU among any number.",
-                        )
+    def require_own_devices(self) -> None:
+        """Raise UserError, on one rank, unless all have the same kind of device, and no two the same GPU."""
+        uuid = str(torch.cuda.get_device_properties(self.device).uuid) if self.device.type == "cuda" else None
+        everyone = self.all_gather_object([self.device.type, uuid])
+        shared = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+        with self.collective_errors():
+            kind = everyone[0][0]
+            for rank, device in enumerate(everyone):
+                if device[0] != kind:
+                    raise UserError(
+                        f"{self.names[rank]} has a device of another kind than rank 0: {device[0]}, not {kind}.",
+                        "Set devices= to the same kind everywhere; `pggan doctor` on that machine says what it has.",
+                    )
+                if uuid is not None and everyone.index(device) != rank and not shared:
+                    raise UserError(
+                        f"{self.names[rank]} has the same GPU as {self.names[everyone.index(device)]}.",
+                        "Start one rank per GPU; devices=cpu shares the CPU among any number.",
+                    )
 
     def open_nccl(self, timeout_seconds: float) -> None:
         """Let NCCL open its connections now, on GPUs: the first collective does, and nothing limits how long it takes.
@@ -351,7 +358,7 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         with group.collective_errors():
             if problem is not None:
                 raise problem
-        group.require_own_gpus()
+        group.require_own_devices()
         with group.collective_errors():
             group.open_nccl(timeout_seconds)
         code = run(group)
@@ -359,8 +366,8 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # the others wait for this rank: all restart, and try smaller micro-batches
-        print(f"{group.name}: {error}", file=sys.stderr, flush=True)
+    except StepOutOfMemory as error:  # the others wait for this rank: all restart, with what fits then
+        print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:
         time.sleep(ENDING_SECONDS)

@@ -123,6 +123,14 @@ def test_ranks_get_a_device_each_and_share_the_cpu(machine):
     assert device_of_rank("auto", 2, 4) == torch.device("cuda", 0)
 
 
+@pytest.mark.parametrize("choice", ["auto", "mps"])
+def test_ranks_do_not_share_what_apple_has(machine, choice):
+    machine(mps=True)
+    assert device_of_rank(choice, 0, 1) == torch.device("mps")
+    with pytest.raises(UserError, match="2 ranks were started"):
+        device_of_rank(choice, 0, 2)
+
+
 @pytest.mark.parametrize(
     ("choice", "ranks"), [("auto", 4), ("cuda", 4), ("2", 3), ("3", 2), ("cpu:2", 3), ("cpu:3", 2)]
 )

@@ -10,7 +10,7 @@ from tests.cuda.test_commands import UNUSUAL
 from tests.processes import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
-RANKS = 2  # each of which sees a GPU of its own, as with srun --gpus-per-task=1
+RANKS = 2  # each of which sees a GPU of its own
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 import os
 import signal
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import pggan.distributed.process_group
-from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, StepOutOfMemory, UserError
+from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.process_group import (
     PeerLost,
     ProcessGroup,
@@ -274,7 +276,40 @@ def test_an_error_of_ones_own_device_is_no_lost_rank(error):
         raise error
 
 
-def test_two_ranks_with_one_gpu_are_named(monkeypatch):
+def connected(rank):
+    def run(group):
+        return 0
+
+    device = torch.device("cuda", 0) if rank == 0 else CPU
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
+        patch.setattr(pggan.distributed.process_group, "device_of_rank", lambda *_: device)
+        patch.setattr(
+            pggan.distributed.process_group.dist, "init_process_group", partial(gloo, dist.init_process_group)
+        )
+        try:
+            return run_distributed(rank_from_environment(), "auto", 60, run)
+        except UserError as error:
+            return str(error)
+
+
+def gloo(connect, backend, **others):
+    connect("gloo", **others)
+
+
+def connected_with_another_device():
+    return connected(int(os.environ["RANK"]))
+
+
+def test_a_machine_that_goes_on_without_its_gpu_is_named_at_the_start():
+    """As with devices=auto and a driver that fails."""
+    said, silent = (outcome.value for outcome in in_processes(2, connected_with_another_device))
+    assert "rank 1 on " in said
+    assert "has a device of another kind than rank 0: cpu, not cuda." in said
+    assert silent == EXIT_USER_ERROR
+
+
+def test_two_ranks_with_one_gpu_are_named_unless_nccl_is_told_to_serve_both(monkeypatch):
     class Known(ProcessGroup):
         def all_gather_object(self, value):
             return [value] * 2
@@ -282,9 +317,11 @@ def test_two_ranks_with_one_gpu_are_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
     group = Known(RankInfo(0, 2, 0, 2), torch.device("cuda", 0), None, None)
     with pytest.raises(UserError, match="rank 1 has the same GPU as rank 0"):
-        group.require_own_gpus()
-    ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None, None).require_own_gpus()  # the CPU is shared
-    ProcessGroup.single_process(torch.device("cuda")).require_own_gpus()
+        group.require_own_devices()
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    group.require_own_devices()
+    monkeypatch.undo()
+    Known(RankInfo(0, 2, 0, 2), CPU, None, None).require_own_devices()  # the CPU is shared
 
 
 NCCL_SAYS = (

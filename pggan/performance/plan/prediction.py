@@ -165,7 +165,7 @@ def prediction_notes(prediction: dict[str, Any]) -> list[str]:
     bandwidth, rate = prediction["bytes_per_second"] / 1e9, prediction["flops_per_second"] / 1e12
     notes = [
         f"Prediction: {bandwidth:,.0f} GB/s and {rate:g} TFLOP/s in {prediction['precision']} by the data sheet, of "
-        f"which a copy reaches {a.copy_rate:.0%} and a large matmul {a.matmul_rate:.0%}, as measured on an H200. Of "
+        f"which a copy reaches {a.copy_rate:.0%} and a large matmul {a.matmul_rate:.0%}, as on an H200. Of "
         f"these rates, convolutions reach {a.convolution_of_matmul_rate:.0%} of the matmul's or "
         f"{a.convolution_of_copy_rate:.0%} of the copy's, with fewer than {a.filling_channels} channels padded up to "
         f"{a.most_padding:g} times; elementwise kernels {a.elementwise_of_copy_rate:.0%}, broadcasts "
