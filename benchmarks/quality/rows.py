@@ -29,13 +29,27 @@ ORL_64 = (  # three times its lengths
     "schedule.lr_decay_images=75000",
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=60000")  # at most half of the run, as its p has to rise in it
-FEW = (  # 4.4 times the lengths of avatars_32: before, D does not know 500 images by heart
-    *AVATARS_32,
-    "data.count=500",
-    "data.mirror=false",
-    "schedule.stable_images={4: 6600, 8: 11000, 16: 22000, 32: 205000}",
-    "schedule.fade_images={8: 6600, 16: 13200, 32: 22000}",
-    "schedule.lr_decay_images=28600",
+
+
+def few_avatars(stable_images: str) -> tuple[str, ...]:
+    """`avatars_32` on 500 avatars, with so many images per level and longer fades."""
+    return (
+        *AVATARS_32,
+        "data.count=500",
+        "data.mirror=false",
+        f"schedule.stable_images={stable_images}",
+        "schedule.fade_images={8: 6600, 16: 13200, 32: 22000}",
+        "schedule.lr_decay_images=28600",
+    )
+
+
+# 4.4 times the lengths of avatars_32: before, D does not know 500 images by heart.
+FEW = few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 205000}")
+FEW_MILLION = (
+    *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"),
+    "evaluation.metrics=[kid,precision_recall]",
+    "evaluation.interval_images=40000",
+    "evaluation.count=500",
 )
 LOSSES = "the loss, at equal images, without the filter"
 
@@ -57,5 +71,13 @@ ROWS = (
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),
     Row("few-avatars-32-longer", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-longer-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
+    Row("few-avatars-32-million", "augmentation of 500 avatars, a million images", FEW_AVATARS, FEW_MILLION, SMALL),
+    Row(
+        "few-avatars-32-million-ada",
+        "augmentation of 500 avatars, a million images",
+        FEW_AVATARS,
+        (*FEW_MILLION, "augmentation=ada", "augmentation.rampup_images=200000"),
+        SMALL,
+    ),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
 )
