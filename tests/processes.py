@@ -12,7 +12,7 @@ from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any
 
-SECONDS = 120  # that a call may take
+SECONDS = 600  # that a call may take
 
 
 @dataclass

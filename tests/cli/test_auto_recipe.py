@@ -1,5 +1,7 @@
 """hours= on the command line: what is given stays, the choice is kept, and the run repeats without a clock."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
@@ -13,11 +15,12 @@ from pggan.core.validation import validated
 from pggan.performance.recipe import hours
 from pggan.performance.recipe.choices import Choice
 from pggan.performance.recipe.hours import MeasuredCosts
-from pggan.run import open_run
+from pggan.run import events, open_run, report
 from pggan.run.run_dir import write_config
 from tests.composed import composed
 
 SECONDS = 4
+SECONDS_PER_IMAGE = 0.01
 HOURS = f"hours={SECONDS / 3600}"
 
 
@@ -107,11 +110,26 @@ def even_costs(monkeypatch):
         monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
     of = MeasuredCosts.__call__
     monkeypatch.setattr(MeasuredCosts, "measure", lambda self, _, networks, *__: self.known.setdefault(networks, {}))
-    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), 0.01))
+    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
+
+
+@pytest.fixture
+def even_clock(monkeypatch, after_step):
+    """A run's clock, by which every step takes as long as expected, however busy the machine is."""
+    now = [1000.0]
+
+    def pass_by(state) -> None:
+        now[0] += 8 * SECONDS_PER_IMAGE
+
+    after_step(pass_by)
+    for module in (events, open_run, report):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
 
 @pytest.mark.slow
-def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(toy_data, tmp_path, even_costs, capsys):
+def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(
+    toy_data, tmp_path, even_costs, even_clock, capsys
+):
     run_dir, again = tmp_path / "run", tmp_path / "again"
     words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=32"]
     assert main([*words, HOURS, f"run_dir={run_dir}"]) == 0

@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+import time
 
 import pytest
 
@@ -74,12 +75,18 @@ def test_columns_are_aligned():
 @pytest.mark.slow
 def test_a_job_is_a_process_that_gets_the_signals_of_this_one(monkeypatch, tmp_path):
     waiting = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); print(flush=True); time.sleep(20)"
-    popen = sweep.subprocess.Popen
+    popen, before = sweep.subprocess.Popen, signal.getsignal(signal.SIGTERM)
+
+    def terminate() -> None:
+        while signal.getsignal(signal.SIGTERM) is before:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
     def instead(program, **options):
         process = popen([program[0], "-c", waiting], stdout=sweep.subprocess.PIPE, **options)
         process.stdout.readline()  # it has its handler
-        threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM]).start()
+        threading.Thread(target=terminate, daemon=True).start()
         return process
 
     monkeypatch.setattr(sweep.subprocess, "Popen", instead)

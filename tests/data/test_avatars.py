@@ -116,7 +116,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(tmp_path, drawn, monkeypatch, number):
     """The signal goes to all processes of the command, as Slurm sends it."""
-    count, cache, run_dir = 150, tmp_path / "cache", tmp_path / "run"
+    count, cache, run_dir = 300, tmp_path / "cache", tmp_path / "run"
     (tmp_path / "drawing.py").write_text(DRAWING)
     keys = [f"data.count={count}", f"data.cache={cache}", "schedule.final_resolution=16", "devices=cpu"]
     with (tmp_path / "errors").open("w") as errors:

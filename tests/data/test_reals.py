@@ -140,7 +140,7 @@ def test_no_thread_outlives_the_stream(pyramid):
     assert new
     del stream
     for thread in new:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

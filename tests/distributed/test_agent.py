@@ -57,6 +57,19 @@ def launched(tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture
+def watched(monkeypatch):
+    """Set when the agent watches its ranks, so that it knows them."""
+    event, monitor = threading.Event(), Agent._monitor_workers
+
+    def noted(*arguments):
+        event.set()
+        return monitor(*arguments)
+
+    monkeypatch.setattr(Agent, "_monitor_workers", noted)
+    return event
+
+
 def test_ranks_that_end_well_are_not_restarted(launched):
     ended = launched("open(f'rank-{rank}', 'x')")
     assert (ended.code, ended.said) == (0, [])
@@ -141,8 +154,9 @@ def test_a_mistake_and_a_stop_are_not_tried_again(launched, tmp_path, code):
 
 
 @pytest.mark.fault(12)
-def test_a_signal_is_passed_on_to_all_ranks_and_their_exit_code_returned(launched, tmp_path):
+def test_a_signal_is_passed_on_to_all_ranks_and_their_exit_code_returned(launched, tmp_path, watched):
     def stop() -> None:
+        watched.wait()
         while len(list(tmp_path.glob("rank-*"))) < 2:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -155,10 +169,11 @@ def test_a_signal_is_passed_on_to_all_ranks_and_their_exit_code_returned(launche
 
 
 @pytest.mark.fault(12)
-def test_a_rank_that_a_signal_kills_is_no_loss_and_nothing_is_restarted(launched, tmp_path):
+def test_a_rank_that_a_signal_kills_is_no_loss_and_nothing_is_restarted(launched, tmp_path, watched):
     """A second Ctrl-C may come before a rank handles signals."""
 
     def stop() -> None:
+        watched.wait()
         while len(list(tmp_path.glob("rank-*"))) < 2:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -214,7 +229,7 @@ def test_a_turn_that_takes_too_long_ends_the_process_and_leaves_no_logs(exits, t
 
 
 def test_turns_that_go_on_and_longer_allowances_end_nothing(exits, tmp_path):
-    agent = Quiet(str(tmp_path), [], allowed=0.5)
+    agent = Quiet(str(tmp_path), [], allowed=5)
     with agent.exit_when_stuck():
         for _ in range(30):
             time.sleep(0.02)

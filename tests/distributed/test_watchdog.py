@@ -170,6 +170,7 @@ def quick(monkeypatch):
 
 def watchdog_of(store, said, ended, rank=0, timeout=0.2):
     group = ProcessGroup(RankInfo(rank, 2, rank, 2), torch.device("cpu"), None, store)
+    group.names[1] = "rank 1 (pid 5)"  # known before its first heartbeat comes
     return Watchdog(group, timeout, said.append, ended.append)
 
 
@@ -177,11 +178,12 @@ def watchdog_of(store, said, ended, rank=0, timeout=0.2):
 def test_it_reports_and_ends_the_process(quick, stuck):
     """With an exit code that says that another rank is at fault; even when the store itself has stopped."""
     store, said, ended = Store(), [], []
-    store.values["heartbeat/1"] = json.dumps(vars(Heartbeat(1, False, 0.2, "8 images", "rank 1 (pid 5)"))).encode()
+    store.values["heartbeat/1"] = json.dumps(vars(Heartbeat(1, False, 60.0, "8 images", "rank 1 (pid 5)"))).encode()
     watchdog = watchdog_of(store, said, ended)
     watchdog.group.waiting_since = time.monotonic()
     with watchdog:
-        time.sleep(0.2)
+        while "heartbeat/0" not in store.values:
+            time.sleep(0.01)
         if stuck:
             store.stuck.set()
         for _ in range(1000):
@@ -214,7 +216,7 @@ class Device:
 def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watchdog_looks(quick, monkeypatch, where):
     """The other rank has stopped in a step; this one has queued its own, and needs values or more room."""
     store, said, ended, device = Store(), [], [], Device(monkeypatch)
-    store.values["heartbeat/1"] = json.dumps(vars(Heartbeat(1, False, 0.2, "8 images", "rank 1 (pid 5)"))).encode()
+    store.values["heartbeat/1"] = json.dumps(vars(Heartbeat(1, False, 60.0, "8 images", "rank 1 (pid 5)"))).encode()
     watchdog = watchdog_of(store, said, ended)
     group = watchdog.group
     group.device, group._control = torch.device("cuda"), SimpleNamespace()

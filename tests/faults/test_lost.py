@@ -133,7 +133,7 @@ def undisturbed(tmp_path):
 def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbed, victims, tmp_path):
     """Rank 0, which keeps the store, is stopped before the first checkpoint, and killed while it saves one."""
     victim = victims(
-        ForkedVictim, "lost", *LONGER, "distributed.heartbeat_timeout_seconds=5", "distributed.max_restarts=1"
+        ForkedVictim, "lost", *LONGER, "distributed.heartbeat_timeout_seconds=10", "distributed.max_restarts=1"
     )
     before = training(victim)
     os.kill(before[0], signal.SIGSTOP)
@@ -166,7 +166,7 @@ def test_ranks_whose_parent_is_killed_save_and_end(victims):
     workers = training(victim)
     victim.process.send_signal(signal.SIGKILL)
     victim.process.wait()
-    for _ in range(200):
+    for _ in range(600):
         if not any(Path(f"/proc/{pid}").exists() for pid in workers):
             break
         time.sleep(0.1)
@@ -229,7 +229,7 @@ def hang_and_train(config):
         return step(self, *arguments)
 
     Trainer.step = hanging_step
-    open_run.Watchdog = lambda group, _, log: Watchdog(group, 3.0, log)  # the key begins at 5 seconds
+    open_run.Watchdog = lambda group, _, log: Watchdog(group, 6.0, log)
     run(config)
 
 

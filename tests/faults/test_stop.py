@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +66,7 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20
 
-    waiting = sorted(points)
+    waiting, signalled = sorted(points), {64: threading.Event(), 128: threading.Event()}
 
     def stop(images: int) -> None:
         if waiting and images == waiting[0]:
@@ -73,10 +75,18 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
 
     def stop_while_writing(run_dir, snapshot) -> None:
         stop(snapshot.images)
+        if snapshot.images in signalled:
+            signalled[snapshot.images].set()
         time.sleep(0.05)  # long enough for the main thread to notice
         write_checkpoint(run_dir, snapshot)
 
-    after_step(lambda state: state.images not in (64, 128) and stop(state.images))
+    def stop_in_a_step(state) -> None:
+        if state.images not in signalled:
+            stop(state.images)
+        if state.images - 8 in signalled and state.images - 8 in points:  # the thread that writes may be late
+            assert signalled[state.images - 8].wait(60)
+
+    after_step(stop_in_a_step)
     monkeypatch.setattr(saving, "write_checkpoint", stop_while_writing)
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}")
     for point in points:
@@ -164,16 +174,22 @@ def test_a_second_interrupt_stops_at_once():
 
 
 def save_slowly(words: list[str], errors: str) -> None:
-    """A command whose checkpoints beyond 64 images take a minute."""
-    write = saving.write_checkpoint
+    """A command whose checkpoints beyond 64 images take minutes, and which notes a signal in a file."""
+    write, handle = saving.write_checkpoint, StopSignal._handle
+    signalled = Path(errors).with_name("signalled")
 
     def slow(run_dir, snapshot) -> None:
         if snapshot.images > 64:
             (run_dir / "checkpoints" / ".partial-000000128").mkdir()
             (run_dir / "saving").touch()
-            time.sleep(60)
+            time.sleep(600)
         write(run_dir, snapshot)
 
+    def noted(*arguments) -> None:
+        signalled.touch()
+        handle(*arguments)
+
+    StopSignal._handle = noted
     saving.write_checkpoint = slow
     with open(errors, "w", buffering=1) as file:
         sys.stderr = file
@@ -189,10 +205,12 @@ def test_two_interrupts_while_saving_leave_at_once_and_the_checkpoint_before_who
         assert process.exitcode is None, said.read_text()
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
+    while not (tmp_path / "signalled").exists():  # two pending signals of one kind would arrive as one
+        time.sleep(0.02)
     time.sleep(0.5)
     assert process.exitcode is None  # it waits for the checkpoint
     os.kill(process.pid, signal.SIGINT)
-    process.join(10)
+    process.join(60)
     errors = said.read_text()
     assert process.exitcode == 75, errors
     assert f"Stopped at once. The same command with run_dir={run_dir} resumes from 64 images." in errors

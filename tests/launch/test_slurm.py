@@ -14,7 +14,7 @@ import pytest
 from pggan.cli.main import main
 from pggan.core.signals import StopSignal
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import require_done, wait_for
+from tests.launch.conftest import SLOW, require_done, wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "slurm"
@@ -72,7 +72,7 @@ def test_the_batch_script_is_queued_again_when_its_time_is_over_and_resumes(
 ):
     """Slurm sends USR1 to the step, that is, to srun's processes."""
     command = ["bash", str(SCRIPTS / script), *tiny_overrides, "seed=0"]
-    first = launch.start(*command, "monitor.tick_images=8", folder=tmp_path, **job)
+    first = launch.start(*command, *SLOW, folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     [srun] = [pid for pid in children(first.pid) if "srun.py" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(srun, signal.SIGUSR1)
@@ -95,7 +95,7 @@ def test_the_batch_script_for_torchrun_ends_with_the_code_of_a_mistake(launch, j
 
 @pytest.mark.slow
 def test_the_batch_script_for_torchrun_shows_which_rank_was_lost(launch, job, tiny_overrides, run_dir, tmp_path):
-    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, "monitor.tick_images=8"]
+    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, *SLOW]
     first = launch.start(*command, folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     pid = first.pid
@@ -181,7 +181,7 @@ def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides,
     run_dir = tmp_path / "run-0"
     launch.start(
         *(sys.executable, str(ROOT / "train.py"), "--multirun", "hydra/launcher=submitit_slurm", *tiny_overrides),
-        *("monitor.tick_images=8", "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
+        *(*SLOW, "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
         folder=tmp_path,
         PATH=f"{slurm}:{os.environ['PATH']}",
     )

@@ -14,7 +14,7 @@ from PIL import Image
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.main import main
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import require_done, wait_for
+from tests.launch.conftest import SLOW, require_done, wait_for
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -105,7 +105,7 @@ def require_saved(run_dir: Path, output: str) -> None:
 
 def test_train_joins_the_ranks_of_torchrun(launch, ranks, port, settings, run_dir, expected_state):
     """Stopped and resumed; torchrun has no exit code for what was only interrupted."""
-    train = ["--standalone", "--nproc-per-node", "2", str(ROOT / "train.py"), *settings, "monitor.tick_images=8"]
+    train = ["--standalone", "--nproc-per-node", "2", str(ROOT / "train.py"), *settings, *SLOW]
     launch.start(sys.executable, "-m", "torch.distributed.run", *train, **LOCAL)
     wait_for_steps(run_dir, launch)
     launch.processes[0].send_signal(signal.SIGTERM)
@@ -122,7 +122,7 @@ def test_sigterm_to_one_machine_stops_all_and_one_machine_resumes(
     launch, ranks, port, agents, settings, run_dir, expected_state
 ):
     for _ in range(2):
-        launch.train(*agents, "monitor.tick_images=8", **LOCAL)
+        launch.train(*agents, *SLOW, **LOCAL)
     wait_for_steps(run_dir, launch)
     launch.processes[1].send_signal(signal.SIGTERM)
     assert launch.codes() == [75, 75], launch.output()

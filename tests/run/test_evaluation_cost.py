@@ -46,7 +46,7 @@ def test_features_are_timed_on_a_few_images():
         return images.float().flatten(1)
 
     seconds = time_features(Extractor("slow", network), 8, torch.device("cpu"))
-    assert 0.02 / shown[-1][0] <= seconds < 0.2
+    assert 0.02 / shown[-1][0] <= seconds < 60
     assert shown == [(shown[0][0], 3, 8, 8)] * 2
     assert time_features(None, 8, torch.device("cpu")) == 0
 

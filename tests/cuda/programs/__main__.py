@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 
 NEEDED = ("pggan.run.train", "tests.cuda.programs.trainers")
-SECONDS = 600  # that a program may take
+SECONDS = 3600  # that a program may take
 
 
 def become(name: str, arguments: list[str], output: str) -> None:
