@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import LIMIT, ROOT, require_done
+from tests.processes import free_ports
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 # One worker of pytest-xdist takes all of them: the jobs run beside each other, and wait for the same clock of Slurm.
@@ -35,7 +37,7 @@ class Job:
         end = time.monotonic() + 2 * LIMIT
         while not reached(facts := self.facts()):
             assert time.monotonic() < end, f"{facts}\n{self.output()}"
-            time.sleep(0.1)
+            time.sleep(0.5)  # asking Slurm takes a process
 
     def steps(self) -> int:
         file = self.run_dir / "metrics.jsonl"
@@ -181,12 +183,13 @@ def jobs(cluster: Cluster, overrides: list[str]) -> Iterator[Jobs]:
     launcher.wait()
 
 
-@pytest.fixture
-def state_of_run(ranks, overrides, port, tmp_path) -> Callable[[int], object]:
+@pytest.fixture(scope="module")
+def state_of_run(ranks, overrides, tmp_path_factory) -> Callable[[int], object]:
     """The state hash of the same run on so many ranks, not interrupted."""
 
+    @cache
     def state(world_size: int) -> object:
-        run_dir = tmp_path / "expected"
+        run_dir, (port,) = tmp_path_factory.mktemp("expected") / "run", free_ports(1)
         require_done(ranks(*world_size * [[*overrides, f"run_dir={run_dir}"]], master_port=port))
         return facts_of_run(run_dir)["state_sha256"]
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from importlib import import_module
 
-NEEDED = ("pggan.run.train", "tests.cuda.programs.trainers")
+NEEDED = ("pggan.run.train", "tests.cuda.programs.trainers", "torch._dynamo")
 SECONDS = 3600  # that a program may take
 
 
