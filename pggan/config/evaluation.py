@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pggan.config.evaluate import require_metrics
+from pggan.config.evaluate import require_extractor, require_metrics
 from pggan.core.validation import require, require_bounds
 
 AUTO = "auto"  # as evaluation.best: the first of the metrics that has an order
@@ -26,6 +26,7 @@ class EvaluationConfig:
         require_bounds(self, "evaluation.", count=">=2", interval_images=">=1", max_share=">0 <1")
         if self.metrics:
             require_metrics("evaluation.metrics", self.metrics)
+        require_extractor("evaluation.", self.extractor, self.weights)
         ordered = [name for name in self.metrics if name in ORDERED]
         wanted = f"{AUTO}, null" + "".join(f" or {name}" for name in ordered)
         wanted += f": one of {', '.join(ORDERED)} that evaluation.metrics names, too"

@@ -69,16 +69,16 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
     with group.collective_errors():
         places = find_generators(config.run, config.checkpoint)
         newest = check_generators(config, places)
-    pyramid = open_images(config, newest, group)
-    mirror = group.broadcast_object(mirrored_in_training(config.run))
-    with group.collective_errors():
-        for name in config.metrics:
-            images_of(METRIC_CLASSES[name], config.count, pyramid)
         wanted = needs_extractor(config.metrics)
         if config.weights is not None and not wanted:
             problem = f"weights= is for an extractor=, and metrics=[{','.join(config.metrics)}] need none."
             raise UserError(problem, "Leave it out, or add a metric of features, such as kid.")
         extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
+    pyramid = open_images(config, newest, group)
+    mirror = group.broadcast_object(mirrored_in_training(config.run))
+    with group.collective_errors():
+        for name in config.metrics:
+            images_of(METRIC_CLASSES[name], config.count, pyramid)
     found: list[dict[str, Any]] = []
     for number, place in enumerate(places, 1):
         generator = TrainedGenerator(load_generator(str(place), group.device))

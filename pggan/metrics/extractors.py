@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pggan.config.evaluate import require_extractor
 from pggan.core.atomic_io import file_sha256
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError
 from pggan.metrics.extractor import Extractor, Resized
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
 from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvision_model
@@ -40,6 +41,7 @@ def load_extractor(name: str, weights: str | None, device: torch.device) -> Extr
 
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
+    require_extractor("", name, weights)
     family, _, member = name.partition(":")
     loaders: dict[str, Callable[[], Extractor]] = {
         "efficientnet-lite0": _efficientnet_lite0,
@@ -47,10 +49,6 @@ def load_extractor(name: str, weights: str | None, device: torch.device) -> Extr
         "pixels": pixel_extractor,
         "torchvision": lambda: _torchvision(member, weights),
     }
-    if family not in loaders and not member:
-        raise UserError(f"There is no extractor={name}.", nearest(name, [*loaders, "torchvision:NAME"]))
-    if weights is not None and family not in ("inception", "torchvision"):
-        raise UserError(f"extractor={name} takes no weights=.", "Leave it out, or choose another extractor=.")
     extractor = loaders[family]() if family in loaders else _of_user(family, member)
     if isinstance(extractor.network, nn.Module):
         extractor.network.requires_grad_(False).train(False).to(device)

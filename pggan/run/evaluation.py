@@ -171,12 +171,12 @@ def metrics_of(config: EvaluationConfig, pyramid: ImagePyramid) -> list[str]:
     return [name for name in config.metrics if pyramid.images >= METRIC_CLASSES[name].least_images]
 
 
-def open_extractor(config: EvaluationConfig, run: RunContext, group: ProcessGroup) -> Extractor | None:
-    """The extractor that the metrics need; raises UserError, on one rank, where it or images are missing."""
-    with group.collective_errors():
-        metrics = metrics_of(config, run.pyramid)
-        for name in metrics:
-            images_of(METRIC_CLASSES[name], config.count, run.pyramid)
-        if needs_extractor(metrics):
-            return load_extractor(config.extractor, config.weights, group.device)
-    return None
+def open_extractor(config: EvaluationConfig, device: torch.device) -> Extractor | None:
+    """The extractor that the metrics need; raises UserError where something of it is missing."""
+    return load_extractor(config.extractor, config.weights, device) if needs_extractor(config.metrics) else None
+
+
+def require_images(config: EvaluationConfig, pyramid: ImagePyramid) -> None:
+    """Raise UserError unless each metric compares enough images, but those for which there are not enough reals."""
+    for name in metrics_of(config, pyramid):
+        images_of(METRIC_CLASSES[name], config.count, pyramid)

@@ -29,6 +29,7 @@ from pggan.data.stream.open import open_data
 from pggan.data.stream.reals import RealBatches, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
+from pggan.metrics.extractor import Extractor
 from pggan.networks import fused
 from pggan.networks.method_table import MethodTable
 from pggan.networks.networks import count_parameters
@@ -36,7 +37,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.disk_space import disk_need, require_disk
 from pggan.run.eta import Eta, expected_end, too_long
-from pggan.run.evaluation import TrainingEvaluator, open_extractor
+from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
 from pggan.run.process_memory import process_memory
@@ -74,7 +75,7 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
-    partition, run_dir = check(config, group)
+    partition, run_dir, extractor = check(config, group)
     with ExitStack() as stack:
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
@@ -85,7 +86,8 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
                 stack.enter_context(lock_run_dir(run_dir))
         run = load_run(config, description, run_dir, group)
         pyramid, schedule = run.pyramid, run.schedule
-        extractor = open_extractor(config.evaluation, run, group)
+        with group.collective_errors():
+            require_images(config.evaluation, pyramid)
         budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
         reports = group.is_main and run.checkpoint is None  # the memory of every phase, once
         image_bytes = budget if device.type == "cuda" else 0
@@ -133,17 +135,21 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         yield trainer, stream, events
 
 
-def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path]:
-    """The partition of batches, and rank 0's run directory; refuses what can't be, before anything expensive."""
+def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path, Extractor | None]:
+    """The partition of batches, rank 0's run directory, and the extractor of metrics.
+
+    Raises UserError, on one rank, for what can't be, before anything expensive.
+    """
     chosen = ""
     with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         TrainerFactory.of(config, group.device, group.world_size)
         choose_backbone(config.model)
+        extractor = open_extractor(config.evaluation, group.device)
         if group.is_main:
             chosen = str(choose_run_dir(config))
-    return partition, Path(group.broadcast_object(chosen))
+    return partition, Path(group.broadcast_object(chosen)), extractor
 
 
 def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints.header import mark_of
@@ -157,8 +158,15 @@ def test_an_evaluation_without_room_is_left_out_with_a_line(tiny_config, tmp_pat
 
 def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_path):
     words = ["evaluation.metrics=[fid]", "evaluation.extractor=inception", "evaluation.weights=nowhere.pth"]
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    Image.new("RGB", (16, 16)).save(pictures / "0.png")
+    data = [f"data.path={pictures}", f"data.cache={tmp_path / 'cache'}"]
     with pytest.raises(UserError, match=r"nowhere\.pth"):
-        train.run(tiny_config(f"run_dir={tmp_path}", *words))
+        train.run(tiny_config(f"run_dir={tmp_path}", *words, *data))
+    assert not (tmp_path / "cache").exists()  # no image was prepared
+    with pytest.raises(UserError, match=r"There is no evaluation\.extractor=inceptoin(?s:.*)'inception'"):
+        tiny_config("evaluation.extractor=inceptoin")  # even where no metric needs it
     with pytest.raises(UserError, match="at least 4 images"):
         train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.count=3"))
     assert not (tmp_path / "metrics.jsonl").exists()
