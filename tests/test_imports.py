@@ -187,7 +187,8 @@ def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
             if re.search(rf"(?<!def )(?<!class )(?<![\w.]){re.escape(call)}", source):
                 places.add(path.relative_to(PACKAGE).as_posix())
     assert calls["Trainer("] == {"training/trainer_factory.py"}
-    assert calls["build_reducer("] == calls["fit_memory("] == {"training/build.py"}
+    assert calls["build_reducer("] == {"training/build.py"}
+    assert calls["fit_memory("] == {"training/build.py", "performance/recipe/memory.py"}  # of what it may choose
     assert calls["train_step("] == {"training/step.py"}
 
 

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.quality.recipe import measured_by, recipe_of
 from benchmarks.quality.rows import ORL, Row
+from pggan.config.describe import code_in_use
 from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import available_cores, processor_facts
 
@@ -31,6 +33,9 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
         "question": row.question,
         "data": row.data,
         "keys": list(row.keys),
+        "recipe": recipe_of(row),
+        **measured_by(row),
+        "version": code_in_use(),
         "seed": seed,
         "images": inspected["images"],
         "resolution": inspected["resolution"],

@@ -5,9 +5,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.quality.recipe import changes_since
 from benchmarks.quality.rows import ROWS
 
 Found = dict[str, Any]
+MISSING = "–"
 
 
 def tables(results: Path) -> str:
@@ -25,9 +27,8 @@ def tables(results: Path) -> str:
 
 
 def table(measured: dict[str, list[Found]]) -> str:
-    """One table: a column per recipe, and a line per metric that all of them have."""
-    every = [one for seeds in measured.values() for one in seeds]
-    names = [name for name in every[0]["figures"] if all(name in one["figures"] for one in every)]
+    """One table: a column per recipe, and a line per figure."""
+    names = dict.fromkeys(name for seeds in measured.values() for one in seeds for name in one["figures"])
     facts: dict[str, list[str]] = {
         "data": [seeds[0]["data"] for seeds in measured.values()],
         "images": [f"{median(one['images'] for one in seeds):,.0f}" for seeds in measured.values()],
@@ -35,13 +36,27 @@ def table(measured: dict[str, list[Found]]) -> str:
         "machine": [", ".join(dict.fromkeys(one["machine"] for one in seeds)) for seeds in measured.values()],
         "seeds": [", ".join(str(one["seed"]) for one in seeds) for seeds in measured.values()],
     }
+    recipes = [recipe_in_short(seeds) for seeds in measured.values()]
+    if any(recipes):
+        facts["recipe"] = [text or "as it is" for text in recipes]
     for name in names:
-        facts[f"`{name}`"] = [in_short([one["figures"][name] for one in seeds]) for seeds in measured.values()]
+        facts[f"`{name}`"] = [in_short([one["figures"].get(name) for one in seeds]) for seeds in measured.values()]
     lines = [["", *measured], ["---"] * (1 + len(measured)), *([name, *cells] for name, cells in facts.items())]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def in_short(values: list[float]) -> str:
-    """The median, and what it is the median of."""
-    middle = f"{median(values):.4g}"
-    return middle if len(values) == 1 else f"{middle} ({', '.join(f'{value:.4g}' for value in values)})"
+def recipe_in_short(seeds: list[Found]) -> str:
+    """The keys that had other values when the seeds of a row were measured; empty where there are none."""
+    (row,) = [row for row in ROWS if row.name == seeds[0]["row"]]
+    changed = dict.fromkeys(key for one in seeds for key in changes_since(one, row))
+    return f"an earlier one: other {', '.join(f'`{key}`' for key in changed)}" if changed else ""
+
+
+def in_short(values: list[float | None]) -> str:
+    """The median, and what it is the median of; a dash stands for what was not measured."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return MISSING
+    middle = f"{median(known):.4g}"
+    each = [MISSING if value is None else f"{value:.4g}" for value in values]
+    return middle if len(values) == 1 else f"{middle} ({', '.join(each)})"

@@ -56,17 +56,18 @@ def needs_extractor(metrics: Sequence[str]) -> bool:
     return any(METRIC_CLASSES[name].uses_extractor for name in metrics)
 
 
-def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
+def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid, prefix: str = "") -> int:
     """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
 
+    Args: prefix: of the keys in messages.
     Raises UserError where that is too few.
     """
     asked = count or metric.paper_images
     images = min(asked, pyramid.images) if metric.uses_reals else asked
     if images < metric.least_images or pyramid.images < metric.least_images:
         had = min(images, pyramid.images)
-        problem = f"metrics={metric.key} needs at least {metric.least_images} images, and has {had}."
-        raise UserError(problem, "Raise count=, give more data, or leave this metric out.")
+        problem = f"{prefix}metrics={metric.key} needs at least {metric.least_images} images, and has {had}."
+        raise UserError(problem, f"Raise {prefix}count=, give more data, or leave this metric out.")
     return images
 
 

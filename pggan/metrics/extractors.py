@@ -36,18 +36,19 @@ INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
 
 
-def load_extractor(name: str, weights: str | None, device: torch.device) -> Extractor:
+def load_extractor(name: str, weights: str | None, device: torch.device, prefix: str = "") -> Extractor:
     """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
 
+    Args: prefix: of the keys in messages.
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
-    require_extractor("", name, weights)
+    require_extractor(prefix, name, weights)
     family, _, member = name.partition(":")
     loaders: dict[str, Callable[[], Extractor]] = {
         "efficientnet-lite0": _efficientnet_lite0,
-        "inception": lambda: _inception(weights),
+        "inception": lambda: _inception(weights, f"{prefix}weights"),
         "pixels": pixel_extractor,
-        "torchvision": lambda: _torchvision(member, weights),
+        "torchvision": lambda: _torchvision(member, weights, f"{prefix}weights"),
     }
     extractor = loaders[family]() if family in loaders else _of_user(family, member)
     if isinstance(extractor.network, nn.Module):
@@ -74,15 +75,15 @@ def _efficientnet_lite0() -> Extractor:
     return Extractor("efficientnet-lite0", network, facts)
 
 
-def _inception(weights: str | None) -> Extractor:
+def _inception(weights: str | None, key: str) -> Extractor:
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
         remedy = 'Install it: pip install "pggan[metrics]".'
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
-    path = _downloaded_inception() if weights is None else Path(weights)
+    path = _downloaded_inception(key) if weights is None else Path(weights)
     if not path.is_file():
-        raise UserError(f"weights={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
+        raise UserError(f"{key}={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
     # Only these weights make it an FID; and the package that reads the file would run code in any other one.
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         problem = f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one."
@@ -104,8 +105,8 @@ class _FirstOutput(nn.Module):
         return features
 
 
-def _downloaded_inception() -> Path:
-    """Where PyTorch keeps the downloaded weights; downloads them where they are missing."""
+def _downloaded_inception(key: str) -> Path:
+    """Where PyTorch keeps the downloaded weights; downloads them where they are missing, or `key` gives a file."""
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     if not path.is_file():
         print(f"Downloading {INCEPTION_URL}, once, to {path}.", file=sys.stderr)
@@ -114,13 +115,13 @@ def _downloaded_inception() -> Path:
             torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
         except (OSError, RuntimeError) as error:
             problem = f"The Inception weights of the FID can't be downloaded: {error}"
-            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: weights=PATH. Or use kid instead of fid."
+            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: {key}=PATH. Or use kid instead of fid."
             raise UserError(problem, remedy) from error
     return path
 
 
-def _torchvision(member: str, weights: str | None) -> Extractor:
-    network, path = load_torchvision_model(member, weights, "weights")
+def _torchvision(member: str, weights: str | None, key: str) -> Extractor:
+    network, path = load_torchvision_model(member, weights, key)
     linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise UserError(f"torchvision's {member} has no linear layer.", "Choose another model.")

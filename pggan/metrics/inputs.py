@@ -49,7 +49,13 @@ def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: Proc
 def open_at(data: DataConfig, highest: int, resolution: int) -> ImagePyramid:
     """The pyramid of `data`, which is prepared up to `highest` if need be, with a level of `resolution`."""
     if data.path is None or not (Path(data.path) / INDEX_FILE).is_file():
-        pyramid = open_data(data, highest)
+        try:
+            pyramid = open_data(data, highest)
+        except UserError as error:  # it names the key of training
+            texts = [
+                text.replace("schedule.final_resolution=", "resolution=") for text in (error.problem, error.remedy)
+            ]
+            raise UserError(*texts) from error
     else:
         pyramid = ImagePyramid(Path(data.path))
     if resolution > pyramid.resolution:

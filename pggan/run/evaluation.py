@@ -31,6 +31,7 @@ from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
 from pggan.sampling.trained_generator import TrainedGenerator
 
+KEYS = "evaluation."  # what the names of its keys begin with
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
 
 
@@ -173,10 +174,12 @@ def metrics_of(config: EvaluationConfig, pyramid: ImagePyramid) -> list[str]:
 
 def open_extractor(config: EvaluationConfig, device: torch.device) -> Extractor | None:
     """The extractor that the metrics need; raises UserError where something of it is missing."""
-    return load_extractor(config.extractor, config.weights, device) if needs_extractor(config.metrics) else None
+    if not needs_extractor(config.metrics):
+        return None
+    return load_extractor(config.extractor, config.weights, device, KEYS)
 
 
 def require_images(config: EvaluationConfig, pyramid: ImagePyramid) -> None:
     """Raise UserError unless each metric compares enough images, but those for which there are not enough reals."""
     for name in metrics_of(config, pyramid):
-        images_of(METRIC_CLASSES[name], config.count, pyramid)
+        images_of(METRIC_CLASSES[name], config.count, pyramid, KEYS)

@@ -199,7 +199,8 @@ class Events:
         alarms: list[str] = []
         with self.watchdog.slow():
             if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
-                scalars |= self.evaluator.at_tick(state.g_ema, phase, state.images, self.schedule.total)
+                shown = self.schedule.at(state.images - 1)  # as a checkpoint of these images has it
+                scalars |= self.evaluator.at_tick(state.g_ema, shown, state.images, self.schedule.total)
             if group.is_main:
                 with self._if_memory_suffices("measure of diversity"):
                     scalars |= self.health.at_tick(state, phase, scores)

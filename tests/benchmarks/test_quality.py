@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.quality import measure, table
 from benchmarks.quality.__main__ import RESULTS, is_measured
+from benchmarks.quality.recipe import changes_since, measured_by, recipe_of
 from benchmarks.quality.rows import ROWS, Row
 from pggan.cli.main import main
 from pggan.config import TrainConfig
@@ -49,26 +50,37 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrid
     assert any(name.startswith("swd") for name in found["figures"])
 
 
-def test_a_row_whose_keys_have_changed_is_measured_again(tmp_path):
-    row = Row("tiny", "does it work", "toy", ("a=1", "b=2"))
+def test_a_row_of_which_anything_has_changed_is_measured_again(tmp_path):
+    row = Row("tiny", "does it work", "toy", ("experiment=demo", "schedule.batch=4"))
     assert not is_measured(row, 0, tmp_path)
-    for keys, expected in ((["a=1", "b=2"], True), (["a=1"], False)):
-        (tmp_path / "tiny-0.json").write_text(json.dumps({"row": "tiny", "keys": keys}))
-        assert is_measured(row, 0, tmp_path) == expected
+    found = {"row": "tiny", "recipe": recipe_of(row), **measured_by(row)}
+    (tmp_path / "tiny-0.json").write_text(json.dumps(found))
+    assert is_measured(row, 0, tmp_path)
     assert not is_measured(row, 1, tmp_path)
+    others = ({"metrics": ("swd",)}, {"extractors": ("pixels",)}, {"keys": ("experiment=demo",)})
+    for other in others:
+        assert not is_measured(row._replace(**other), 0, tmp_path)
+    found["recipe"]["loss.gamma"] = 3  # by a file of the recipe, with the same keys
+    assert changes_since(found, row) == ["loss.gamma"]
+    (tmp_path / "tiny-0.json").write_text(json.dumps(found))
+    assert not is_measured(row, 0, tmp_path)
 
 
-def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(tmp_path):
-    names = [row.name for row in ROWS if row.question == "growing or not, at equal time"]
-    for name, values in zip(names, ([3.0, 1.0, 2.0], [5.0]), strict=True):
+def test_a_table_shows_medians_of_the_seeds_and_says_what_is_missing_or_of_an_earlier_recipe(tmp_path):
+    rows = [row for row in ROWS if row.question == "growing or not, at equal time"]
+    names = [row.name for row in rows]
+    for row, values in zip(rows, ([3.0, 1.0, 2.0], [5.0]), strict=True):
+        name, recipe = row.name, recipe_of(row)
         for seed, value in enumerate(values):
-            found = {"row": name, "question": "", "data": "avatars", "keys": [], "seed": seed, "images": 58512}
+            found = {"row": name, "question": "", "data": "avatars", "recipe": recipe, "seed": seed, "images": 58512}
             found |= {
                 "resolution": 32,
                 "seconds": 300.0,
                 "machine": "CPU, 2 threads",
-                "figures": {"kid@x-512": value, f"only-{name}": 0.0},
+                "figures": {"kid@x-512": value} | ({"swd@y-512": 4.0} if seed == 1 else {}),
             }
+            if name == names[1]:
+                found["recipe"] = recipe | {"loss.gamma": 0.5}
             (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(found))
     shown = table.tables(tmp_path)
     assert f"|  | {names[0]} | {names[1]} |" in shown
@@ -76,7 +88,8 @@ def test_a_table_shows_medians_of_the_seeds_and_the_metrics_that_all_rows_have(t
     for line in (*facts, "machine | CPU, 2 threads | CPU, 2 threads", "seeds | 0, 1, 2 | 0"):
         assert f"| {line} |" in shown
     assert "| `kid@x-512` | 2 (3, 1, 2) | 5 |" in shown
-    assert "only-" not in shown
+    assert "| `swd@y-512` | 4 (–, 4, –) | – |" in shown
+    assert "| recipe | as it is | an earlier one: other `loss.gamma` |" in shown
 
 
 def test_the_document_shows_what_was_measured():

@@ -14,6 +14,7 @@ from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
 from pggan.cli.main import main
 from pggan.core.validation import validated
 from pggan.core.version import __version__
+from pggan.performance.recipe.lengths import FALLING_SHARE
 from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]
@@ -114,10 +115,12 @@ def test_the_demo_is_the_recipe_of_the_avatars_with_smaller_batches_and_fewer_im
     demo, avatars = (
         validated(config.TrainConfig, composed("train", [f"experiment={e}"])) for e in ("demo", "avatars_32")
     )
-    fewer = {"batch": 8, "stable_images": demo.schedule.stable_images}
+    fewer = {key: getattr(demo.schedule, key) for key in ("stable_images", "lr_decay_images")} | {"batch": 8}
     assert demo == replace(avatars, name="demo", schedule=replace(avatars.schedule, **fewer))
     ends = [recipe.schedule.build().phases[-1].end for recipe in (demo, avatars)]
     assert ends == [48_500, 65_000]
+    shares = [recipe.schedule.lr_decay_images / recipe.schedule.stable_images[32] for recipe in (demo, avatars)]
+    assert shares == pytest.approx([FALLING_SHARE] * 2, abs=0.001)
 
 
 def test_the_citation_is_of_this_version():

@@ -87,8 +87,8 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     found = evaluated(finished_run, toy_data, ["kid", "neighbours"], alone)
     assert "kid@pixels-48" in found.values
     assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.notes
-    found = evaluated(finished_run, toy_data, ["swd", "kid"], alone, 6, resolution=4)
-    assert set(found.values) == {"kid@pixels-6", "kid_floor@pixels-3"}
+    found = evaluated(finished_run, toy_data, ["swd", "kid"], alone, 16, resolution=4)
+    assert set(found.values) == {"kid@pixels-16", "kid_floor@pixels-8"}
     lower, left_out = found.notes
     assert lower.startswith("What draws 4x4 has hardly been trained since G grew beyond it")
     assert left_out == "swd is left out: at 4x4, patches of 7x7 do not fit."
@@ -96,7 +96,7 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
 
 @pytest.mark.parametrize(
     ("metric", "count"),
-    [("swd", 15), ("kid", 3), ("precision_recall", 3), ("fid", 15), ("neighbours", 19), ("duplicates", 19)],
+    [("swd", 15), ("kid", 15), ("precision_recall", 19), ("fid", 15), ("neighbours", 19), ("duplicates", 19)],
 )
 def test_too_few_images_are_refused(toy_data, metric, count):
     with pytest.raises(UserError, match=f"metrics={metric} needs at least"):

@@ -8,11 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
+from pggan.cli.auto_recipe import GivenKeys
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.format.writer import write_pyramid
-from pggan.performance.recipe import hours
+from pggan.performance.recipe import hours, memory
 from pggan.performance.recipe.data_facts import facts_of
 from pggan.performance.recipe.hours import MeasuredCosts, find_recipe
 from pggan.performance.recipe.situation import NetworkSizes
@@ -52,6 +53,25 @@ def test_a_few_small_images_do_not_decide_how_large_the_others_may_be(tmp_path, 
         save(tmp_path / f"icon-{number}.png", 9, 9)
     facts = facts_of(configured(f"data.path={tmp_path}").data)
     assert (facts.resolution, facts.images) == (resolution, images)
+
+
+def test_a_resolution_above_the_largest_image_is_refused_before_anything_is_measured(tmp_path):
+    for number, side in enumerate((40, 40, 70)):
+        save(tmp_path / f"{number}.png", side, side)
+    word = f"data.path={tmp_path}"
+    assert facts_of(configured(word).data).largest == 64
+    given = GivenKeys.of(["schedule.final_resolution=128"])
+    with pytest.raises(UserError, match="the largest image allows 64 pixels"):
+        find_recipe(configured(word, "schedule.final_resolution=128"), 1.0, given, pytest.fail, pytest.fail)
+
+
+def test_networks_fit_into_memory_if_their_smallest_micro_batch_does(monkeypatch):
+    config, facts = configured(), facts_of(configured().data)
+    small, large = NetworkSizes(8, 64, 8), NetworkSizes(64, 4096, 64)
+    for free, fit in ((2**34, [True, True]), (2**24, [True, False]), (2**10, [False, False]), (None, [True, True])):
+        monkeypatch.setattr(memory, "memory_for_steps", lambda *_, free=free: free)
+        fits = memory.fits_into_memory(config, facts, torch.device("cpu"), 1)
+        assert [fits(small), fits(large)] == fit, free
 
 
 def test_files_of_different_channels_are_noticed(tmp_path):

@@ -240,8 +240,8 @@ def test_what_is_given_stays_and_decides_the_rest(config):
     keys = ["schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss.name", "ema.rampup"]
     found, networks, batch = choose(config, 0.25, given=GivenKeys(*keys))
     assert not {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"} & set(found)
-    model = config.model
-    assert networks == (config.schedule.final_resolution, model.fmap_base, model.fmap_max, False)
+    side, width = config.schedule.final_resolution, config.model.fmap_max
+    assert networks == (side, 8 * side * width // 64, width, False)  # fmap_base follows, as of 64 maps
     assert batch == {4: config.schedule.batch}
 
 
@@ -296,7 +296,44 @@ def test_given_feature_maps_are_named_as_the_networks_have_them(config):
     narrow = replace(config, model=replace(config.model, fmap_max=16))
     choices = choose_recipe(Situation(narrow, given, AVATARS, CPU, two_cores, 3600)).choices
     reason = next(choice.reason for choice in choices if choice.key == "model.fmap_base")
-    assert reason == "16 feature maps at 4x4, 16 at 64x64"
+    assert reason == "16 feature maps at 4x4, 4 at 64x64"
+
+
+def test_a_width_that_is_given_as_it_would_be_chosen_changes_nothing(config):
+    """The other one is still chosen, unless a recipe, whose networks stay as they are, has one of them."""
+    free = choose(config, 0.5, PORTRAITS)
+    base, most = free[1].fmap_base, free[1].fmap_max
+    for key, value in (("fmap_max", most), ("fmap_base", base)):
+        same = replace(config, model=replace(config.model, **{key: value}))
+        found = choose(same, 0.5, PORTRAITS, given=GivenKeys(f"model.{key}"))
+        assert found[1:] == free[1:]
+        assert found[0] == {name: one for name, one in free[0].items() if name != f"model.{key}"}
+        recipe = GivenKeys(recipe=[f"model.{key}"])
+        networks = choose(same, 0.5, PORTRAITS, given=recipe)[1]
+        assert (networks.fmap_base, networks.fmap_max) == (same.model.fmap_base, same.model.fmap_max)
+
+
+def test_networks_for_which_memory_does_not_suffice_are_not_chosen_and_the_reason_says_so(config):
+    def choose_if(fit, side=256):
+        facts = PORTRAITS._replace(resolution=side)
+        situation = Situation(config, GivenKeys(), facts, CPU, fast(1000), 3600, fit=fit)
+        choices, networks, _ = choose_recipe(situation)
+        return networks, {choice.key: choice.reason for choice in choices}
+
+    free, _ = choose_if(lambda networks: True)
+    assert free.resolution == 256
+    low, reasons = choose_if(lambda networks: networks.resolution < 256)
+    assert low.resolution == 128
+    assert reasons["schedule.final_resolution"] == "256x256 needs more memory than is free"
+    narrow, reasons = choose_if(lambda networks: networks.fmap_max < 512, side=64)
+    assert (narrow.resolution, narrow.fmap_max) == (64, 256)
+    assert reasons["model.fmap_base"].endswith("; wider networks need more memory than is free")
+
+
+def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
+    assert choose(config, 0.5, PORTRAITS)[0]["loss.gamma"] == 12
+    relativistic = replace(config, loss={**config.loss, "name": "relativistic"})
+    assert choose(relativistic, 0.5, PORTRAITS, given=GivenKeys("loss.name"))[0]["loss.gamma"] == 1
 
 
 def test_too_little_time_for_a_given_resolution_is_said_and_used(config):

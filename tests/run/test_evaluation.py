@@ -105,12 +105,16 @@ def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolut
     assert {int(path.name) for path in place.parent.iterdir()} == {best, 160}
 
 
-def test_pggan_evaluate_finds_the_same_numbers(evaluated_run, capsys):
-    words = ["checkpoint=best", "metrics=[swd]", "count=16", "json=true", "devices=cpu"]
-    assert main(["evaluate", f"run={evaluated_run}", *words]) == 0
-    (there,) = json.loads(capsys.readouterr().out)["evaluations"]
-    here = evaluations_in(evaluated_run)[there["images"]]
-    assert {f"metrics/{name}": value for name, value in there["metrics"].items()} == here
+def test_pggan_evaluate_finds_the_same_numbers_in_fades_too(tiny_config, tmp_path, capsys):
+    kept = ["checkpoint.every_images=8", "checkpoint.keep=20"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *EVERY, *kept)) == 0
+    here, words = evaluations_in(tmp_path), ["metrics=[swd]", "count=16", "json=true", "devices=cpu"]
+    for images, fades in ((48, True), (96, False)):
+        capsys.readouterr()
+        assert main(["evaluate", f"run={tmp_path}", f"checkpoint={images}", *words]) == 0
+        (there,) = json.loads(capsys.readouterr().out)["evaluations"]
+        assert (there["alpha"] < 1) == fades
+        assert {f"metrics/{name}": value for name, value in there["metrics"].items()} == here[images]
 
 
 # ---- what happens to a run -------------------------------------------------------------------------------
@@ -167,17 +171,20 @@ def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_pa
     assert not (tmp_path / "cache").exists()  # no image was prepared
     with pytest.raises(UserError, match=r"There is no evaluation\.extractor=inceptoin(?s:.*)'inception'"):
         tiny_config("evaluation.extractor=inceptoin")  # even where no metric needs it
-    with pytest.raises(UserError, match="at least 4 images"):
-        train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.count=3"))
+    with pytest.raises(UserError, match=r"evaluation.metrics=kid needs at least 16 images.*\n.*evaluation.count="):
+        train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.count=15"))
+    weights = ["evaluation.metrics=[kid]", "evaluation.extractor=torchvision:resnet18"]
+    with pytest.raises(UserError, match=r"Give evaluation\.weights= a file"):
+        train.run(tiny_config(f"run_dir={tmp_path}", *weights))
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_run_on_too_few_images_for_a_metric_trains_without_it_and_says_so_once(make_pyramid, tiny_config, tmp_path):
-    few = make_pyramid(tmp_path / "few", images=15, resolution=16).path
+    few = make_pyramid(tmp_path / "few", images=19, resolution=16).path
     words = [f"run_dir={tmp_path / 'run'}", f"data.path={few}", *EVERY, "evaluation.extractor=pixels"]
-    assert train.run(tiny_config(*words, "evaluation.metrics=[swd,kid]")) == 0
+    assert train.run(tiny_config(*words, "evaluation.metrics=[precision_recall,kid]")) == 0
     log = (tmp_path / "run" / "train.log").read_text()
-    assert log.count("swd is left out: it needs at least 16 images, and the data has 15.") == 1
+    assert log.count("precision_recall is left out: it needs at least 20 images, and the data has 19.") == 1
     assert {name.split("@")[0] for name in evaluations_in(tmp_path / "run")[160]} == {
         "metrics/kid",
         "metrics/kid_floor",

@@ -13,6 +13,7 @@ from pggan.metrics.extractors import load_extractor
 from pggan.performance.plan.calibration import PREDICTED, Timing
 from pggan.performance.plan.phases import PhaseCost
 from pggan.performance.recipe.data_facts import facts_of
+from pggan.run.evaluation import KEYS
 from pggan.run.evaluation_cost import MAX_POINTS, EvaluationCost, evaluation_cost, time_features
 
 
@@ -64,7 +65,7 @@ def _cost(config: TrainConfig, timings: Sequence[Timing]) -> EvaluationCost:
 
 @cache
 def _feature_seconds(extractor: str, weights: str | None, device: torch.device, resolution: int) -> float:
-    return time_features(load_extractor(extractor, weights, device), resolution, device)
+    return time_features(load_extractor(extractor, weights, device, KEYS), resolution, device)
 
 
 def _images(config: DataConfig, unknown: int) -> int:

@@ -29,6 +29,7 @@ class DataFacts(NamedTuple):
     num_classes: int  # to train with
     drawn: bool  # avatars, not photographs
     note: str  # in words
+    largest: int | None = None  # the resolution that the largest image serves, where all were looked at
     mixed: bool = False  # files of different channels, so that somebody has to say what all become
 
 
@@ -46,7 +47,8 @@ def facts_of(config: DataConfig) -> DataFacts:
             num_classes = len(pyramid.class_names or ())
         note = f"{pyramid.images:,} images, prepared at {pyramid.resolution}x{pyramid.resolution}"
         drawn = pyramid.source.get("kind") == "avatars"
-        return DataFacts(pyramid.images, pyramid.resolution, pyramid.channels, num_classes, drawn=drawn, note=note)
+        side = pyramid.resolution
+        return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note, largest=side)
     if config.labels:
         problem = "hours= has to know the classes of data.labels=true before the images are prepared."
         raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
@@ -71,7 +73,9 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     note = f"{len(entries):,} images, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
     note += "; the smaller ones are left out" * (large < len(sides))
     channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
-    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, mixed=are_mixed(kinds))
+    largest = 1 << (sides[-1].bit_length() - 1) if len(sample) == len(found) else None
+    mixed = are_mixed(kinds)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, largest=largest, mixed=mixed)
 
 
 def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:

@@ -16,13 +16,13 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import Log, duration
 from pggan.core.schedule import PerResolution, Phase, value_at
 from pggan.distributed.process_group import rank_from_environment
-from pggan.metrics.evaluate import needs_extractor
-from pggan.metrics.extractors import load_extractor
 from pggan.networks.features import efficientnet_lite0
 from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
+from pggan.performance.recipe.memory import fits_into_memory
 from pggan.performance.recipe.situation import FEATURES_FROM, Costs, Machine, NetworkSizes, Situation
+from pggan.run.evaluation import open_extractor
 from pggan.run.evaluation_cost import EvaluationCost, evaluation_cost, time_features
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
@@ -141,6 +141,8 @@ def find_recipe(
     if given.in_command("schedule.total_images") and config.schedule.total_images is not None:
         raise UserError("hours= and schedule.total_images= both say when to end.", "Leave out one of them.")
     facts = facts_of(config.data)
+    if given.has("schedule.final_resolution"):
+        require_resolution(config.schedule.final_resolution, facts)
     kind, ranks = count_devices(config.devices)
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
@@ -149,8 +151,9 @@ def find_recipe(
     costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
     machine, has_lite0 = Machine(kind, ranks), efficientnet_lite0.is_installed()
     evaluation = cost_of_evaluation(config, facts, device, ranks)
+    fit = fits_into_memory(config, facts, device, ranks)
     all_costs = with_evaluations(costs, evaluation, config.evaluation.interval_images)
-    situation = Situation(config, given, facts, machine, all_costs, seconds, has_lite0=has_lite0)
+    situation = Situation(config, given, facts, machine, all_costs, seconds, has_lite0=has_lite0, fit=fit)
     for _ in range(ATTEMPTS):
         training = TRAINING_SHARE * seconds - command_seconds()
         situation = replace(situation, seconds=training, other_seconds=seconds - training)
@@ -175,12 +178,18 @@ def find_recipe(
     return [*recipe.choices, *precision_choice(given, device), *costs.threads], about
 
 
+def require_resolution(side: int, facts: DataFacts) -> None:
+    """Raise UserError where no image is as large as the final resolution `side`."""
+    if facts.largest is not None and side > facts.largest:
+        problem = f"schedule.final_resolution={side} is too much: the largest image allows {facts.largest} pixels."
+        raise UserError(problem, f"Choose schedule.final_resolution={facts.largest}, or leave it out.")
+
+
 def cost_of_evaluation(config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> EvaluationCost:
     """The cost of an evaluation; where they come at an interval, whatever they cost, the extractor is timed."""
-    chosen, extractor = config.evaluation, None
-    if chosen.interval_images is not None and needs_extractor(chosen.metrics):
-        extractor = load_extractor(chosen.extractor, chosen.weights, device)
-    return evaluation_cost(chosen, facts.images, time_features(extractor, facts.resolution, device), ranks=ranks)
+    chosen, extractor = config.evaluation, open_extractor(config.evaluation, device)  # or what it lacks is missed here
+    timed = extractor if chosen.interval_images is not None else None
+    return evaluation_cost(chosen, facts.images, time_features(timed, facts.resolution, device), ranks=ranks)
 
 
 def with_evaluations(costs: Costs, evaluation: EvaluationCost, interval: int | None) -> Costs:

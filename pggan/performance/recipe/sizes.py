@@ -34,16 +34,23 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
     fixed = given.has("schedule.final_resolution") or scales_lengths(situation)
     sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
     needs = {side: least_seconds(situation, candidates(situation, side)[0]) for side in sides}
-    side = next((side for side in sides if needs[side] <= seconds), sides[-1])
+    in_time = [side for side in sides if needs[side] <= seconds]
+    side = next((side for side in in_time if situation.fit(candidates(situation, side)[0])), sides[-1])
     narrow, *wider = candidates(situation, side)
-    sizes = [narrow, *(each for each in wider if least_seconds(situation, each, WIDER) <= seconds)][-1]
-    above = needs.get(2 * side)
-    reason = facts.note if above is None else f"{2 * side}x{2 * side} would take at least {duration(above)}"
+    wider_in_time = [each for each in wider if least_seconds(situation, each, WIDER) <= seconds]
+    sizes = [narrow, *(each for each in wider_in_time if situation.fit(each))][-1]
+    reason, above = facts.note, 2 * side
+    if above in in_time:
+        reason = f"{above}x{above} needs more memory than is free"
+    elif above in needs:
+        reason = f"{above}x{above} would take at least {duration(needs[above])}"
     choices.take("schedule.final_resolution", side, reason)
     model = replace(config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
     width = model.architecture(side, facts.channels, facts.num_classes).width
     maps = f"{width(MIN_RESOLUTION)} feature maps at 4x4, {width(side)} at {side}x{side}"
-    if sizes.fmap_max < WIDTHS[-1] and not has_widths(situation):
+    if sizes in wider_in_time[:-1] or (wider_in_time and sizes == narrow):
+        maps += "; wider networks need more memory than is free"
+    elif wider and sizes != wider[-1]:
         worth = WIDER * final_images(situation, side)
         maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
     choices.take_all({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
@@ -72,17 +79,22 @@ def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes)
 
 
 def has_widths(situation: Situation) -> bool:
-    """Whether the widths are given."""
-    return situation.given.has("model.fmap_max") or situation.given.has("model.fmap_base")
+    """Whether the widths stay as they are: both are given, or a recipe has one of them."""
+    given, keys = situation.given, ("model.fmap_base", "model.fmap_max")
+    has = [key for key in keys if given.has(key)]
+    return len(has) == len(keys) or any(not given.in_command(key) for key in has)
 
 
 def candidates(situation: Situation, side: int) -> list[NetworkSizes]:
     """Sizes of networks for a final resolution, the narrowest first."""
-    model, least = situation.config.model, value_at(MIN_WIDTH, side)
+    model, given, least = situation.config.model, situation.given, value_at(MIN_WIDTH, side)
     if has_widths(situation):
         return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
-    widths = [width for width in WIDTHS if width >= least]
-    return [NetworkSizes(side, min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE), width) for width in widths]
+    widths = [model.fmap_max] if given.has("model.fmap_max") else [width for width in WIDTHS if width >= least]
+    bases = [min(BASE * side * width // WIDTHS[0], MAX_FMAP_BASE) for width in widths]
+    if given.has("model.fmap_base"):
+        bases = [model.fmap_base] * len(widths)
+    return [NetworkSizes(side, base, width) for base, width in zip(bases, widths, strict=True)]
 
 
 def least_seconds(situation: Situation, sizes: NetworkSizes, times: int = 1) -> float:

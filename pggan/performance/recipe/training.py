@@ -31,9 +31,11 @@ def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerRes
         return name
     size = int(value_at(batch, side))
     rule = 0.0002 * side**2 / size
-    photographs = not situation.facts.drawn and side <= PHOTOGRAPHS_MEASURED
+    # Of photographs, the logistic loss alone was tried with other ones; experiment=relativistic has MIN_GAMMA.
+    photographs = not situation.facts.drawn and side <= PHOTOGRAPHS_MEASURED and name == "logistic"
     least = MIN_GAMMA_OF_PHOTOGRAPHS if photographs else MIN_GAMMA
-    less = "" if rule >= least else f"; at least {least:g}, because less was worse (lab book)"
+    why = "because less was worse (lab book)" if name == "logistic" else f"as in experiment={name}"
+    less = "" if rule >= least else f"; at least {least:g}, {why}"
     reason = f"0.0002 x {side}^2 / {size} (StyleGAN2-ADA) = {rule:.2g}{less}"
     choices.take("loss.gamma", float(f"{max(least, rule):.2g}"), reason)
     if name == "logistic":
