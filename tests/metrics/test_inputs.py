@@ -70,6 +70,15 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
     assert open_images(config(f"run={finished_run}", f"data={small.path}", "resolution=8"), generator, alone)
 
 
+def test_files_that_are_too_small_are_refused_by_the_key_of_this_command(finished_run, tmp_path, alone, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # data.cache is there
+    (tmp_path / "photos").mkdir()
+    for number in range(6):
+        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(tmp_path / "photos" / f"{number}.png")
+    with pytest.raises(UserError, match=r"^resolution=16 is too much.*\n.*Choose resolution=8"):
+        open_images(config(f"run={finished_run}", "data=photos"), load(str(finished_run), "cpu"), alone)
+
+
 def test_the_folders_that_were_classes_in_training_are_classes(finished_run, tmp_path, alone):
     """Else fakes would have other classes than reals, and the images would be prepared a second time."""
     for number in range(6):
