@@ -13,7 +13,7 @@ from pggan.run.evaluation_cost import SWD_SECONDS, EvaluationBudget, EvaluationC
 
 
 def cost(*metrics: str, count: int = 100, images: int = 1000, feature_seconds: float = 0.0) -> EvaluationCost:
-    values = {"extractor": "", "weights": None, "interval_images": None, "best": None, "max_share": 0.1}
+    values = {"extractor": "pixels", "weights": None, "interval_images": None, "best": None, "max_share": 0.1}
     config = EvaluationConfig(metrics=[*metrics], count=count, **values)
     return evaluation_cost(config, images, feature_seconds, ranks=1)
 
