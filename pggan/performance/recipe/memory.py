@@ -24,8 +24,10 @@ def fits_into_memory(
     """Whether networks can be trained at their resolution in the memory that is free on `device` now.
 
     The smallest micro-batches decide, since larger batches are passed in as many of them as they need.
+    Raises UserError for a configuration with which nothing can be trained.
     """
     free, images = memory_for_steps(device, ranks), config.model.stddev_group * ranks
+    factory, partition = TrainerFactory.of(config, device, ranks), BatchPartition.of(config, [images], ranks)
 
     @cache
     def fits(networks: NetworkSizes) -> bool:
@@ -37,10 +39,10 @@ def fits_into_memory(
             fit_memory(
                 model.architecture(side, facts.channels, facts.num_classes),
                 [phase],
-                TrainerFactory.of(config, device, ranks),
+                factory,
                 device=device,
                 free=free,
-                partition=BatchPartition.of(config, [images], ranks),
+                partition=partition,
             )
         except UserError:
             return False
