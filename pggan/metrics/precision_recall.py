@@ -14,7 +14,6 @@ from pggan.metrics.base import FeatureMetric
 from pggan.metrics.distances import distance_blocks, nearest
 
 NEIGHBOURS = 3
-LEAST_IMAGES = 20  # the third nearest of fewer is as far away as any image, and all is covered or nothing
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
@@ -29,7 +28,7 @@ class PrecisionRecall(FeatureMetric):
 
     key = "precision_recall"
     paper_images = 50_000
-    least_images = LEAST_IMAGES
+    least_images = 20  # the third nearest of few is among the farthest: with 4 images, all is covered or nothing
 
     def parameters(self) -> dict[str, Any]:
         return {"neighbours": NEIGHBOURS}

@@ -37,8 +37,8 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
     in_time = [side for side in sides if needs[side] <= seconds]
     side = next((side for side in in_time if situation.fit(candidates(situation, side)[0])), sides[-1])
     narrow, *wider = candidates(situation, side)
-    wider_in_time = [each for each in wider if least_seconds(situation, each, WIDER) <= seconds]
-    sizes = [narrow, *(each for each in wider_in_time if situation.fit(each))][-1]
+    wide_in_time = [narrow, *(each for each in wider if least_seconds(situation, each, WIDER) <= seconds)]
+    sizes = [narrow, *(each for each in wide_in_time[1:] if situation.fit(each))][-1]
     reason, above = facts.note, 2 * side
     if above in in_time:
         reason = f"{above}x{above} needs more memory than is free"
@@ -48,7 +48,7 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
     model = replace(config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
     width = model.architecture(side, facts.channels, facts.num_classes).width
     maps = f"{width(MIN_RESOLUTION)} feature maps at 4x4, {width(side)} at {side}x{side}"
-    if sizes in wider_in_time[:-1] or (wider_in_time and sizes == narrow):
+    if sizes != wide_in_time[-1]:
         maps += "; wider networks need more memory than is free"
     elif wider and sizes != wider[-1]:
         worth = WIDER * final_images(situation, side)
