@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
 AVATARS_32 = ("experiment=avatars_32",)
-AVATARS_64 = ("experiment=avatars_64", "hours=1", *UNFILTERED)  # its lengths, scaled to an hour
+AVATARS_64 = ("experiment=avatars_64", "hours=1")  # its lengths, scaled to an hour
 ORL_64 = (  # three times its lengths
     "experiment=orl_64",
     "schedule.stable_images={4: 4500, 8: 9000, 16: 15000, 32: 24000, 64: 90000}",
@@ -52,6 +52,17 @@ FEW_MILLION = (
     "evaluation.count=500",
 )
 LOSSES = "the loss, at equal images, without the filter"
+BY_NAME = "recipes by their names, at equal images"
+SHORT = (  # data, networks and lengths of a CPU; rates, batch, penalty, EMA and filters are the recipe's
+    "data.path=null",
+    "data.mirror=false",
+    "model.fmap_base=512",
+    "model.fmap_max=64",
+    "schedule.final_resolution=32",
+    "schedule.stable_images=20000",
+    "schedule.fade_images=10000",
+    "schedule.total_images=null",
+)
 
 ROWS = (
     Row("avatars-32", "cartoon faces at 32x32", AVATARS, AVATARS_32),
@@ -60,6 +71,10 @@ ROWS = (
     Row("avatars-32-unfiltered", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED)),
     Row("avatars-32-relativistic", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=relativistic")),
     Row("avatars-32-wgan-gp", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=wgan_gp")),
+    Row("paper-32", BY_NAME, AVATARS, ("experiment=paper", *SHORT)),
+    Row("modern-32", BY_NAME, AVATARS, ("experiment=modern", *SHORT, "loss.gamma=1")),
+    Row("relativistic-32", BY_NAME, AVATARS, ("experiment=relativistic", *SHORT)),
+    Row("small-data-32", BY_NAME, AVATARS, ("experiment=small_data", *SHORT)),
     Row("avatars-64", "growing or not, at equal time", AVATARS, AVATARS_64),
     Row(
         "avatars-64-not-growing",

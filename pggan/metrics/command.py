@@ -100,11 +100,9 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
                 progress=progress,
             )
         if group.is_main:
-            found.append(about | as_plain(evaluation))
-            for name, picture in evaluation.pictures.items():
-                if folder is not None:
-                    suffix = f"-{generator.images:09d}" if len(places) > 1 else ""
-                    save_png(picture, folder / f"{name}{suffix}.png")
+            suffix = f"-{generator.images:09d}" if len(places) > 1 else ""
+            pictures = [] if folder is None else save_pictures(evaluation, folder, suffix)
+            found.append(about | as_plain(evaluation) | {"pictures": pictures})
     if group.is_main:
         report(config, pyramid, None if extractor is None else {"name": extractor.name, **extractor.facts}, found)
 
@@ -119,6 +117,14 @@ def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGener
         problem = f"metrics={config.metrics} do not exist at {side}x{side}: {reasons[0]}."
         raise UserError(problem, "Choose other metrics=, or another resolution=.")
     return generators[-1]
+
+
+def save_pictures(evaluation: Evaluation, folder: Path, suffix: str) -> list[str]:
+    """Write the pictures of an evaluation to `folder`; returns their file names, as older ones may lie beside them."""
+    names = {f"{name}{suffix}.png": picture for name, picture in evaluation.pictures.items()}
+    for name, picture in names.items():
+        save_png(picture, folder / name)
+    return [*names]
 
 
 def as_plain(evaluation: Evaluation) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def test_json_has_a_curve_with_everything_that_the_numbers_depend_on(finished_ru
     assert found["extractor"]["name"] == "pixels"
     assert found["first_seed"] == 10_000
     assert json.loads((tmp_path / "evaluation.json").read_text()) == found
-    for name in ("neighbours-000000128.png", "neighbours-000000160.png"):
+    pictures = ["neighbours-000000128.png", "neighbours-000000160.png"]
+    assert [one["pictures"] for one in found["evaluations"]] == [[name] for name in pictures]
+    for name in pictures:
         with Image.open(tmp_path / name) as picture:
             assert picture.width == (1 + 4) * 64 + 4
 
