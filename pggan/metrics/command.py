@@ -121,10 +121,10 @@ def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGener
 
 def save_pictures(evaluation: Evaluation, folder: Path, suffix: str) -> list[str]:
     """Write the pictures of an evaluation to `folder`; returns their file names, as older ones may lie beside them."""
-    names = {f"{name}{suffix}.png": picture for name, picture in evaluation.pictures.items()}
-    for name, picture in names.items():
+    pictures = {f"{name}{suffix}.png": picture for name, picture in evaluation.pictures.items()}
+    for name, picture in pictures.items():
         save_png(picture, folder / name)
-    return [*names]
+    return [*pictures]
 
 
 def as_plain(evaluation: Evaluation) -> dict[str, Any]:
