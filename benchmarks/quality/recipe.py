@@ -15,7 +15,11 @@ PLACES = ("data.path", "data.cache")
 
 def recipe_of(row: Row) -> dict[str, Any]:
     """The values that decide what `row` trains, by dotted key, as they are composed now."""
-    values = compose("train", [*row.keys])
+    return _composed(*row.keys)
+
+
+def _composed(*overrides: str) -> dict[str, Any]:
+    values = compose("train", [*overrides])
     return {key: value for key, value in flatten({part: values[part] for part in PARTS}) if key not in PLACES}
 
 
@@ -27,7 +31,7 @@ def measured_by(row: Row) -> dict[str, list[str]]:
 def changes_since(found: dict[str, Any], row: Row) -> list[str]:
     """The keys of the recipe of `row` that have had another value since its figures `found` were measured.
 
-    A key that was not there then has a default that stands for what was done without it.
+    The default of a key that was not there then stands for what was done without it.
     """
-    now, then = recipe_of(row), found["recipe"]
-    return [key for key, value in then.items() if key in now and now[key] != value]
+    now, then = recipe_of(row), _composed() | found["recipe"]
+    return [key for key, value in now.items() if value != then.get(key)]

@@ -22,6 +22,11 @@ class Row(NamedTuple):
 UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
 AVATARS_32 = ("experiment=avatars_32",)
 AVATARS_64 = ("experiment=avatars_64", "hours=1")  # its lengths, scaled to an hour
+AVATARS_128 = (*AVATARS_64, "model.fmap_base=1024", "schedule.final_resolution=128", "schedule.lr_decay_images=5000")
+GROWTH_128 = (  # a third of the hour
+    "schedule.stable_images={4: 1500, 8: 2500, 16: 5000, 32: 6000, 64: 4000, 128: 30000}",
+    "schedule.fade_images={8: 1500, 16: 3000, 32: 4000, 64: 4000, 128: 4000}",
+)
 ORL_64 = (  # three times its lengths
     "experiment=orl_64",
     "schedule.stable_images={4: 4500, 8: 9000, 16: 15000, 32: 24000, 64: 90000}",
@@ -72,7 +77,7 @@ ROWS = (
     Row("avatars-32-relativistic", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=relativistic")),
     Row("avatars-32-wgan-gp", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=wgan_gp")),
     Row("paper-32", BY_NAME, AVATARS, ("experiment=paper", *SHORT)),
-    Row("modern-32", BY_NAME, AVATARS, ("experiment=modern", *SHORT, "loss.gamma=1")),
+    Row("modern-32", BY_NAME, AVATARS, ("experiment=modern", *SHORT)),
     Row("relativistic-32", BY_NAME, AVATARS, ("experiment=relativistic", *SHORT)),
     Row("small-data-32", BY_NAME, AVATARS, ("experiment=small_data", *SHORT)),
     Row("avatars-64", "growing or not, at equal time", AVATARS, AVATARS_64),
@@ -81,6 +86,13 @@ ROWS = (
         "growing or not, at equal time",
         AVATARS,
         (*AVATARS_64, "schedule.first_resolution=64"),
+    ),
+    Row("avatars-128", "growing or not at 128x128, at equal time", AVATARS, (*AVATARS_128, *GROWTH_128)),
+    Row(
+        "avatars-128-not-growing",
+        "growing or not at 128x128, at equal time",
+        AVATARS,
+        (*AVATARS_128, "schedule.first_resolution=128", "schedule.stable_images={128: 30000}"),
     ),
     Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL, JUDGES),
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),

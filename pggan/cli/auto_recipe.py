@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from pggan.cli.recipe_file import (
     overrides_of,
     read_recipe,
     set_images,
+    with_recipes,
     write_recipe,
 )
 from pggan.core.errors import UserError
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from pggan.performance.recipe.choices import Choice
 
-NOT_IN_RECIPES = {*RESUME_KEYS, "hours"}  # where a run is, and how long it may take: a recipe says nothing about them
+OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
+NOT_IN_RECIPES = OF_ONE_RUN | RESUME_KEYS  # nor about the machine, unless a recipe does that was given
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
@@ -168,6 +170,8 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         found = overrides_of([difference(choice) for choice in choices])
         return validated(TrainConfig, compose("train", merged(found, keys), folder))
 
+    if TOTAL in given.command_keys and values["schedule"]["total_images"] is not None:
+        raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
     require_training_inputs(composed([]))
     from pggan.performance.recipe.hours import find_recipe  # and torch
 
@@ -176,9 +180,8 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
     console.print(table_of(choices, about))
-    left_out = NOT_IN_RECIPES | {choice.key for choice in choices}
-    typed = [of_command_line(one, values) for one in keys if key_of(one) not in left_out]
-    return Recipe(title, [*typed, *(difference(choice) for choice in choices)])
+    given_keys = differences_of(keys, values, {choice.key for choice in choices})
+    return Recipe(title, [*given_keys, *(difference(choice) for choice in choices)])
 
 
 def table_of(choices: Sequence["Choice"], about: str) -> "Table":
@@ -200,12 +203,27 @@ def difference(choice: "Choice") -> Difference:
     return Difference(*choice, is_group=choice.key in GROUPS)
 
 
-def of_command_line(override: str, values: dict[str, Any]) -> Difference:
+def differences_of(overrides: Sequence[str], values: dict[str, Any], chosen: Set[str]) -> list[Difference]:
+    """The lines of a recipe for `overrides`, without the keys that are `chosen`; `values` are composed.
+
+    Recipes that they name by their paths are written out, so that it can do without their files.
+    """
+    typed = {key_of(one) for one in overrides}
+    found = []
+    for one in with_recipes(overrides):
+        key = key_of(one)
+        is_typed = key in typed
+        if key not in chosen | (NOT_IN_RECIPES if is_typed else OF_ONE_RUN):
+            found.append(of_override(one, values, "given" if is_typed else "of the given recipe"))
+    return found
+
+
+def of_override(override: str, values: dict[str, Any], reason: str) -> Difference:
     """An override as a line of a recipe; `values` are composed."""
     key = key_of(override)
     if key in GROUPS:
-        return Difference(key, override.partition("=")[2], "given", is_group=True)
+        return Difference(key, override.partition("=")[2], reason, is_group=True)
     value: Any = values
     for name in key.split("."):
         value = value[name]
-    return Difference(key, value, "given", is_group=False)
+    return Difference(key, value, reason, is_group=False)

@@ -7,15 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.commands import COMMANDS, Command, choices_of
-from pggan.cli.suggestions import explanation, missing_choice, names_in, refuse_typos, unreadable
+from pggan.cli.commands import COMMANDS, Command
+from pggan.cli.recipe_file import options_of_choices, with_recipes
+from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
 from pggan.core.errors import UserError, nearest_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-OPTION_GROUPS = {"loss", "augmentation", "gradients"}  # whose choices have options of their own
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
 
 
@@ -71,7 +71,10 @@ def config_folder(arguments: Sequence[str]) -> str | None:
 
 
 def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
-    """The values of a command, resolved, with files of `folder` too; raises UserError that names the wrong override."""
+    """The values of a command, resolved, with files of `folder` and recipes that `overrides` name by their paths.
+
+    Raises UserError that names the wrong override.
+    """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -79,8 +82,9 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    refuse_typos(overrides, sweeps=False)
     source = ConfigSource.of(COMMANDS[name], overrides)
+    overrides = with_recipes(overrides)
+    refuse_typos(overrides, sweeps=False)
     file, groups = source.file, source.groups
     more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
     more += source.changes
@@ -142,13 +146,10 @@ def without_options_of_others(values: dict[str, Any], overrides: list[str]) -> d
     is refused by the schema.
     """
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
-    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
-    for group in OPTION_GROUPS & chosen.keys():
-        if chosen[group] in choices_of(group):
-            own = names_in(group, chosen[group])
-            values[group] = {
-                name: value for name, value in values[group].items() if name in own or f"{group}.{name}" in typed
-            }
+    for group, own in options_of_choices(overrides).items():
+        values[group] = {
+            name: value for name, value in values[group].items() if name in own or f"{group}.{name}" in typed
+        }
     return values
 
 

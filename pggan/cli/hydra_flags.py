@@ -7,15 +7,17 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.auto_recipe import with_choices
+from pggan.cli.auto_recipe import key_of, with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, config_folder, to_plain
+from pggan.cli.recipe_file import named_file, with_recipes
 from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_typos
 from pggan.cli.sweep import SweepJob, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
@@ -57,12 +59,13 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException, MissingConfigException
 
-    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
-    flags = [argument for argument in arguments if argument not in overrides]
+    typed = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    flags = [argument for argument in arguments if argument not in typed]
     refuse_unknown(flags)
     folder, several = config_folder(flags), bool({"-m", "--multirun"} & set(flags))
-    if several and not any(map(is_of_jobs, overrides)):
-        return run_sweep(command, overrides, [] if folder is None else ["--config-dir", folder], folder)
+    if several and not any(map(is_of_jobs, typed)):
+        return run_sweep(command, typed, [] if folder is None else ["--config-dir", folder], folder)
+    overrides = with_recipes(typed)  # Hydra knows no files by their paths
     jobs: list[SweepJob] = []
     if several:
         refuse_typos(overrides, sweeps=True)
@@ -74,7 +77,9 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
 
     def task(composed: "DictConfig") -> None:
         of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one)]
-        code = run(command, with_choices(command, to_plain(composed), of_job, folder))
+        with hydra_at_rest():
+            values = with_choices(command, to_plain(composed), as_typed(of_job, typed, overrides), folder)
+        code = run(command, values)
         if code:
             sys.exit(code)
 
@@ -98,6 +103,29 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     if jobs:  # and all have ended well
         sum_up(jobs, [0] * len(jobs))
     return 0
+
+
+@contextmanager
+def hydra_at_rest() -> Iterator[None]:
+    """Inside, this program composes by itself, though Hydra, which allows one at a time, is running a job."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def as_typed(of_job: Sequence[str], typed: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides of one job with `experiment=FILE.yaml` again, instead of what stands in that file.
+
+    Args: typed, overrides: those of the command line, for all jobs, and these with what stands in the file.
+    """
+    files = [one for one in typed if named_file(one) is not None]
+    of_files = {key_of(one) for one in overrides} - {key_of(one) for one in typed if one not in files}
+    return [*files, *(one for one in of_job if key_of(one) not in of_files)]
 
 
 def _jobs_of_launcher(command: Command, overrides: list[str], folder: str | None) -> list[SweepJob]:

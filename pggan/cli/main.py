@@ -47,9 +47,9 @@ def run_arguments(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
     command = COMMANDS[name]
-    arguments = with_recipes([command.spelled_out(argument) for argument in arguments[words:]])
+    arguments = [command.spelled_out(argument) for argument in arguments[words:]]
     if {"--help", "-h", "help"} & {*arguments}:
-        print(help_text(command, arguments, config_folder(arguments)), flush=True)
+        print(help_text(command, with_recipes(arguments), config_folder(arguments)), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):
         return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))

@@ -10,12 +10,14 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from pggan.cli.commands import roots
+from pggan.cli.commands import choices_of, roots
+from pggan.cli.suggestions import names_in
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 
 RECIPE_FILE = "recipe.yaml"
 WIDTH = 118
+OPTION_GROUPS = {"loss", "augmentation", "gradients"}  # whose choices have options of their own
 REMEDY = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
 
 
@@ -101,9 +103,12 @@ def read_recipe(path: Path) -> list[str]:
 def keys_of_recipe(group: str, name: str, folder: str | None) -> set[str]:
     """The keys that file `name` of `group` sets, and the groups that it chooses a file of; those of its bases, too.
 
-    Args: group: `experiment` or `debug`; folder: of configuration files of one's own, where it is looked for, too.
+    Args: group: `experiment` or `debug`; name: may be a path; folder: of configuration files of one's own, where it is
+    looked for, too.
     """
-    file = next((file for root in roots(folder) if (file := root / group / f"{name}.yaml").is_file()), None)
+    file = named_file(f"{group}={name}")
+    if file is None:
+        file = next((file for root in roots(folder) if (file := root / group / f"{name}.yaml").is_file()), None)
     keys: set[str] = set()
     for override in [] if file is None else read_recipe(file):
         key, _, value = override.partition("=")
@@ -111,12 +116,34 @@ def keys_of_recipe(group: str, name: str, folder: str | None) -> set[str]:
     return keys
 
 
+def named_file(override: str) -> Path | None:
+    """The file of `experiment=FILE.yaml`; None for every other override."""
+    key, _, value = override.lstrip("+").partition("=")
+    path = value.strip("'\"")
+    return Path(path) if key == "experiment" and path.endswith(".yaml") else None
+
+
 def with_recipes(overrides: Sequence[str]) -> list[str]:
-    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority."""
-    files = [one for one in overrides if one.startswith("experiment=") and one.endswith(".yaml")]
-    found = [override for one in files for override in read_recipe(Path(one.partition("=")[2].strip("'\"")))]
-    given = [one for one in overrides if one not in files]
-    return merged(found, given)
+    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority.
+
+    Options of the file's loss, augmentation or gradients are left out where another is given that has no such option.
+    """
+    found = [one for override in overrides if (file := named_file(override)) is not None for one in read_recipe(file)]
+    given = [one for one in overrides if named_file(one) is None]
+    own = options_of_choices(given)
+
+    def applies(override: str) -> bool:
+        group, _, name = override.partition("=")[0].partition(".")
+        return group not in own or name in own[group]
+
+    return merged([one for one in found if applies(one)], given)
+
+
+def options_of_choices(overrides: Sequence[str]) -> dict[str, set[str]]:
+    """The options that each loss, augmentation and gradients has that `overrides` choose."""
+    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
+    groups = [group for group in OPTION_GROUPS if group in chosen and chosen[group] in choices_of(group)]
+    return {group: names_in(group, chosen[group]) for group in groups}
 
 
 def merged(recipe: Sequence[str], given: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from pggan.config.schedule import ScheduleConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.core.validation import require, require_bounds
-from pggan.losses import require_loss
+from pggan.losses import AUTO, MIN_GAMMA, gamma_by_rule, require_loss
 
 ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is printed
 
@@ -111,5 +111,10 @@ class TrainConfig(TrainerConfig):
             problem = "init_from= begins a new run; resume= continues one."
             remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."
             raise UserError(problem, remedy)
-        for phase in self.schedule.build().phases:
+        phases = self.schedule.build().phases
+        for phase in phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)
+        if self.loss.get("gamma") == AUTO:
+            gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
+            # Which every report and checkpoint names.
+            object.__setattr__(self, "loss", {**self.loss, "gamma": float(f"{gamma:.2g}")})

@@ -37,7 +37,7 @@ class PeerLost(Exception):
 
 
 class RemoteUserError(Exception):
-    """Another rank raised a UserError, and reports it."""
+    """Another rank raised a UserError, which the text quotes, and reports it."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,11 @@ class ProcessGroup:
             yield
         except UserError as error:
             problem = error
-        failed = [rank for rank, has_failed in enumerate(self.all_gather_object(problem is not None)) if has_failed]
-        if failed:
-            raise problem if problem is not None and self.rank == failed[0] else RemoteUserError(f"rank {failed[0]}")
+        texts = self.all_gather_object(None if problem is None else str(problem))
+        failed = next((rank for rank, text in enumerate(texts) if text is not None), None)
+        if failed is not None:
+            remote = RemoteUserError(f"Rank {failed}: {texts[failed]}")
+            raise problem if problem is not None and self.rank == failed else remote
 
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."

@@ -10,6 +10,8 @@ from pggan.core.validation import validated
 if TYPE_CHECKING:  # a loss imports torch, which composing a configuration must not do
     from pggan.losses.base import Loss
 
+AUTO = "auto"  # as loss.gamma: that of `gamma_by_rule`, but at least
+MIN_GAMMA = 1.0  # as less was worse wherever it was tried, up to 64x64 (lab book)
 LOSSES = sorted({module.name for module in iter_modules(__path__)} - {"base", "gradient_penalty"})
 
 
@@ -17,6 +19,11 @@ def require_loss(name: str) -> None:
     """Raise UserError unless `name` is in LOSSES."""
     if name not in LOSSES:
         raise UserError(f"There is no loss '{name}'.", nearest(name, LOSSES))
+
+
+def gamma_by_rule(resolution: int, batch: int) -> float:
+    """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
+    return 0.0002 * resolution**2 / batch
 
 
 def build_loss(options: dict[str, Any]) -> "Loss":

@@ -124,9 +124,7 @@ class Task:
                 self.add_seconds("reading reals", reading)
                 return collector.rows(images)
 
-            facts = {"extractor": extractor.name, **extractor.facts}
-            if mirrored:  # else nothing is said of it, so that what was kept before there were mirrored ones is found
-                facts["mirrored"] = True
+            facts = {"extractor": extractor.name, **extractor.facts, "precision": "float32", "mirrored": mirrored}
             if extractor.repeatable:
                 self._found[key] = self.statistic("features", images, facts, calculate)
             else:

@@ -29,6 +29,7 @@ from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import METRIC_CLASSES, Evaluation, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.inputs import find_generators, mirrored_in_training, open_images
+from pggan.metrics.neighbours import NearestNeighbours
 from pggan.sampling.output.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
@@ -157,6 +158,8 @@ def report(
         print(text)
         return
     print_tables(pyramid, found)
+    if not config.out and NearestNeighbours.key in config.metrics:
+        print("out=DIRECTORY would keep a picture: fakes beside their nearest training images.")
     card = {"evaluation": Path(config.out) / "evaluation.json"} if config.out else {}
     print(next_command("export", "format=hf", "out=faces", run=config.run, **card))
 

@@ -1,7 +1,9 @@
 """Duplicates among fakes: the share of pairs that are closer together than images of the data are.
 
 Two images count as the same below a stated distance in feature space: that below which 5 % of as many reals have their
-nearest other real.  The share among the reals, which cannot be 0 for that reason, is given beside it.
+nearest different real.  A real at a distance of rounding is the same image, stored twice, and no different one: data
+with many such pairs would have a stated distance of 0, below which no fakes are.  The share among the reals, which
+cannot be 0 for that reason, is given beside it; there, the same image stored twice does count.
 """
 
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pggan.metrics.base import FeatureMetric
-from pggan.metrics.distances import distance_blocks, nearest
+from pggan.metrics.distances import SAME_IMAGE, distance_blocks, nearest_different, rounding_of
 
 QUANTILE = 0.05
 
@@ -31,10 +33,11 @@ class Duplicates(FeatureMetric):
     least_images = round(1 / QUANTILE)  # of fewer distances, the quantile is all but the smallest one
 
     def parameters(self) -> dict[str, Any]:
-        return {"below_quantile": QUANTILE}
+        return {"below_quantile": QUANTILE, "same_image_within": SAME_IMAGE}
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
-        below = float(nearest(reals, reals, same=True)[0].quantile(QUANTILE))
+        among, _ = nearest_different(reals, reals)
+        below = max(float(among.quantile(QUANTILE)), rounding_of(reals))
         values = {
             "duplicates": share_of_close_pairs(fakes, below),
             "duplicates_reals": share_of_close_pairs(reals, below),

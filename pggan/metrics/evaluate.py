@@ -56,6 +56,12 @@ def needs_extractor(metrics: Sequence[str]) -> bool:
     return any(METRIC_CLASSES[name].uses_extractor for name in metrics)
 
 
+def has_weights(extractor: Extractor, features: str) -> bool:
+    """Whether the extractor has the weights of `features`, those of an architecture: NAME@CHECKSUM."""
+    checksum = features.partition("@")[2]
+    return bool(checksum) and str(extractor.facts.get("weights", "")).startswith(checksum)
+
+
 def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid, prefix: str = "") -> int:
     """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
 
@@ -100,7 +106,7 @@ def evaluate(
     fakes = FakeImages(generator, settings, reals, first_seed)
     task = Task(fakes, reals, channels, partition, extractor, progress, mirror)
     notes = [f"The images of {pyramid.path} are grey, repeated to three channels."] if reals.are_grey else []
-    if extractor is not None and features is not None and extractor.name == features.partition("@")[0]:
+    if extractor is not None and features is not None and has_weights(extractor, features):
         notes.append(f"D looked at features of {extractor.name} in training, so metrics by them are too good.")
     if settings.resolution < generator.resolution:
         side = f"{settings.resolution}x{settings.resolution}"

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.errors import UserError
+from pggan.training.compute_options import full_float32
 
 CHUNK = 32  # images in one forward pass
 
@@ -17,13 +18,15 @@ CHUNK = 32  # images in one forward pass
 class Extractor:
     """A feature extractor.  `name` is what metrics carry; `facts` say what it stands for.
 
-    Grey images are repeated to three channels; of images with four, the first three are taken.
+    Grey images are repeated to three channels; of images with four, the first three are taken.  Whatever precision
+    training has, features are calculated in float32: those of reals are kept for other runs and commands.
     """
 
     name: str
     network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
     facts: dict[str, Any] = field(default_factory=dict)
     repeatable: bool = True  # whether features with this name may be kept for later evaluations
+    prefix: str = ""  # of the keys in messages
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
@@ -32,7 +35,8 @@ class Extractor:
         Raises UserError where the network gives anything but rows of finite numbers.
         """
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-        found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
+        with full_float32():
+            found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         if any(part.ndim != 2 for part in found):
             raise UserError(
                 f"Extractor {self.name} gives features of shape {list(found[0].shape)}.", "It has to give [N, F]."
@@ -40,7 +44,7 @@ class Extractor:
         features = torch.cat(found).float().cpu()
         if not features.isfinite().all():
             problem = f"Extractor {self.name} gives features that are NaN or infinite."
-            raise UserError(problem, "Look at its network and weights, or choose another extractor=.")
+            raise UserError(problem, f"Look at its network and weights, or choose another {self.prefix}extractor=.")
         return features
 
 

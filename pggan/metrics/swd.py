@@ -30,6 +30,7 @@ from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
 from pggan.metrics.images import RealImages
 from pggan.metrics.rank_partition import RankPartition
+from pggan.metrics.windows import smooth
 
 PATCHES = 128
 SIDE = 7
@@ -52,10 +53,7 @@ def levels_of(resolution: int) -> list[int]:
 
 def blur(images: Tensor) -> Tensor:
     """Images [N, C, S, S], each convolved with the binomial filter in both directions."""
-    padded = F.pad(images, (2, 2, 2, 2), mode="reflect")
-    side = images.shape[-1]
-    rows = torch.stack([weight * padded.narrow(2, offset, side) for offset, weight in enumerate(BINOMIAL)]).sum(0)
-    return torch.stack([weight * rows.narrow(3, offset, side) for offset, weight in enumerate(BINOMIAL)]).sum(0)
+    return smooth(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
 def half(images: Tensor) -> Tensor:

@@ -5,16 +5,20 @@ Each one is raised once, when it has held for some ticks in a row, and again whe
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
 
 from pggan.augmentation.ada import MAX_P
+from pggan.checkpoints.read import checkpoints_of
+from pggan.core.next_command import as_hydra_reads_it
 from pggan.losses.base import Loss
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 
 Scalars = Mapping[str, float]
 
+WAY_BACK = "{way_back}"  # in a remedy: how the run goes back to an earlier checkpoint, as a sentence begins
 CLEAR_TICKS = 5
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
@@ -49,8 +53,7 @@ RULES = {
     ),
     "no_gradient": Rule(
         3,
-        "Nothing is learned any more. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES run_dir=NEW), "
-        "with lower schedule.learning_rate_g and schedule.learning_rate_d",
+        f"Nothing is learned any more. {WAY_BACK}, with lower schedule.learning_rate_g and schedule.learning_rate_d",
     ),
     "skipped_updates": Rule(
         1,
@@ -71,8 +74,8 @@ RULES = {
     ),
     "mode_collapse": Rule(
         1,
-        "G draws few different images. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES run_dir=NEW), "
-        "with lower learning rates or a larger weight of the gradient penalty",
+        f"G draws few different images. {WAY_BACK}, with lower learning rates or a larger weight of the gradient "
+        "penalty",
     ),
     "augmentation": Rule(
         5,
@@ -82,11 +85,24 @@ RULES = {
 }
 
 
+def way_back(run_dir: Path, *, has_recipe: bool) -> str:
+    """How the run in `run_dir` goes back to the oldest checkpoint that it keeps, as a sentence begins.
+
+    Args: has_recipe: its recipe was chosen for hours=, which a run that goes back can't be given.
+    """
+    kept = checkpoints_of(run_dir)
+    if not kept:
+        return "Begin again"
+    keys = f"experiment={as_hydra_reads_it(run_dir / 'recipe.yaml')}" if has_recipe else "this run's command with"
+    return f"Go back to an earlier checkpoint ({keys} resume={as_hydra_reads_it(kept[0])} run_dir=NEW)"
+
+
 class Alarms:
     """The alarms of one run; told the scalars of every tick, in their order."""
 
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
+    def __init__(self, loss: Loss, way_back: Callable[[], str]) -> None:
+        """Args: way_back: how the run goes back to an earlier checkpoint, as a sentence begins."""
+        self.loss, self.way_back = loss, way_back
         self.restart(0)
 
     def restart(self, images: int) -> None:
@@ -127,7 +143,8 @@ class Alarms:
             self._held[name] = self._held[name] + 1 if what else 0
             holds = self._held[name] >= rule.ticks
             if holds and self._gone[name] >= CLEAR_TICKS:
-                texts.append(f"{what}. {(P in scalars and rule.with_ada) or rule.remedy}.")
+                remedy = (P in scalars and rule.with_ada) or rule.remedy
+                texts.append(f"{what}. {remedy.replace(WAY_BACK, self.way_back())}.")
             self._gone[name] = 0 if holds else self._gone[name] + 1
             raised[f"alarms/{name}"] = float(holds)
         return {**raised, "health/alarms": sum(raised.values())}, texts

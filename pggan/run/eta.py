@@ -1,10 +1,15 @@
 """How long a run still takes: what its updates are expected to take, corrected by what they have taken."""
 
+import os
 import shlex
 from datetime import datetime, timedelta
+from pathlib import Path
 
+from pggan.config import TrainConfig
+from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.formatting import duration
 from pggan.core.schedule import Schedule
+from pggan.data.format.pyramid import INDEX_FILE
 from pggan.training.timing import PhaseTimes
 
 # Of what a run has taken, the last part counts most: the level in training says most about those to come, and other
@@ -17,6 +22,7 @@ HALF_LIFE_SHARE = 0.5
 TRUSTED_SECONDS = 3.0
 LONG_SECONDS = 86_400.0  # a day: what takes longer is said before it starts, and how it could be shorter
 WORKING_HOURS = 8  # which is proposed instead
+NOT_BESIDE_HOURS = ("run_dir", "resume", "hours", "schedule.total_images")  # keys of a command
 
 
 class Eta:
@@ -91,14 +97,45 @@ def until(seconds: float, now: datetime) -> str:
     return f"about {duration(seconds)}, until {clock}" + (f" {end.year}" if end.year != now.year else "")
 
 
-def too_long(eta: Eta, images: int, command: str) -> list[str]:
-    """One note on a run from `images` on that takes longer than a day, which `command` started; else none."""
-    seconds = eta.seconds_left(images)
+def too_long(eta: Eta, config: TrainConfig, command: str | None) -> list[str]:
+    """One note on a new run of `config` that takes longer than a day, which `command` started; else none."""
+    seconds = eta.seconds_left(0)
     if seconds <= LONG_SECONDS:
         return []
-    words = [word for word in shlex.split(command) if not word.startswith("run_dir=")]
-    shorter = shlex.join([*words, f"hours={WORKING_HOURS}"])
-    return [
-        f"This run takes about {duration(seconds)} here. A recipe that ends in {WORKING_HOURS} hours, with the keys "
-        f"that you gave: {shorter}"
-    ]
+    if ranks_start_elsewhere(config):
+        shorter = f"{fewer_images(eta)} Or choose a recipe on one machine (hours={WORKING_HOURS}), and give all ranks "
+        shorter += "experiment= with the recipe.yaml of that run."
+    elif command is None or not suits_a_choice(config):
+        shorter = fewer_images(eta)
+    else:
+        shorter = f"A recipe that ends in {WORKING_HOURS} hours, with the keys that you gave: {with_hours(command)}"
+    return [f"This run takes about {duration(seconds)} here. {shorter}"]
+
+
+def ranks_start_elsewhere(config: TrainConfig) -> bool:
+    """Whether a launcher or several machines start the ranks, so that hours= can't choose before they start."""
+    return config.distributed.nnodes > 1 or ("RANK" in os.environ and PARENT_VARIABLE not in os.environ)
+
+
+def suits_a_choice(config: TrainConfig) -> bool:
+    """Whether hours= may choose networks for `config`: weights do not fit all, and it has to know the classes."""
+    data = config.data
+    knows_classes = not data.labels or data.path is None or Path(data.path, INDEX_FILE).is_file()
+    return knows_classes and config.init_from is None
+
+
+def fewer_images(eta: Eta) -> str:
+    """A sentence on how many images the new run of `eta` shows in WORKING_HOURS."""
+    images, final = eta.images_after(3600 * WORKING_HOURS, 0), eta.schedule.phases[-1]
+    images = max(images - images % 10 ** max(len(str(images)) - 2, 0), 1)
+    early = f", before {final.resolution}x{final.resolution} is faded in" if images < final.start else ""
+    return f"schedule.total_images={images} ends it in {WORKING_HOURS} hours{early}."
+
+
+def with_hours(command: str) -> str:
+    """`command` with WORKING_HOURS instead of the keys that say where a run is and when it ends."""
+    words = {word: word.lstrip("+").partition("=")[0] for word in shlex.split(command)}
+    kept = [word for word, key in words.items() if key not in NOT_BESIDE_HOURS]
+    if "schedule" in words.values():  # its file may have an end, too
+        kept.append("schedule.total_images=null")
+    return shlex.join([*kept, f"hours={WORKING_HOURS}"])

@@ -77,7 +77,8 @@ class TrainingEvaluator:
         self.metrics = metrics_of(self.config, run.pyramid)
         timed = self.config.interval_images is None  # otherwise, nothing depends on the cost
         features = time_features(extractor, run.pyramid.resolution, group.device) if timed else 0.0
-        cost = evaluation_cost(self.config, run.pyramid.images, features, ranks=group.world_size, metrics=self.metrics)
+        images, ranks = run.pyramid.images, group.world_size
+        cost = evaluation_cost(self.config, images, features, ranks=ranks, mirror=self.mirror, metrics=self.metrics)
         self.budget = EvaluationBudget(self.config.max_share, cost, time.monotonic())
         self._said: set[str] = set()  # notes, once each
         for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
@@ -100,6 +101,15 @@ class TrainingEvaluator:
         """Whether the step from `before` to `images` is followed by a tick with an evaluation, as the interval says."""
         every = self.config.interval_images
         return every is not None and bool(self.metrics) and is_due(every, before, images)
+
+    def seconds_at_end(self) -> float:
+        """The seconds that the evaluation at the end takes beyond what evaluations have in the run's time.
+
+        That at an interval is one more than those that come with the images; a share of the time has room for it.
+        """
+        if self.config.interval_images is None or not self.metrics:
+            return 0.0
+        return self.budget.last_seconds
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
@@ -126,7 +136,8 @@ class TrainingEvaluator:
                 raise  # the other ranks are in the middle of it
             self._note(f"No evaluation at {images:,} images: {error}")
             return {}
-        except RemoteUserError:
+        except RemoteUserError as error:
+            self._note(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at = images
@@ -135,6 +146,8 @@ class TrainingEvaluator:
             self.reporter.evaluated(ended - began)
         for note in found.notes:
             self._note(note)
+        for name, picture in found.pictures.items():
+            self.reporter.picture(f"images/{name}", picture, self.run_dir / "samples" / f"{name}.png", images)
         self._mark_best(found.values, phase)
         return {f"metrics/{name}": value for name, value in found.values.items()}
 

@@ -11,6 +11,7 @@ from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Phase
 from pggan.metrics.evaluate import METRIC_CLASSES, needs_extractor
 from pggan.metrics.extractor import Extractor
+from pggan.metrics.ms_ssim import MultiScaleSimilarity
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.swd import SlicedWasserstein, levels_of
 
@@ -19,20 +20,22 @@ MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a cu
 # 3.0 to 3.5 ms of every image and level, and as long again for the floor; drawing an image at 32x32 2.4 ms, about a
 # sixth of what it costs in training.
 SWD_SECONDS = 0.004  # of an image at one level; sorted on the CPU, on any device
+MS_SSIM_SECONDS = 2.5e-7  # of a pixel of an image, over all scales: 0.15 us at 32x32, 0.22 at 256x256 with one thread
 DRAWING_SHARE = 0.25  # of the time in which training shows an image
 TIMED_IMAGES = 8  # whose features are taken to see how long that takes
 
 
 @dataclass(frozen=True)
 class EvaluationCost:
-    """The time that an evaluation is expected to take: of drawing, SWD and features, each proportional to the images.
+    """The time that an evaluation is expected to take: of drawing, SWD, MS-SSIM and features, by the images.
 
-    Args: count: images on each side; reals: whose features the first evaluation at a resolution takes; feature_seconds:
-    of the features of one image; ranks: that share the images.
+    Args: count: images on each side; fakes, reals: images whose features are taken, of reals in the first evaluation at
+    a resolution; feature_seconds: of the features of one image; ranks: that share the images.
     """
 
     metrics: Sequence[str]
     count: int
+    fakes: int
     reals: int
     feature_seconds: float
     ranks: int = 1
@@ -47,8 +50,9 @@ class EvaluationCost:
             return 0.0
         compared = 2 if first else 1  # the first one compares reals with reals, too
         swd = SWD_SECONDS * len(levels_of(resolution)) * compared if SlicedWasserstein.key in metrics else 0.0
-        shown = self.count + self.reals * first if needs_extractor(metrics) else 0
-        divided = (self.count * swd + shown * self.feature_seconds) / self.ranks
+        ms_ssim = MS_SSIM_SECONDS * resolution**2 * compared if MultiScaleSimilarity.key in metrics else 0.0
+        shown = self.fakes + self.reals * first if needs_extractor(metrics) else 0
+        divided = (self.count * (swd + ms_ssim) + shown * self.feature_seconds) / self.ranks
         return self.count * DRAWING_SHARE * seconds_per_image + divided
 
     def seconds_of_run(self, phases: Mapping[Phase, float], total: int, every: int) -> float:
@@ -59,6 +63,7 @@ class EvaluationCost:
         seconds, seen = 0.0, set[int]()
         for phase, each in phases.items():
             side, count = phase.resolution, multiples_between(every, phase.start, min(phase.end, total))
+            count += phase.start < total <= phase.end and total % every > 0  # the end has one, too
             if count > 0 and side not in seen:
                 seen.add(side)
                 seconds, count = seconds + self.seconds(side, each, first=True), count - 1
@@ -67,19 +72,28 @@ class EvaluationCost:
 
 
 def evaluation_cost(
-    config: EvaluationConfig, images: int, feature_seconds: float, *, ranks: int, metrics: Sequence[str] | None = None
+    config: EvaluationConfig,
+    images: int,
+    feature_seconds: float,
+    *,
+    ranks: int,
+    mirror: bool,
+    metrics: Sequence[str] | None = None,
 ) -> EvaluationCost:
     """The cost of evaluations on data of so many images.
 
-    Args: metrics: those of `config` that there are enough images for; None: all of them.
+    Args: mirror: whether training mirrors images; metrics: those of `config` that there are enough images for; None:
+    all of them.
     """
     names = config.metrics if metrics is None else metrics
     # Fakes are compared with as many reals, but for metrics that look at fakes alone.
     alone = any(not METRIC_CLASSES[name].uses_reals for name in names)
-    reals = images if NearestNeighbours.key in names else min(config.count, images)
-    return EvaluationCost(
-        tuple(names), config.count if alone else min(config.count, images), reals, feature_seconds, ranks
-    )
+    compared = min(config.count, images)
+    fakes = reals = compared
+    if NearestNeighbours.key in names:  # of both sides in both orientations, and of all training images
+        fakes, reals = compared * (1 + mirror), images + compared * mirror
+    count = config.count if alone else compared
+    return EvaluationCost(tuple(names), count, fakes, reals, feature_seconds, ranks)
 
 
 def time_features(extractor: Extractor | None, resolution: int, device: torch.device) -> float:
@@ -117,6 +131,11 @@ class EvaluationBudget:
         if last:
             return self.spent + expected <= allowed
         return self.spent + expected + reserve <= allowed and expected <= since_the_last
+
+    @property
+    def last_seconds(self) -> float:
+        """Seconds of the last evaluation at the highest resolution so far; 0 if there was none."""
+        return self._took[max(self._took)] if self._took else 0.0
 
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +26,7 @@ from pggan.data.stream.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.networks.networks import Generator
-from pggan.run.alarms import Alarms
+from pggan.run.alarms import Alarms, way_back
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.grid_recorder import GridRecorder
 from pggan.run.health import Health
@@ -87,7 +88,8 @@ class Events:
         if config.monitor.profile_steps > 0 and group.is_main:
             folder = writer.run_dir / "profile"
             self.profiler = StepProfiler(config.monitor.profile_steps, folder, group.device.type, reporter.profile)
-        self.health, self.alarms = Health(run, trainer.loss, self.state.images), Alarms(trainer.loss)
+        self.health = Health(run, trainer.loss, self.state.images)
+        self.alarms = Alarms(trainer.loss, partial(way_back, writer.run_dir, has_recipe=config.hours is not None))
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
@@ -216,7 +218,8 @@ class Events:
     def _plan_end(self) -> None:
         """Plan the last image anew, so that the run ends in time; the same on all ranks."""
         images, limit = self.state.images, self.time_limit
-        total = self.group.broadcast_object(limit and limit.last_image(images, time.monotonic()))
+        reserve = self.evaluator.seconds_at_end()
+        total = self.group.broadcast_object(limit and limit.last_image(images, time.monotonic(), reserve))
         falling = images >= self.schedule.total - self.schedule.decay_images
         if falling and total < self.schedule.total and not self.is_late:
             self.is_late = True

@@ -242,7 +242,7 @@ def autotune_run(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict
 def start_eta(
     run: RunContext, partition: BatchPartition, device: torch.device, images: int, method_table: MethodTable
 ) -> tuple[Eta, TimeLimit | None]:
-    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long one."""
+    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long new one."""
     config, schedule = run.config, run.schedule
     phase_times = measure_phase_times(
         config, run.architecture, schedule, partition, device=device, images=images, method_table=method_table
@@ -251,7 +251,8 @@ def start_eta(
     share = config.evaluation.max_share if planned else 0.0
     eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=share)
     if config.hours is None:
-        run.notes.extend(too_long(eta, images, run.description["versions"]["command"] or "pggan train"))
+        if run.checkpoint is None:
+            run.notes.extend(too_long(eta, config, run.description["versions"]["command"]))
         return eta, None
     spent = 0.0 if run.checkpoint is None else float(run.checkpoint.header.get("spent_seconds", 0.0))
     starting = command_seconds() - run.finding_seconds

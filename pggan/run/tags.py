@@ -50,6 +50,7 @@ DESCRIPTIONS = {
     r"alarms/.*": "1 where this alarm was raised; train.log says what to do.",
     r"metrics/[a-z_]+_(floor|reals).*": "What the metric is of reals, which fakes can come near to.",
     r"metrics/.*": "Quality of the averaged generator's images, as `pggan evaluate` measures it.",
+    r"images/neighbours": "Fakes beside their nearest training images: in the extractor's features, then in pixels.",
     r"images/reals": "Reals at the resolution that training takes up here.",
     r"images/final_reals": "The same reals at the final resolution.",
     r"images/fakes": "Images of the generator in training, of seeds 0, 1, 2 …",

@@ -37,11 +37,14 @@ class TimeLimit:
         """The time that is left as a run begins or resumes, and its end, as text."""
         return f"{until(max(3600 * self.hours - self.spent, 0.0), now)}, as hours={self.hours:g} asks for"
 
-    def last_image(self, images: int, now: float) -> int:
-        """The image count at which the run is to end, after `images` shown at `now`: at least one more."""
+    def last_image(self, images: int, now: float, reserve: float = 0.0) -> int:
+        """The image count at which the run is to end, after `images` shown at `now`: at least one more.
+
+        Args: reserve: seconds of what comes after the last image, besides saving.
+        """
         self.eta.observe(images, now)
         schedule = self.eta.schedule
-        spent = self.spent_seconds(now)
+        spent = self.spent_seconds(now) + reserve
         if images >= schedule.total - schedule.decay_images:
             latest = self.eta.images_after(LATE_SHARE * 3600 * self.hours - spent, images)
             return min(schedule.total, max(latest, images + 1))

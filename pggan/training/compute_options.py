@@ -1,6 +1,8 @@
 """From the keys of precision and compute to the options of a step on a device."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -59,6 +61,18 @@ def set_float32(device: torch.device, precision: Precision) -> None:
         # Not by the newer `fp32_precision`: after that, reading these two raises.
         torch.backends.cuda.matmul.allow_tf32 = precision is Precision.tf32
         torch.backends.cudnn.allow_tf32 = precision is Precision.tf32
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Multiply float32 numbers in full precision inside, and afterwards as before."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = False
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:

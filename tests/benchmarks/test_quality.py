@@ -62,6 +62,12 @@ def test_a_row_of_which_anything_has_changed_is_measured_again(tmp_path):
         assert not is_measured(row._replace(**other), 0, tmp_path)
     found["recipe"]["loss.gamma"] = 3  # by a file of the recipe, with the same keys
     assert changes_since(found, row) == ["loss.gamma"]
+    for key in ("model.residual", "model.noise"):  # keys that there were not yet: one is as by default, one is not
+        del found["recipe"][key]
+    assert changes_since(found, row) == ["loss.gamma", "model.residual"] or changes_since(found, row) == [
+        "model.residual",
+        "loss.gamma",
+    ]
     (tmp_path / "tiny-0.json").write_text(json.dumps(found))
     assert not is_measured(row, 0, tmp_path)
 

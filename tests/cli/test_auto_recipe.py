@@ -5,18 +5,21 @@ from types import SimpleNamespace
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.auto_recipe import GivenKeys, with_choices
+from pggan.cli.auto_recipe import TOTAL, GivenKeys, with_choices
 from pggan.cli.commands import COMMANDS
+from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.cli.recipe_file import read_recipe
+from pggan.cli.recipe_file import Difference, read_recipe, write_recipe
 from pggan.config import TrainConfig
 from pggan.config.describe import describe
+from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.performance.recipe import hours
 from pggan.performance.recipe.choices import Choice
 from pggan.performance.recipe.hours import MeasuredCosts
 from pggan.run import events, open_run, report
 from pggan.run.run_dir import write_config
+from pggan.training import timing
 from tests.composed import composed
 
 SECONDS = 4
@@ -56,6 +59,8 @@ def test_a_loss_that_is_chosen_leaves_its_options_free():
     given = GivenKeys.of(["loss=logistic"])
     assert given.in_command("loss.name")
     assert not given.in_command("loss.gamma")
+    assert not GivenKeys.of(["augmentation=ada"]).has("augmentation.rampup_images")
+    assert GivenKeys.of(["experiment=small_data", "augmentation=ada"]).has("augmentation.rampup_images")
 
 
 def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch, tmp_path):
@@ -105,12 +110,134 @@ def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, 
 
 @pytest.fixture
 def even_costs(monkeypatch):
-    """Every image of every network is expected to take a hundredth of a second, and commands begin at once."""
+    """Every image of every network is expected to take a hundredth of a second, and commands begin at once.
+
+    Returns the networks that were measured.
+    """
+    measured, of = [], MeasuredCosts.__call__
+
+    def measure(self, config, networks, batch, seconds):
+        measured.append(networks)
+        self.known[self._key(networks, batch)] = {}
+
     for module in (hours, open_run):
         monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
-    of = MeasuredCosts.__call__
-    monkeypatch.setattr(MeasuredCosts, "measure", lambda self, _, networks, *__: self.known.setdefault(networks, {}))
+    monkeypatch.setattr(MeasuredCosts, "measure", measure)
     monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
+    return measured
+
+
+@pytest.fixture
+def chosen(even_costs, monkeypatch):
+    """The values that a command has with hours=, on a machine of 1 GFLOP/s."""
+    monkeypatch.setattr(timing, "matmul_rate", lambda *_: 1e9)
+    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
+
+    def values_of(name, *words):
+        words = [*words, "devices=cpu", "evaluation.metrics=[]"]
+        return with_choices(COMMANDS[name], composed(name, words), words, None)
+
+    return values_of
+
+
+def test_steps_are_measured_once_where_the_choice_stays(chosen, even_costs, toy_data):
+    values = chosen("plan", "hours=0.01", f"data.path={toy_data}")
+    ((side, *_),) = even_costs
+    assert side == values["schedule"]["final_resolution"]
+
+
+def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, capsys):
+    typed = ["schedule.fade_images={8: 200, 16: 300, 32: 400}", "schedule.lr_decay_images=77"]
+    values = chosen("train", "hours=0.01", "experiment=avatars_32", "data.count=64", f"run_dir={tmp_path}", *typed)
+    shown, schedule = capsys.readouterr().err, values["schedule"]
+    assert "schedule.stable_images=" in shown
+    assert not any(key in shown for key in ("fade_images=", "lr_decay_images="))
+    assert (schedule["fade_images"], schedule["lr_decay_images"]) == ({8: 200, 16: 300, 32: 400}, 77)
+    assert compose("train", read_recipe(tmp_path / "recipe.yaml"))["schedule"] == schedule
+    images = sum(schedule["stable_images"].values()) + 900
+    assert images * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
+
+
+def test_a_typed_end_is_refused_and_that_of_a_file_of_the_schedule_yields_to_the_hours(chosen):
+    with pytest.raises(UserError, match="both say when to end"):
+        chosen("plan", "hours=0.01", "schedule.total_images=1000")
+    words = ["schedule=official_1gpu", "schedule.final_resolution=8"]
+    assert composed("plan", words)["schedule"]["total_images"] is not None
+    schedule = chosen("plan", "hours=0.01", "data.count=64", *words)["schedule"]
+    assert schedule["total_images"] is None
+    assert schedule["batch"] == {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the file's
+
+
+# ---- a recipe that is named by its path --------------------------------------------------------------------
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    """A recipe as a run of given hours leaves it: it ends after so many images."""
+    lengths = {"stable_images": {4: 100, 8: 100, 16: 100, 32: 900}, "fade_images": {8: 100, 16: 100, 32: 100}}
+    keys = {f"schedule.{key}": value for key, value in lengths.items()} | {"schedule.total_images": 1500}
+    keys |= {"loss.gamma": 2.5, "threads": 1, "seed": 7}
+    differences = [Difference(key, value, "because", is_group=False) for key, value in keys.items()]
+    path = tmp_path / "old recipe.yaml"
+    write_recipe(path, "A test.", [Difference("experiment", "avatars_32", "given", is_group=True), *differences])
+    return path
+
+
+def test_the_keys_of_a_file_are_those_of_a_recipe(recipe_file):
+    for word in (f"experiment={recipe_file}", f"+experiment='{recipe_file}'"):
+        given = GivenKeys.of([word, "seed=3"])
+        assert all(map(given.has, ("loss.gamma", "loss.reg_interval", "schedule.total_images")))  # some of its base's
+        assert not any(map(given.in_command, ("loss.gamma", "schedule.total_images")))
+        assert given.in_command("seed")
+
+
+def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(recipe_file, chosen, tmp_path):
+    run_dir = tmp_path / "run"
+    words = ["hours=0.01", f"experiment={recipe_file}", "data.count=64", "seed=3", f"run_dir={run_dir}"]
+    values = chosen("train", *words)
+    schedule = values["schedule"]
+    assert schedule["total_images"] is None
+    assert schedule["stable_images"] == {4: 240, 8: 240, 16: 240, 32: 2100}
+    assert (values["loss"]["gamma"], values["threads"], values["seed"]) == (2.5, 1, 3)
+    recipe_file.unlink()
+    assert f"experiment={recipe_file}" in " ".join((run_dir / "recipe.yaml").read_text().replace("\n#", "").split())
+    recipe = read_recipe(run_dir / "recipe.yaml")
+    assert {"experiment=avatars_32", "loss.gamma=2.5", "threads=1", "seed=3"} < {*recipe}
+    repeated = compose("train", [*recipe, "devices=cpu", f"run_dir={run_dir}"])
+    assert repeated | {"hours": 0.01} == values
+
+
+def test_a_run_from_a_file_resumes_with_its_recipe_by_the_same_command(recipe_file, chosen, tmp_path, monkeypatch):
+    words = ["hours=0.01", f"experiment={recipe_file}", "data.count=64", f"run_dir={tmp_path / 'run'}"]
+    values = chosen("train", *words)
+    (tmp_path / "run" / "checkpoints" / "000000008").mkdir(parents=True)
+    monkeypatch.setattr(hours, "find_recipe", None)
+    assert chosen("train", *words) == values
+
+
+def test_a_plan_of_a_file_with_hours_scales_its_lengths_too(recipe_file, chosen):
+    values = chosen("plan", "hours=0.01", f"experiment={recipe_file}", "data.count=64", "loss=wgan_gp")
+    assert values["schedule"]["stable_images"][32] == 2100
+    assert values["schedule"]["total_images"] is None
+    assert "gamma" not in values["loss"]
+
+
+def test_a_file_beside_flags_of_hydra_is_a_recipe_too(recipe_file, tmp_path, monkeypatch):
+    asked = []
+
+    def find_recipe(config, time, given, *_):
+        asked.append((given.in_command(TOTAL), given.has(TOTAL), config.seed))
+        return [Choice(TOTAL, None, "a test")], "a test"
+
+    monkeypatch.setattr(hours, "find_recipe", find_recipe)
+    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["loss"]["gamma"]))
+    words = [f"experiment={recipe_file}", "hours=1", "seed=3", f"run_dir={tmp_path / 'run'}"]
+    assert main(["train", "--config-dir", str(tmp_path), *words]) == 0
+    assert asked == [(False, True, 3), 2.5]
+    assert f"{TOTAL}=null" in read_recipe(tmp_path / "run" / "recipe.yaml")
+
+
+# ---- whole runs --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -161,6 +288,7 @@ def test_a_plan_with_hours_is_that_of_the_recipe(toy_data, even_costs, capsys):
     words = ["plan", f"data.path={toy_data}", "devices=cpu", "schedule.final_resolution=4", "model.fmap_max=8"]
     assert main([*words, HOURS]) == 0
     shown = capsys.readouterr()
+    assert len(even_costs) == 1
     assert "schedule.stable_images={4: " in shown.err
     assert "4 stable" in shown.out
     assert "keeps to its hours" in " ".join(shown.out.split())

@@ -11,8 +11,9 @@ from hydra import compose, initialize_config_dir
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import config_folder
-from pggan.cli.hydra_flags import FLAGS, _job_settings
+from pggan.cli.hydra_flags import FLAGS, _job_settings, as_typed
 from pggan.cli.main import main
+from pggan.cli.recipe_file import with_recipes
 from pggan.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,15 @@ def test_the_folder_is_found_in_all_forms(tmp_path, monkeypatch):
     assert config_folder(["--multirun", "--cfg", "job"]) is None
     assert config_folder(["--config-dir=a=b"]) == "a=b"
     assert "--config-dir" in FLAGS
+
+
+def test_a_job_is_given_a_recipe_by_its_path_as_it_was_typed(own_folder):
+    file = own_folder / "experiment" / "mine.yaml"
+    typed = [f"experiment={file}", "seed=1,2", "loss.gamma=3", "devices=cpu"]
+    of_job = ["loss=logistic", "seed=2", "loss.gamma=3", "devices=cpu", "data.count=64"]  # the last one by a sweeper
+    expected = [f"experiment={file}", "seed=2", "loss.gamma=3", "devices=cpu", "data.count=64"]
+    assert as_typed(of_job, typed, with_recipes(typed)) == expected
+    assert as_typed(of_job, typed[1:], typed[1:]) == of_job
 
 
 def test_keys_are_given_without_dashes(capsys):

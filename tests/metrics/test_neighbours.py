@@ -46,6 +46,34 @@ def test_a_generator_that_copies_is_told_from_one_that_does_not(task_of, make_py
     assert drawing["copies@pixels-10"] == 0
 
 
+@pytest.mark.parametrize("mirror", [False, True])
+def test_copies_are_found_where_the_data_repeats_images(task_of, make_pyramid, tmp_path, mirror):
+    """A third of the images are there twice; where training mirrors, the second time mirrored."""
+    once = make_pyramid(tmp_path / "once", images=20).read(16, np.arange(20))
+    again = once[:5, :, ::-1] if mirror else once[:5]
+    pyramid = write_pyramid(tmp_path / "data", [*once, *again], {})
+    metric, copying = measured(task_of(RealImages(pyramid, 16), pyramid, mirror=mirror), 25)
+    assert copying["copies@pixels-25"] == 1
+    assert copying["neighbour_distance@pixels-25"] < 1e-6
+    again = "stored again, as they are or mirrored" if mirror else "stored again"
+    note = f"neighbours finds 10 of 25 training images {again}: the nearest different image counts."
+    assert metric.notes() == [note]
+    _, drawing = measured(task_of(Noise(), pyramid, mirror=mirror), 25)
+    assert drawing["copies@pixels-25"] == 0
+    _, of_others = measured(task_of(Noise(), make_pyramid(tmp_path / "others", images=20), mirror=mirror), 20)
+    among, without = drawing["neighbour_distance_reals@pixels-25"], of_others["neighbour_distance_reals@pixels-20"]
+    assert among == pytest.approx(without, rel=0.2)
+
+
+def test_data_of_one_image_has_copies_and_no_numbers_that_are_nan(task_of, tmp_path):
+    for level in (0, 90):
+        pyramid = write_pyramid(tmp_path / str(level), [gray(level)] * 20, {})
+        for fakes, copies in ((RealImages(pyramid, 16), 1), (Noise(), 0)):
+            _, found = measured(task_of(fakes, pyramid, mirror=True), 20)
+            assert found["copies@pixels-20"] == copies
+            assert all(np.isfinite(value) for value in found.values())
+
+
 def test_a_copy_is_closer_than_nearly_all_training_images_are_to_each_other(task_of, tmp_path):
     """Of 22 grey images two are 1 apart, the others 10, as is their median; fakes are 4 beside one of them."""
     levels = [0, 1, *range(11, 202, 10)]

@@ -4,7 +4,7 @@ import pytest
 
 from pggan.performance.plan.calibration import MEASURED, PREDICTED, Timing
 from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_share
-from pggan.run.evaluation_cost import DRAWING_SHARE, SWD_SECONDS
+from pggan.run.evaluation_cost import DRAWING_SHARE, MS_SSIM_SECONDS, SWD_SECONDS
 
 EACH = 0.5 * DRAWING_SHARE  # seconds in which an image is drawn, where training shows one in half a second
 
@@ -12,19 +12,21 @@ EACH = 0.5 * DRAWING_SHARE  # seconds in which an image is drawn, where training
 @pytest.mark.parametrize(
     ("words", "seconds", "share"),
     [
-        # Multiples of 10 above 32 up to 84 are 40 and 50 of the fade, and three more; the first one has a floor, too.
+        # Multiples of 10 above 32 up to 84 are 40 and 50 of the fade, and three more, and then there is the end; the
+        # first one has a floor, too.
         (
             ["evaluation.interval_images=10", "evaluation.count=16"],
-            5 * 16 * (EACH + SWD_SECONDS) + 16 * SWD_SECONDS,
+            6 * 16 * (EACH + SWD_SECONDS) + 16 * SWD_SECONDS,
             "10",
         ),
+        (["evaluation.interval_images=1000", "evaluation.count=16"], 16 * (EACH + 2 * SWD_SECONDS), "1,000"),
         # 52 evaluations of 512 images would take longer than the share: 1/19 of 84 images and 4 more of the fade.
         ([], 11 * 8 * 0.5 * 0.05 / 0.95, "at most 5%"),
         (["evaluation.max_share=0.5", "evaluation.count=2"], 2 * (52 * EACH + 53 * SWD_SECONDS), "at most 50%"),
         (["evaluation.metrics=[]"], 0, "none"),
         (
             ["evaluation.metrics=[ms_ssim]", "evaluation.interval_images=84"],
-            512 * EACH,
+            512 * (EACH + 2 * 8**2 * MS_SSIM_SECONDS),
             "84 images, about 59% of",
         ),
         (["evaluation.interval_images=84", "data.count=20"], 20 * (EACH + 2 * SWD_SECONDS), "about 6% of the time"),

@@ -262,11 +262,7 @@ def test_the_precision_is_named_unless_it_is_given(monkeypatch):
     assert hours.precision_choice(SimpleNamespace(has=lambda key: key == "precision"), torch.device("cpu")) == []
 
 
-def test_total_images_beside_hours_and_ranks_of_a_launcher_are_refused(costs, monkeypatch):
-    typed = SimpleNamespace(in_command=lambda key: key == "schedule.total_images", has=lambda key: False)
-    ends = replace(costs.config, schedule=replace(costs.config.schedule, total_images=1000))
-    with pytest.raises(UserError, match="both say when to end"):
-        find_recipe(ends, 1.0, typed, lambda choices: costs.config, lambda text: None)
+def test_ranks_of_a_launcher_are_refused(costs, monkeypatch):
     monkeypatch.setattr(hours, "rank_from_environment", lambda: "rank 0 of 2")
     with pytest.raises(UserError, match="before the ranks start"):
         find_recipe(costs.config, 1.0, Nothing(), lambda choices: costs.config, lambda text: None)

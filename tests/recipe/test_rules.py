@@ -124,7 +124,24 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
     )
     assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=FEW_IMAGES))[0]
     kept = GivenKeys("augmentation.name")
-    assert "augmentation" not in choose(config, 0.25, PORTRAITS, given=kept)[0]
+    assert not {"augmentation", "augmentation.rampup_images"} & set(choose(config, 0.25, PORTRAITS, given=kept)[0])
+
+
+@pytest.mark.parametrize("facts", [AVATARS, PORTRAITS, PORTRAITS._replace(images=FEW_IMAGES)])
+def test_ada_that_is_given_can_rise_within_the_run_too(config, facts):
+    ada = replace(config, augmentation=composed("train", ["augmentation=ada"])["augmentation"])
+    found = choose(ada, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
+    images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
+    assert 2 * found["augmentation.rampup_images"] == pytest.approx(images, rel=0.05)
+    assert "augmentation" not in found
+    for typed in (
+        GivenKeys("augmentation.name", "augmentation.rampup_images"),
+        GivenKeys(recipe=["augmentation.name"]),
+    ):
+        held = choose(ada, 0.25, facts, given=typed)[0]
+        assert ("augmentation.rampup_images" in held) is not typed.has("augmentation.rampup_images")
+    constant = replace(ada, augmentation=ada.augmentation | {"p": 0.2})
+    assert "augmentation.rampup_images" not in choose(constant, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
 
 
 def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config):
@@ -368,6 +385,31 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
     assert found["schedule.total_images"] is None
     typed = GivenKeys(*keys)
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(avatars_32, 1.0, given=typed)[0])
+
+
+LENGTHS = [f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay")]
+
+
+@pytest.mark.parametrize("key", LENGTHS[1:])
+def test_typed_lengths_stay_while_a_recipe_is_scaled_around_them(avatars_32, key):
+    longer = avatars_32.schedule.fade_images | {32: 90_000}
+    schedule = replace(avatars_32.schedule, **{key.removeprefix("schedule."): longer if "fade" in key else 777})
+    recipe = replace(avatars_32, schedule=replace(schedule, total_images=65_000))  # which a longer fade would exceed
+    found, networks, _ = choose(recipe, 1.0, given=GivenKeys(key, recipe=LENGTHS))
+    assert key not in found
+    assert {*LENGTHS} - {key} < set(found)
+    lengths = {"schedule.fade_images": recipe.schedule.fade_images} | found
+    assert seconds_of(lengths, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
+    own, stable = recipe.schedule.stable_images, found["schedule.stable_images"]
+    assert stable[32] / stable[4] == pytest.approx(own[32] / own[4], rel=0.1)
+
+
+def test_fades_that_take_all_of_the_time_are_said_to(avatars_32):
+    recipe = replace(avatars_32, schedule=replace(avatars_32.schedule, fade_images=10**6))
+    given = GivenKeys("schedule.fade_images", recipe=LENGTHS)
+    choices = choose_recipe(Situation(recipe, given, AVATARS, CPU, two_cores, 600)).choices
+    reason = next(choice.reason for choice in choices if choice.key == "schedule.total_images")
+    assert reason == "the hours are over before 32x32 is reached and faded in"
 
 
 def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(avatars_32):

@@ -1,13 +1,22 @@
 """Each alarm by numbers that raise it, and by those of a run that goes well."""
 
+import json
 import math
+import shutil
+from functools import partial
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.augmentation.ada import MAX_P
-from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
+from pggan.checkpoints.read import checkpoints_of
+from pggan.cli.main import main
+from pggan.cli.recipe_file import Difference, write_recipe
+from pggan.losses.base import Loss
+from pggan.run.alarms import CLEAR_TICKS, RULES, WAY_BACK, Alarms, way_back
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
 # Ticks of the recipe avatars_32 from 14,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
@@ -35,6 +44,11 @@ def tick(**changes: float) -> dict[str, float]:
     return numbers | {name.replace("_", "/", 1): value for name, value in changes.items()}
 
 
+def new_alarms(loss: Loss) -> Alarms:
+    """The alarms of a run that keeps no checkpoint."""
+    return Alarms(loss, partial(way_back, Path("nowhere"), has_recipe=False))
+
+
 def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) -> list[list[str]]:
     """The names of the alarms that hold at each tick."""
     found = []
@@ -46,7 +60,7 @@ def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) 
 
 
 def test_a_run_that_goes_well_is_silent():
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
     for reals, fakes, peak, sign, diversity in HEALTHY:
         numbers = {"scores/reals": reals, "scores/fakes": fakes, "D/gradient_norm_max": peak, "health/reals_sign": sign}
         numbers |= {} if diversity is None else {"health/diversity": diversity}
@@ -70,7 +84,7 @@ def test_a_run_that_goes_well_is_silent():
     ],
 )
 def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, loss, changes, ticks):
-    alarms, texts = Alarms(loss), []
+    alarms, texts = new_alarms(loss), []
     assert raised(alarms, [tick()] * 6) == [[]] * 6
     for number in range(1, ticks + 3):
         scalars, new = alarms.at_tick(32, 0.01, tick(**changes))
@@ -78,22 +92,22 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
         assert scalars[f"alarms/{name}"] == (number >= ticks), number
         texts += new
     (text,) = texts
-    assert text.endswith(f". {RULES[name].remedy}.")
+    assert text.endswith(f". {RULES[name].remedy}.".replace(WAY_BACK, "Begin again"))
     assert raised(alarms, [tick()] * 2)[-1] == []
 
 
 def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic_loss():
     """The mean of the last ten has to lie above 0.8: after nine of 0.87 beside one of 0.5 it does, with 0.833."""
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
     found = raised(alarms, [tick(), *[tick(health_reals_sign=0.87)] * 12])
     assert [bool(names) for names in found] == [False] * 11 + [True, True]
-    _, texts = Alarms(LOGISTIC).at_tick(32, 0.01, tick(health_reals_sign=1.0))
+    _, texts = new_alarms(LOGISTIC).at_tick(32, 0.01, tick(health_reals_sign=1.0))
     assert texts == []
 
 
 def test_of_the_relativistic_loss_d_may_tell_more_reals_from_fakes_before_it_is_an_alarm():
     """Normal scores with 90 % of the reals above 0 have 96.5 % of them above a fake, a mean sign of 0.93."""
-    alarms = Alarms(RELATIVISTIC)
+    alarms = new_alarms(RELATIVISTIC)
     assert not any(raised(alarms, [tick(health_reals_sign=0.92)] * 20))
     texts = [text for _ in range(20) for text in alarms.at_tick(32, 0.01, tick(health_reals_sign=0.96))[1]]
     assert [text.split(". ")[0] for text in texts] == ["D scores 97% of the reals above a fake"]
@@ -103,17 +117,17 @@ def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
     rising, falling = [0.1 * step for step in range(1, 11)], [1 - 0.05 * step for step in range(1, 21)]
     ticks = [tick(health_reals_sign=0.6, rate=rate) for rate in [*rising, *[1.0] * 20]]
     ticks += [tick(health_reals_sign=0.95, rate=rate) for rate in falling]
-    assert not any(raised(Alarms(LOGISTIC), ticks))
+    assert not any(raised(new_alarms(LOGISTIC), ticks))
     constant = [tick(health_reals_sign=0.95, rate=rate) for rate in [*rising, *[1.0] * 20]]
-    assert raised(Alarms(LOGISTIC), constant)[-1] == ["overfitting"]
-    alarms = Alarms(LOGISTIC)
+    assert raised(new_alarms(LOGISTIC), constant)[-1] == ["overfitting"]
+    alarms = new_alarms(LOGISTIC)
     raised(alarms, constant, 16)
     lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # that of another resolution
     assert raised(alarms, lower, 32)[-1] == ["overfitting"]
 
 
 def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
 
     def said(numbers: dict[str, float]) -> bool:
         return bool(alarms.at_tick(32, 0.01, numbers)[1])
@@ -134,20 +148,20 @@ TAGS += ["health/reals_sign", "health/diversity", "augment/p"]
 def test_no_numbers_of_a_run_make_alarms_fail(ticks):
     """Least of all those of a run that goes wrong, which alarms are for."""
     for loss in (LOGISTIC, WGAN_GP, RELATIVISTIC):
-        alarms = Alarms(loss)
+        alarms = new_alarms(loss)
         for scalars in ticks:
             alarms.at_tick(32, 0.01, scalars)
 
 
 def test_where_augmentation_is_adapted_already_it_is_no_remedy():
     knows = [tick(health_reals_sign=0.95, augment_p=0.2)] * 12
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
     texts = [text for scalars in knows for text in alarms.at_tick(32, 0.01, scalars)[1]]
     assert [text.endswith(f". {RULES['overfitting'].with_ada}.") for text in texts] == [True]
 
 
 def test_the_text_has_the_numbers():
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
     alarms.at_tick(32, 0.01, tick())
     _, texts = alarms.at_tick(32, 0.01, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
     assert texts[0].startswith("D/gradient_norm_max is 2e+03, 1,000 times what it was lately. A single one")
@@ -156,29 +170,29 @@ def test_the_text_has_the_numbers():
 
 def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
     """Not with itself, nor with one that was not finite."""
-    alarms = Alarms(LOGISTIC)
+    alarms = new_alarms(LOGISTIC)
     peaks = [2.0, 1.0, 1.0, 9.0, 100.0, 550.0, math.inf, 2.0, 250.0]
     found = raised(alarms, [{"D/gradient_norm_max": peak} for peak in peaks])
     # The medians are 2, 1.5, 1, 1.5, 2, 5.5, 5.5, 2: a hundred times that is no alarm.
     assert [bool(names) for names in found] == [False, False, False, False, False, True, True, False, True]
-    assert raised(Alarms(LOGISTIC), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
+    assert raised(new_alarms(LOGISTIC), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
 
 
 def test_after_a_rollback_nothing_of_the_discarded_stretch_is_compared_or_counted():
     """Neither what was usual there (a gap of 0.6, a peak of 3), nor how long an alarm held, nor that it was said."""
-    alarms, discarded = Alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MAX_P)] * 4
+    alarms, discarded = new_alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MAX_P)] * 4
     assert raised(alarms, discarded)[-1] == ["mode_collapse"]
     alarms.restart(64)
     large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MAX_P)
     assert raised(alarms, [large]) == [[]]
     scalars, texts = alarms.at_tick(32, 0.01, large)
     assert scalars["alarms/mode_collapse"] == 1
-    assert [text.endswith(f". {RULES['mode_collapse'].remedy}.") for text in texts] == [True]
+    assert [text.startswith("Fakes differ from their nearest neighbours by 5%") for text in texts] == [True]
     assert raised(alarms, [large] * 3)[-1] == ["mode_collapse", "augmentation"]
 
 
 def test_scores_of_another_resolution_are_not_compared():
-    alarms = Alarms(WGAN_GP)
+    alarms = new_alarms(WGAN_GP)
     assert raised(alarms, [tick()] * 6, 16) == [[]] * 6
     apart = tick(scores_reals=40.0)
     assert raised(alarms, [apart] * 4, 32) == [[]] * 4
@@ -186,4 +200,24 @@ def test_scores_of_another_resolution_are_not_compared():
 
 
 def test_numbers_that_are_not_there_raise_nothing():
-    assert raised(Alarms(LOGISTIC), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]
+    assert raised(new_alarms(LOGISTIC), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_recipe", [False, True])
+def test_the_way_back_is_a_command_that_goes_on_from_the_oldest_checkpoint(
+    finished_run, tiny_overrides, tmp_path, monkeypatch, has_recipe
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished_run, run_dir := tmp_path / "run")
+    if has_recipe:
+        given = [one.partition("=")[::2] for one in tiny_overrides]
+        differences = [Difference(key, yaml.safe_load(value), "given", is_group=False) for key, value in given]
+        write_recipe(run_dir / "recipe.yaml", "A recipe.", differences)
+    text = way_back(run_dir, has_recipe=has_recipe)
+    words = text.partition("(")[2].removesuffix(")").removeprefix("this run's command with ").split()
+    kept = checkpoints_of(run_dir)[0]
+    assert f"resume={kept}" in words
+    assert main(["train", *([] if has_recipe else tiny_overrides), *words, "schedule.learning_rate_g=0.0005"]) == 0
+    first = json.loads((tmp_path / "NEW" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["images"] > int(kept.name)

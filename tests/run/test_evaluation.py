@@ -94,6 +94,15 @@ def test_numbers_are_in_the_ticks_of_metrics_and_in_tensorboard_with_their_floor
     assert "Evaluation: swd/mean@patches-16 " in (evaluated_run / "train.log").read_text()
 
 
+def test_the_picture_of_an_evaluation_is_in_tensorboard_and_among_the_samples(tiny_config, tmp_path):
+    words = ["evaluation.metrics=[neighbours]", "evaluation.extractor=pixels", "evaluation.interval_images=80"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *words, "evaluation.count=20")) == 0
+    board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
+    shown = board.Images("images/neighbours")
+    assert [event.step for event in shown] == [80, 160]
+    assert (tmp_path / "samples" / "neighbours.png").read_bytes() == shown[-1].encoded_image_string
+
+
 def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolution(evaluated_run):
     found = evaluations_in(evaluated_run)
     best = min((144, 160), key=lambda images: found[images][MEAN])
@@ -207,6 +216,25 @@ def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, 
     assert facts_of_run(two)["state_sha256"] == facts_of_run(one)["state_sha256"]
     assert list(evaluations_in(two)) == [64, 96]  # at 4x4 there is no SWD
     assert not evaluations_in(one)
+
+
+def _train_where_rank_1_has_no_room(config) -> None:
+    def full(*_):
+        if os.environ["RANK"] == "1":
+            raise UserError("The disk is full.", "Make room.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pggan.metrics.evaluate.require_free_space", full)
+        train.run(config)
+
+
+@pytest.mark.slow
+def test_what_keeps_another_rank_from_evaluating_is_in_the_log(tiny_config, tmp_path):
+    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=56"]
+    values_of(in_processes(2, _train_where_rank_1_has_no_room, tiny_config(f"run_dir={tmp_path}", *EVERY, *short)))
+    log = (tmp_path / "train.log").read_text()
+    assert "No evaluation at 48 images: Rank 1: The disk is full." in log
+    assert evaluations_in(tmp_path) == {}
 
 
 # ---- which is best ---------------------------------------------------------------------------------------

@@ -9,13 +9,22 @@ import torch
 
 from pggan.config.evaluation import EvaluationConfig
 from pggan.metrics.extractor import Extractor
-from pggan.run.evaluation_cost import SWD_SECONDS, EvaluationBudget, EvaluationCost, evaluation_cost, time_features
+from pggan.run.evaluation_cost import (
+    MS_SSIM_SECONDS,
+    SWD_SECONDS,
+    EvaluationBudget,
+    EvaluationCost,
+    evaluation_cost,
+    time_features,
+)
 
 
-def cost(*metrics: str, count: int = 100, images: int = 1000, feature_seconds: float = 0.0) -> EvaluationCost:
+def cost(
+    *metrics: str, count: int = 100, images: int = 1000, feature_seconds: float = 0.0, mirror: bool = False
+) -> EvaluationCost:
     values = {"extractor": "pixels", "weights": None, "interval_images": None, "best": None, "max_share": 0.1}
     config = EvaluationConfig(metrics=[*metrics], count=count, **values)
-    return evaluation_cost(config, images, feature_seconds, ranks=1)
+    return evaluation_cost(config, images, feature_seconds, ranks=1, mirror=mirror)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +37,16 @@ def cost(*metrics: str, count: int = 100, images: int = 1000, feature_seconds: f
         (4, cost("kid", "fid", feature_seconds=0.5), (100 * (0.01 + 2 * 0.5), 100 * (0.01 + 0.5))),
         (4, cost("neighbours", feature_seconds=0.5), (100 * (0.01 + 0.5) + 1000 * 0.5, 100 * (0.01 + 0.5))),
         (4, replace(cost("kid", feature_seconds=0.5), ranks=2), (100 * (0.01 + 0.5), 100 * (0.01 + 0.25))),
-        (8, cost("ms_ssim", images=60), (100 * 0.01, 100 * 0.01)),  # of fakes alone
+        (
+            4,  # with mirrored fakes, and in the first one mirrored reals, too
+            cost("neighbours", feature_seconds=0.5, mirror=True),
+            (100 * (0.01 + 3 * 0.5) + 1000 * 0.5, 100 * (0.01 + 2 * 0.5)),
+        ),
+        (
+            64,  # of as many fakes as are asked for, however many images there are
+            cost("ms_ssim", images=60),
+            (100 * (0.01 + 2 * 64**2 * MS_SSIM_SECONDS), 100 * (0.01 + 64**2 * MS_SSIM_SECONDS)),
+        ),
     ],
 )
 def test_an_evaluation_is_expected_to_cost_what_its_metrics_do(resolution, expected, seconds):
@@ -62,7 +80,7 @@ def test_the_first_evaluation_waits_until_its_expected_cost_fits_with_one_at_the
 
 def test_evaluations_are_spread_evenly_over_their_share_of_the_time_and_there_is_one_at_the_end():
     """Evaluations of 3 s each in 600 s of training, which are expected to take 1 s at first; asked for every second."""
-    one, now, ends = EvaluationBudget(0.1, cost("ms_ssim"), now=1000.0), 1000.0, [1000.0]
+    one, now, ends = EvaluationBudget(0.1, cost("kid"), now=1000.0), 1000.0, [1000.0]
     while now < 1600.0:
         now += 1.0
         if one.allows(32, 0.04, now, last=False):

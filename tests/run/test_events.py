@@ -116,7 +116,7 @@ def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config
 def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(tiny_config, tmp_path, monkeypatch):
     """The rates of 96 images would fall over the last 48."""
     ends = {40: 96, 48: 96, 56: 80, 64: 72}
-    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now: ends.get(images, 72))
+    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now, reserve: ends.get(images, 72))
     words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
     words += ["schedule.lr_decay_images=48", "hours=1", "monitor.tick_images=8", f"run_dir={tmp_path}"]
     assert train.run(tiny_config(*words)) == 0
@@ -127,7 +127,7 @@ def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(
 
 
 def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now: 32)
+    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now, reserve: 32)
     assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     log = (tmp_path / "train.log").read_text()
     assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log

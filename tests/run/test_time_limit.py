@@ -95,6 +95,12 @@ def test_a_run_that_has_no_time_left_takes_one_more_step():
     assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(500, 1.0) == 501
 
 
+def test_the_end_comes_as_much_earlier_as_something_after_it_takes():
+    """Here, 20 s: 500 images of 0.04 s."""
+    limit = TimeLimit(HOURS, Eta(SCHEDULE, PHASE_TIMES, 3000, 0.0), 0.0, 100.0)
+    assert limit.last_image(3000, 0.0) - limit.last_image(3000, 0.0, reserve=20.0) == 500
+
+
 def test_the_end_stays_from_where_the_learning_rate_falls():
     """So a run of as many images, without hours, has the same learning rates, and repeats every bit."""
     schedule = replace(SCHEDULE, lr_decay_images=3000)

@@ -16,7 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.networks.features import efficientnet_lite0
-from pggan.networks.features.torchvision_model import MEAN, STD, load_torchvision_model, new_torchvision_model
+from pggan.networks.features.torchvision_model import (
+    load_torchvision_model,
+    new_torchvision_model,
+    normalization_of,
+)
 
 LITE0 = "efficientnet-lite0"
 WEIGHTS_KEY = "model.features_weights"
@@ -174,4 +178,5 @@ def _lite0(network: efficientnet_lite0.EfficientNetLite0) -> Backbone:
 
 
 def _torchvision(network: nn.Module, name: str) -> Backbone:
-    return Backbone(flatten_sequential(fuse_conv_bn(network).children()), name, MEAN, STD)
+    mean, std = normalization_of(name.partition(":")[2])
+    return Backbone(flatten_sequential(fuse_conv_bn(network).children()), name, mean, std)

@@ -60,7 +60,8 @@ def _cost(config: TrainConfig, timings: Sequence[Timing]) -> EvaluationCost:
         side = config.schedule.final_resolution
         features = _feature_seconds(chosen.extractor, chosen.weights, choose_device(kind), side)
     ranks *= config.distributed.nnodes
-    return evaluation_cost(chosen, _images(config.data, chosen.count), features, ranks=ranks)
+    images, mirror = _images(config.data, chosen.count), config.data.mirror
+    return evaluation_cost(chosen, images, features, ranks=ranks, mirror=mirror)
 
 
 @cache

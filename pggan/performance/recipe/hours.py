@@ -138,8 +138,6 @@ def find_recipe(
     Args: config: without choices; compose: the configuration with choices; log: told what is measured.
     """
     refuse_ranks(config)
-    if given.in_command("schedule.total_images") and config.schedule.total_images is not None:
-        raise UserError("hours= and schedule.total_images= both say when to end.", "Leave out one of them.")
     facts = facts_of(config.data)
     if given.has("schedule.final_resolution"):
         require_resolution(config.schedule.final_resolution, facts)
@@ -189,7 +187,8 @@ def cost_of_evaluation(config: TrainConfig, facts: DataFacts, device: torch.devi
     """The cost of an evaluation; where they come at an interval, whatever they cost, the extractor is timed."""
     chosen, extractor = config.evaluation, open_extractor(config.evaluation, device)  # or what it lacks is missed here
     timed = extractor if chosen.interval_images is not None else None
-    return evaluation_cost(chosen, facts.images, time_features(timed, facts.resolution, device), ranks=ranks)
+    features = time_features(timed, facts.resolution, device)
+    return evaluation_cost(chosen, facts.images, features, ranks=ranks, mirror=config.data.mirror)
 
 
 def with_evaluations(costs: Costs, evaluation: EvaluationCost, interval: int | None) -> Costs:

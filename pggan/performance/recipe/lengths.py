@@ -74,7 +74,7 @@ def choose_lengths(
     if "schedule.stable_images" in given or situation.config.schedule.total_images is not None:
         ends = f"{side}x{side} lasts until the hours are over, however many images it is given"
         if growing > seconds:
-            ends = f"the hours are over before {side}x{side} is reached and faded in"
+            ends = over_before(side)
         choices.replace("schedule.total_images", None, ends)
     if side < PUBLISHED_FROM:
         falling = two_digits(FALLING_SHARE * stable[side], least=0)
@@ -85,24 +85,35 @@ def choose_lengths(
 def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, float]) -> int:
     """Take the lengths of a recipe times the factor with which they fill the time; returns the sum of all.
 
+    Lengths that the command line has stay, and take their part of the time.
+
     Args: each: seconds of an image by level.
     """
-    config, schedule = situation.config.schedule, situation.config.schedule.build()
-    shown = schedule.images_between(0, schedule.total)
-    phases = list(zip(schedule.phases, shown, strict=True))
-    factor = situation.seconds / sum(images * each[phase.resolution] for phase, images in phases)
-    own = duration(situation.seconds / factor)
-    reason = f"the recipe's times {factor:.3g}, which fill the time: as they are, they take {own} here"
-    total = 0
-    for key, fading in (("stable_images", False), ("fade_images", True)):
-        lengths = {
-            phase.resolution: two_digits(factor * images, least=phase.batch)
-            for phase, images in phases
-            if phase.fading is fading
-        }
-        total += sum(lengths.values())
-        choices.replace(f"schedule.{key}", lengths or 0, reason)
-    decay = two_digits(factor * config.lr_decay_images, least=0)
-    choices.replace("schedule.lr_decay_images", decay, reason)
-    choices.replace("schedule.total_images", None, "decided on the way, to end in time")
-    return total
+    config, typed = situation.config.schedule, situation.given.in_command
+    schedule, keeps_fades = config.build(), typed("schedule.fade_images")
+    # The end of a recipe is that of its own fades: beside longer ones, it would cut off the last level.
+    end = schedule.phases[-1].end if keeps_fades else schedule.total
+    images = dict(zip(schedule.phases, schedule.images_between(0, end), strict=True))
+    scaled = [phase for phase in images if not (keeps_fades and phase.fading)]
+    own = sum(images[phase] * each[phase.resolution] for phase in scaled)
+    held = sum(images[phase] * each[phase.resolution] for phase in images if phase not in scaled)
+    factor = max(situation.seconds - held, 0.0) / own if own else 1.0
+    images |= {phase: two_digits(factor * images[phase], least=phase.batch) for phase in scaled}
+    fill = "fill the time beside the given fades" if keeps_fades else "fill the time"
+    reason = f"the recipe's times {factor:.3g}, which {fill}: as they are, they take {duration(own)} here"
+    lengths = {
+        "schedule.stable_images": {phase.resolution: images[phase] for phase in images if not phase.fading},
+        "schedule.fade_images": {phase.resolution: images[phase] for phase in images if phase.fading},
+        "schedule.lr_decay_images": two_digits(factor * config.lr_decay_images, least=0),
+    }
+    for key, value in lengths.items():
+        if not typed(key):
+            choices.replace(key, value or 0, reason)
+    ends = over_before(config.final_resolution) if held > situation.seconds else "decided on the way, to end in time"
+    choices.replace("schedule.total_images", None, ends)
+    return sum(images.values())
+
+
+def over_before(side: int) -> str:
+    """The reason for the end of a run that has no time for growing up to the final resolution `side`."""
+    return f"the hours are over before {side}x{side} is reached and faded in"

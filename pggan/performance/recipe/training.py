@@ -1,6 +1,7 @@
 """Loss, learning rates, layers, augmentation, EMA and reports: by resolution, width, and kind of image."""
 
 from pggan.core.schedule import PerResolution, value_at
+from pggan.losses import MIN_GAMMA, gamma_by_rule
 from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.lengths import PUBLISHED_FROM
 from pggan.performance.recipe.rounding import one_two_five, two_digits
@@ -10,8 +11,7 @@ from pggan.performance.recipe.sizes import WIDTHS
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, StyleGAN2-ADA's, and between them
 DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
 PUBLISHED_RATE = 0.001
-MIN_GAMMA = 1.0  # the demo's,
-MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # and the ORL run's, of photographs up to
+MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # the ORL run's, of photographs up to
 PHOTOGRAPHS_MEASURED = 64  # this resolution
 BILATERAL_PASSES = 4  # the demo's
 REG_INTERVAL = 8  # the demo's and the ORL run's
@@ -30,7 +30,7 @@ def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerRes
     if name == "wgan_gp":
         return name
     size = int(value_at(batch, side))
-    rule = 0.0002 * side**2 / size
+    rule = gamma_by_rule(side, size)
     # Of photographs, the logistic loss alone was tried with other ones; experiment=relativistic has MIN_GAMMA.
     photographs = not situation.facts.drawn and side <= PHOTOGRAPHS_MEASURED and name == "logistic"
     least = MIN_GAMMA_OF_PHOTOGRAPHS if photographs else MIN_GAMMA
@@ -70,14 +70,18 @@ def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -
 
 def choose_augmentation(situation: Situation, choices: Choices, loss: str, images: int) -> None:
     """Choose what D sees of the images, in a run of `images`."""
+    augmentation = situation.config.augmentation
+    name = augmentation["name"]
     if situation.facts.drawn:
         choices.take("data.mirror", value=False, reason="as in the demo")
     elif situation.facts.images < FEW_IMAGES and loss != "wgan_gp":
         reason = f"fewer than {FEW_IMAGES:,} images: a discriminator would learn them by heart"
         choices.take("augmentation", "ada", reason)
         if not situation.given.has("augmentation.name"):
-            speed = two_digits(min(images / 2, MAX_RAMPUP_IMAGES), least=1)
-            choices.take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
+            name = "ada"
+    if name == "ada" and augmentation.get("p") is None:
+        speed = two_digits(min(images / 2, MAX_RAMPUP_IMAGES), least=1)
+        choices.take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
 
 
 def choose_channels(situation: Situation, choices: Choices) -> None:

@@ -1,0 +1,37 @@
+"""Weighted means of windows, against a direct sum."""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pggan.metrics.windows import smooth
+
+WINDOW = [0.1, 0.2, 0.4, 0.2, 0.1]
+
+
+def test_means_are_those_of_every_window():
+    images = torch.rand(2, 3, 9, 9, dtype=torch.float64)
+    line = torch.tensor(WINDOW, dtype=torch.float64)
+    windows = images.unfold(2, 5, 1).unfold(3, 5, 1)
+    expected = (windows * line[:, None] * line).sum((-2, -1))
+    torch.testing.assert_close(smooth(images, WINDOW), expected, rtol=0, atol=1e-14)
+
+
+class Sizes(TorchDispatchMode):
+    """The sizes of all tensors that operations give."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.found.append(result.numel())
+        return result
+
+
+def test_nothing_larger_than_the_images_is_held():
+    """At 1024x1024, eleven times the images would be gigabytes."""
+    images = torch.rand(2, 3, 9, 9)
+    with Sizes() as sizes:
+        smooth(images, WINDOW)
+    assert max(sizes.found) <= images.numel()
