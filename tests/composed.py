@@ -13,7 +13,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import RESUME_KEYS, allow_plain_lists, compose, to_plain
+from pggan.cli.compose import allow_plain_lists, compose, to_plain
+from pggan.core.environment import RESUME_KEYS
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:

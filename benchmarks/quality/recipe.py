@@ -4,7 +4,9 @@ from typing import Any
 
 from benchmarks.quality.rows import Row
 from pggan.cli.compose import compose
+from pggan.config import TrainConfig
 from pggan.config.describe import flatten
+from pggan.core.validation import validated
 
 PARTS = (
     *("data", "model", "schedule", "loss", "augmentation", "gradients", "optimizer", "ema", "precision", "elastic"),
@@ -15,11 +17,13 @@ PLACES = ("data.path", "data.cache")
 
 def recipe_of(row: Row) -> dict[str, Any]:
     """The values that decide what `row` trains, by dotted key, as they are composed now."""
-    return _composed(*row.keys)
+    return composed(*row.keys)
 
 
-def _composed(*overrides: str) -> dict[str, Any]:
+def composed(*overrides: str) -> dict[str, Any]:
+    """The values that decide what a run with `overrides` trains, by dotted key."""
     values = compose("train", [*overrides])
+    values["loss"] = validated(TrainConfig, values).loss  # which has a number for gamma
     return {key: value for key, value in flatten({part: values[part] for part in PARTS}) if key not in PLACES}
 
 
@@ -33,5 +37,7 @@ def changes_since(found: dict[str, Any], row: Row) -> list[str]:
 
     The default of a key that was not there then stands for what was done without it.
     """
-    now, then = recipe_of(row), _composed() | found["recipe"]
+    now = recipe_of(row)
+    default = composed(*(f"{group}={now[f'{group}.name']}" for group in ("loss", "augmentation", "gradients")))
+    then = default | found["recipe"]
     return [key for key, value in now.items() if value != then.get(key)]

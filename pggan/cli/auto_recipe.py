@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import RESUME_KEYS, ConfigSource, compose
+from pggan.cli.compose import ConfigSource, compose
 from pggan.cli.recipe_file import (
     RECIPE_FILE,
     Difference,
     keys_of_recipe,
     merged,
+    named_file,
     overrides_of,
     read_recipe,
     set_images,
     with_recipes,
     write_recipe,
 )
+from pggan.core.environment import RESUME_KEYS
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -208,7 +210,7 @@ def differences_of(overrides: Sequence[str], values: dict[str, Any], chosen: Set
 
     Recipes that they name by their paths are written out, so that it can do without their files.
     """
-    typed = {key_of(one) for one in overrides}
+    typed = {key_of(one) for one in overrides if named_file(one) is None}
     found = []
     for one in with_recipes(overrides):
         key = key_of(one)

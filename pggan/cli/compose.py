@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.recipe_file import options_of_choices, with_recipes
 from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
+from pggan.core.environment import RESUME_KEYS
 from pggan.core.errors import UserError, nearest_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes, not what it is
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     job_settings, source = _job_settings(command, overrides), ConfigSource.of(command, overrides)
 
     def task(composed: "DictConfig") -> None:
-        of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one)]
+        of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one) and one not in source.changes]
         with hydra_at_rest():
             values = with_choices(command, to_plain(composed), as_typed(of_job, typed, overrides), folder)
         code = run(command, values)

@@ -119,7 +119,8 @@ def keys_of_recipe(group: str, name: str, folder: str | None) -> set[str]:
 def named_file(override: str) -> Path | None:
     """The file of `experiment=FILE.yaml`; None for every other override."""
     key, _, value = override.lstrip("+").partition("=")
-    path = value.strip("'\"")
+    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
+    path = quoted[2].replace(f"\\{quoted[1]}", quoted[1]) if quoted else value
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 

@@ -116,5 +116,5 @@ class TrainConfig(TrainerConfig):
             self.model.require_whole_groups("schedule.batch", phase.batch)
         if self.loss.get("gamma") == AUTO:
             gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
-            # Which every report and checkpoint names.
+            # Every report and checkpoint names this number.
             object.__setattr__(self, "loss", {**self.loss, "gamma": float(f"{gamma:.2g}")})

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 
 NEXT = "Next:"
 
@@ -11,8 +12,13 @@ def next_command(command: str, *words: str, **values: object) -> str:
 
     Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
     """
-    given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
-    return " ".join([NEXT, "pggan", command, *map(_as_a_shell_reads_it, [*given, *words])])
+    given = [as_typed({key: value}) for key, value in values.items()]
+    return " ".join([NEXT, "pggan", command, *given, *map(_as_a_shell_reads_it, words)])
+
+
+def as_typed(values: Mapping[str, object]) -> str:
+    """Overrides of `values`, any text or lists by key, as they are typed into a shell."""
+    return " ".join(_as_a_shell_reads_it(f"{key}={as_hydra_reads_it(value)}") for key, value in values.items())
 
 
 def as_hydra_reads_it(value: object) -> str:

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean, median
 
 from pggan.augmentation.ada import MAX_P
-from pggan.checkpoints.read import checkpoints_of
-from pggan.core.next_command import as_hydra_reads_it
+from pggan.checkpoints.read import best_of, checkpoints_of
+from pggan.core.next_command import as_typed
 from pggan.losses.base import Loss
 from pggan.run.metric_accumulator import COUNTED, PEAK, PEAKED
 
 Scalars = Mapping[str, float]
 
-WAY_BACK = "{way_back}"  # in a remedy: how the run goes back to an earlier checkpoint, as a sentence begins
+WAY_BACK = "{way_back}"  # stands for the text of `way_back` in a remedy
 CLEAR_TICKS = 5
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
 SPIKE_TICKS = 10  # whose median it is
@@ -85,23 +85,30 @@ RULES = {
 }
 
 
-def way_back(run_dir: Path, *, has_recipe: bool) -> str:
-    """How the run in `run_dir` goes back to the oldest checkpoint that it keeps, as a sentence begins.
+def way_back(run_dir: Path, total: int, *, begins_from_weights: bool) -> str:
+    """The beginning of a sentence: how the run in `run_dir` goes back to its best checkpoint, or the oldest it keeps.
 
-    Args: has_recipe: its recipe was chosen for hours=, which a run that goes back can't be given.
+    Args: total: images at which the run is to end; begins_from_weights: init_from= is among the keys of its command.
     """
     kept = checkpoints_of(run_dir)
     if not kept:
         return "Begin again"
-    keys = f"experiment={as_hydra_reads_it(run_dir / 'recipe.yaml')}" if has_recipe else "this run's command with"
-    return f"Go back to an earlier checkpoint ({keys} resume={as_hydra_reads_it(kept[0])} run_dir=NEW)"
+    best, recipe = best_of(kept), run_dir / "recipe.yaml"
+    which, place = ("oldest", kept[0]) if best is None else ("best", best)
+    command, values = "this run's command with", dict[str, object](resume=place, run_dir="NEW")
+    if recipe.is_file():  # chosen for hours=, which are not for a run that goes back
+        command = f"pggan train {as_typed({'experiment': recipe})}"
+        values["schedule.total_images"] = total
+    if begins_from_weights:
+        values["init_from"] = "null"
+    return f"Go back to the {which} checkpoint that there is ({command} {as_typed(values)})"
 
 
 class Alarms:
     """The alarms of one run; told the scalars of every tick, in their order."""
 
     def __init__(self, loss: Loss, way_back: Callable[[], str]) -> None:
-        """Args: way_back: how the run goes back to an earlier checkpoint, as a sentence begins."""
+        """Args: way_back: gives the text of the function of that name for the run as it is."""
         self.loss, self.way_back = loss, way_back
         self.restart(0)
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pggan.config import TrainConfig
-from pggan.core.environment import PARENT_VARIABLE
+from pggan.core.environment import PARENT_VARIABLE, RESUME_KEYS
 from pggan.core.formatting import duration
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import INDEX_FILE
@@ -105,7 +105,7 @@ def too_long(eta: Eta, config: TrainConfig, command: str | None) -> list[str]:
     if ranks_start_elsewhere(config):
         shorter = f"{fewer_images(eta)} Or choose a recipe on one machine (hours={WORKING_HOURS}), and give all ranks "
         shorter += "experiment= with the recipe.yaml of that run."
-    elif command is None or not suits_a_choice(config):
+    elif command is None or resumes(command) or not suits_a_choice(config):
         shorter = fewer_images(eta)
     else:
         shorter = f"A recipe that ends in {WORKING_HOURS} hours, with the keys that you gave: {with_hours(command)}"
@@ -115,6 +115,12 @@ def too_long(eta: Eta, config: TrainConfig, command: str | None) -> list[str]:
 def ranks_start_elsewhere(config: TrainConfig) -> bool:
     """Whether a launcher or several machines start the ranks, so that hours= can't choose before they start."""
     return config.distributed.nnodes > 1 or ("RANK" in os.environ and PARENT_VARIABLE not in os.environ)
+
+
+def resumes(command: str) -> bool:
+    """Whether `command` takes the configuration of a run, which has no checkpoint yet, from its directory."""
+    keys = {word.partition("=")[0] for word in shlex.split(command) if "=" in word}
+    return "run_dir" in keys and keys <= RESUME_KEYS
 
 
 def suits_a_choice(config: TrainConfig) -> bool:

@@ -75,7 +75,7 @@ class TrainingEvaluator:
         self.config, self.pyramid, self.mirror = run.config.evaluation, run.pyramid, run.config.data.mirror
         self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
         self.metrics = metrics_of(self.config, run.pyramid)
-        timed = self.config.interval_images is None  # otherwise, nothing depends on the cost
+        timed = self.config.interval_images is None or run.config.hours is not None  # else nothing depends on the cost
         features = time_features(extractor, run.pyramid.resolution, group.device) if timed else 0.0
         images, ranks = run.pyramid.images, group.world_size
         cost = evaluation_cost(self.config, images, features, ranks=ranks, mirror=self.mirror, metrics=self.metrics)
@@ -102,14 +102,14 @@ class TrainingEvaluator:
         every = self.config.interval_images
         return every is not None and bool(self.metrics) and is_due(every, before, images)
 
-    def seconds_at_end(self) -> float:
-        """The seconds that the evaluation at the end takes beyond what evaluations have in the run's time.
+    def seconds_at_end(self, resolution: int, seconds_per_image: float, seconds: float) -> float:
+        """Seconds that the evaluation at the end, at `resolution`, is expected to take; 0 where none will come.
 
-        That at an interval is one more than those that come with the images; a share of the time has room for it.
+        Args: seconds_per_image: of training there; seconds: that this process trains and evaluates in all.
         """
-        if self.config.interval_images is None or not self.metrics:
-            return 0.0
-        return self.budget.last_seconds
+        expected = self.budget.expected(resolution, seconds_per_image)
+        allowed = self.config.max_share * seconds if self.config.interval_images is None else math.inf
+        return expected if self.budget.spent + expected <= allowed else 0.0
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""

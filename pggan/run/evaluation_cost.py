@@ -125,17 +125,21 @@ class EvaluationBudget:
 
         Args: seconds_per_image: of training; last: this is the end of the run.
         """
-        first, repeated = (self.cost.seconds(resolution, seconds_per_image, first=first) for first in (True, False))
-        expected, reserve = self._took.get(resolution, first), self._took.get(resolution, repeated)
+        expected = self.expected(resolution, seconds_per_image)
+        repeated = self.cost.seconds(resolution, seconds_per_image, first=False)
+        reserve = self._took.get(resolution, repeated)
         allowed, since_the_last = self.share * (now - self.began), self.share * (now - self._ended)
         if last:
             return self.spent + expected <= allowed
         return self.spent + expected + reserve <= allowed and expected <= since_the_last
 
-    @property
-    def last_seconds(self) -> float:
-        """Seconds of the last evaluation at the highest resolution so far; 0 if there was none."""
-        return self._took[max(self._took)] if self._took else 0.0
+    def expected(self, resolution: int, seconds_per_image: float) -> float:
+        """Seconds of the next evaluation: those of the last one there, or what the first one should cost.
+
+        Args: seconds_per_image: of training.
+        """
+        known = self._took.get(resolution)
+        return self.cost.seconds(resolution, seconds_per_image, first=True) if known is None else known
 
     def note(self, resolution: int, began: float, now: float) -> None:
         """Count an evaluation that took from `began` to `now`."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -89,7 +88,7 @@ class Events:
             folder = writer.run_dir / "profile"
             self.profiler = StepProfiler(config.monitor.profile_steps, folder, group.device.type, reporter.profile)
         self.health = Health(run, trainer.loss, self.state.images)
-        self.alarms = Alarms(trainer.loss, partial(way_back, writer.run_dir, has_recipe=config.hours is not None))
+        self.alarms = Alarms(trainer.loss, self._way_back)
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
         self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
@@ -217,9 +216,12 @@ class Events:
 
     def _plan_end(self) -> None:
         """Plan the last image anew, so that the run ends in time; the same on all ranks."""
-        images, limit = self.state.images, self.time_limit
-        reserve = self.evaluator.seconds_at_end()
-        total = self.group.broadcast_object(limit and limit.last_image(images, time.monotonic(), reserve))
+        images, limit, side = self.state.images, self.time_limit, self.schedule.final_resolution
+        planned = None
+        if limit is not None:
+            reserve = self.evaluator.seconds_at_end(side, limit.seconds_per_image, limit.seconds)
+            planned = limit.last_image(images, time.monotonic(), reserve)
+        total = self.group.broadcast_object(planned)
         falling = images >= self.schedule.total - self.schedule.decay_images
         if falling and total < self.schedule.total and not self.is_late:
             self.is_late = True
@@ -228,6 +230,10 @@ class Events:
         self.reporter.plan_end(self.schedule)
         if self.recorder is not None:
             self.recorder.schedule = self.schedule
+
+    def _way_back(self) -> str:
+        begins_from_weights = self.config.init_from is not None
+        return way_back(self.writer.run_dir, self.schedule.total, begins_from_weights=begins_from_weights)
 
     def _show_fakes(self, phase: Phase) -> None:
         if self.group.is_main:

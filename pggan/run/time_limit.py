@@ -29,13 +29,23 @@ class TimeLimit:
     began: float
     spent: float
 
+    @property
+    def seconds(self) -> float:
+        """Seconds that this process has."""
+        return 3600 * self.hours - self.spent
+
+    @property
+    def seconds_per_image(self) -> float:
+        """Seconds of an image at the end."""
+        return self.eta.correction * self.eta.phase_times.seconds_per_image[-1]
+
     def spent_seconds(self, now: float) -> float:
         """Seconds of training until `now`."""
         return self.spent + now - self.began
 
     def planned_end(self, now: datetime) -> str:
         """The time that is left as a run begins or resumes, and its end, as text."""
-        return f"{until(max(3600 * self.hours - self.spent, 0.0), now)}, as hours={self.hours:g} asks for"
+        return f"{until(max(self.seconds, 0.0), now)}, as hours={self.hours:g} asks for"
 
     def last_image(self, images: int, now: float, reserve: float = 0.0) -> int:
         """The image count at which the run is to end, after `images` shown at `now`: at least one more.

@@ -64,12 +64,15 @@ def test_a_row_of_which_anything_has_changed_is_measured_again(tmp_path):
     assert changes_since(found, row) == ["loss.gamma"]
     for key in ("model.residual", "model.noise"):  # keys that there were not yet: one is as by default, one is not
         del found["recipe"][key]
-    assert changes_since(found, row) == ["loss.gamma", "model.residual"] or changes_since(found, row) == [
-        "model.residual",
-        "loss.gamma",
-    ]
+    assert {*changes_since(found, row)} == {"loss.gamma", "model.residual"}
     (tmp_path / "tiny-0.json").write_text(json.dumps(found))
     assert not is_measured(row, 0, tmp_path)
+
+
+def test_a_gamma_by_its_rule_is_compared_as_a_number():
+    row = Row("tiny", "does it work", "toy", ("experiment=modern",))
+    assert recipe_of(row)["loss.gamma"] == 1.6
+    assert changes_since({"recipe": recipe_of(row)}, row) == []
 
 
 def test_a_table_shows_medians_of_the_seeds_and_says_what_is_missing_or_of_an_earlier_recipe(tmp_path):

@@ -75,6 +75,16 @@ def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch,
     assert with_choices(train, values, resumed, None) is values
 
 
+def test_a_run_of_given_hours_resumes_by_its_directory_beside_flags_of_hydra_too(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
+    config = validated(TrainConfig, composed("train", ["experiment=demo", "hours=1", f"run_dir={tmp_path}"]))
+    write_config(tmp_path, describe(config))
+    asked = []
+    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["hours"]))
+    assert main(["train", "--config-dir", str(tmp_path), f"run_dir={tmp_path}"]) == 0
+    assert asked == [1]
+
+
 def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
     assert main(["train", "hours=1", "resume=elsewhere"]) == 2
     assert "new run" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.augmentation.ada import MAX_P
-from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.cli.recipe_file import Difference, write_recipe
 from pggan.losses.base import Loss
@@ -46,7 +46,7 @@ def tick(**changes: float) -> dict[str, float]:
 
 def new_alarms(loss: Loss) -> Alarms:
     """The alarms of a run that keeps no checkpoint."""
-    return Alarms(loss, partial(way_back, Path("nowhere"), has_recipe=False))
+    return Alarms(loss, partial(way_back, Path("nowhere"), 160, begins_from_weights=False))
 
 
 def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) -> list[list[str]]:
@@ -205,19 +205,31 @@ def test_numbers_that_are_not_there_raise_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_recipe", [False, True])
-def test_the_way_back_is_a_command_that_goes_on_from_the_oldest_checkpoint(
+def test_the_way_back_is_a_command_that_goes_on_from_a_checkpoint_which_is_there(
     finished_run, tiny_overrides, tmp_path, monkeypatch, has_recipe
 ):
+    """In a directory whose name means something to a shell and to Hydra."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(finished_run, run_dir := tmp_path / "run")
-    if has_recipe:
+    shutil.copytree(finished_run, run_dir := tmp_path / "a run's, (first)")
+    if has_recipe:  # of a run that was prolonged
         given = [one.partition("=")[::2] for one in tiny_overrides]
         differences = [Difference(key, yaml.safe_load(value), "given", is_group=False) for key, value in given]
         write_recipe(run_dir / "recipe.yaml", "A recipe.", differences)
-    text = way_back(run_dir, has_recipe=has_recipe)
-    words = text.partition("(")[2].removesuffix(")").removeprefix("this run's command with ").split()
-    kept = checkpoints_of(run_dir)[0]
-    assert f"resume={kept}" in words
-    assert main(["train", *([] if has_recipe else tiny_overrides), *words, "schedule.learning_rate_g=0.0005"]) == 0
-    first = json.loads((tmp_path / "NEW" / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["images"] > int(kept.name)
+    text = way_back(run_dir, 176, begins_from_weights=True)
+    assert text.startswith("Go back to the oldest checkpoint that there is (")
+    words = shlex.split(text.partition("there is (")[2].removesuffix(")").partition(" " if has_recipe else "with ")[2])
+    words = words[1:] if has_recipe else [*tiny_overrides, f"init_from={run_dir}", *words]
+    latest = {word.partition("=")[0]: word for word in words}  # what stands last is what counts
+    assert main(["train", *latest.values(), "schedule.learning_rate_g=0.0005"]) == 0
+    ticks = [json.loads(line)["images"] for line in (tmp_path / "NEW" / "metrics.jsonl").read_text().splitlines()]
+    assert ticks[0] > 128
+    assert ticks[-1] == (176 if has_recipe else 160)
+
+
+def test_the_way_back_is_to_the_best_checkpoint_where_there_is_one(tmp_path, monkeypatch):
+    for images in (16, 32, 48):
+        (tmp_path / "checkpoints" / f"{images:09d}").mkdir(parents=True)
+    monkeypatch.setattr("pggan.checkpoints.read.mark_of", lambda place, _: place.name == "000000032")
+    text = way_back(tmp_path, 160, begins_from_weights=False)
+    assert text.startswith("Go back to the best checkpoint that there is (this run's command with resume=")
+    assert "/checkpoints/000000032 run_dir=NEW)" in text

@@ -265,6 +265,7 @@ def test_the_proposed_command_passes_the_checks_of_hours(words, monkeypatch, tmp
         (["init_from=outputs/x"], "pggan train", {}),
         (["data.path=photos", "data.labels=true"], "pggan train", {}),
         (["seed=3"], None, {}),  # from Python
+        ([], "pggan train run_dir=outputs/x threads=1", {}),  # with the configuration that is there
     ],
 )
 def test_where_nothing_can_be_chosen_fewer_images_are_proposed(words, command, variables, monkeypatch):

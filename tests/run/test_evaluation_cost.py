@@ -78,6 +78,14 @@ def test_the_first_evaluation_waits_until_its_expected_cost_fits_with_one_at_the
     assert one.allows(8, 0.04, 2010.1, last=True)
 
 
+def test_the_next_evaluation_is_expected_to_take_as_long_as_the_last_one_at_its_resolution():
+    one = EvaluationBudget(0.1, cost("kid", feature_seconds=0.5), now=0.0)
+    assert one.expected(8, 0.04) == pytest.approx(100 * (0.01 + 2 * 0.5))
+    one.note(8, 10.0, 13.0)
+    assert one.expected(8, 0.04) == 3.0
+    assert one.expected(16, 0.04) == pytest.approx(101.0)
+
+
 def test_evaluations_are_spread_evenly_over_their_share_of_the_time_and_there_is_one_at_the_end():
     """Evaluations of 3 s each in 600 s of training, which are expected to take 1 s at first; asked for every second."""
     one, now, ends = EvaluationBudget(0.1, cost("kid"), now=1000.0), 1000.0, [1000.0]

@@ -101,6 +101,8 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
     images |= {phase: two_digits(factor * images[phase], least=phase.batch) for phase in scaled}
     fill = "fill the time beside the given fades" if keeps_fades else "fill the time"
     reason = f"the recipe's times {factor:.3g}, which {fill}: as they are, they take {duration(own)} here"
+    if not factor:
+        reason = over_before(config.final_resolution)
     lengths = {
         "schedule.stable_images": {phase.resolution: images[phase] for phase in images if not phase.fading},
         "schedule.fade_images": {phase.resolution: images[phase] for phase in images if phase.fading},
