@@ -77,7 +77,7 @@ ROWS = (
     Row("avatars-32-relativistic", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=relativistic")),
     Row("avatars-32-wgan-gp", LOSSES, AVATARS, (*AVATARS_32, *UNFILTERED, "loss=wgan_gp")),
     Row("paper-32", BY_NAME, AVATARS, ("experiment=paper", *SHORT)),
-    Row("modern-32", BY_NAME, AVATARS, ("experiment=modern", *SHORT)),
+    Row("modern-32", BY_NAME, AVATARS, ("experiment=modern", *SHORT, "loss.gamma=1")),  # which auto is there
     Row("relativistic-32", BY_NAME, AVATARS, ("experiment=relativistic", *SHORT)),
     Row("small-data-32", BY_NAME, AVATARS, ("experiment=small_data", *SHORT)),
     Row("avatars-64", "growing or not, at equal time", AVATARS, AVATARS_64),
