@@ -1,4 +1,4 @@
-"""What all processes of a command know of it, and environment variables that libraries read when they are loaded."""
+"""Environment variables: what libraries read when they load, what all processes of a command know, and keys to resume."""
 
 import os
 from typing import Any
