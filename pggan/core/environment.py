@@ -1,4 +1,4 @@
-"""Environment variables: what libraries read when they load, what all processes of a command know, and keys to resume."""
+"""Environment variables: what libraries read when they load, what a command tells its processes, and resume keys."""
 
 import os
 from typing import Any
