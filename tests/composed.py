@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import allow_plain_lists, compose, to_plain
-from pggan.core.environment import RESUME_KEYS
+from pggan.config.train import RESUME_KEYS
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from pggan.cli.recipe_file import (
     with_recipes,
     write_recipe,
 )
-from pggan.core.environment import RESUME_KEYS
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pggan.performance.recipe.choices import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
-NOT_IN_RECIPES = OF_ONE_RUN | RESUME_KEYS  # nor about the machine, unless a recipe does that was given
+NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, unless a recipe does that was given
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.recipe_file import options_of_choices, with_recipes
 from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
-from pggan.core.environment import RESUME_KEYS
 from pggan.core.errors import UserError, nearest_name
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ class ConfigSource:
         the command is composed from the beginning, as it was for the first time: all ranks have to find the same, also
         those on machines without this directory.  Raises UserError where there is no run to resume.
         """
+        from pggan.config.train import RESUME_KEYS  # slow to import, which --help does without
+
         groups = command.groups
         names = {override.lstrip("+~").partition("=")[0] for override in overrides}
         run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)

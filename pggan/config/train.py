@@ -19,6 +19,7 @@ from pggan.losses import AUTO, MIN_GAMMA, gamma_by_rule, require_loss
 
 ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is printed
 
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
 
 

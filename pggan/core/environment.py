@@ -1,4 +1,4 @@
-"""Environment variables: what libraries read when they load, what a command tells its processes, and resume keys."""
+"""Environment variables: what libraries read when they are loaded, and what all processes of a command know of it."""
 
 import os
 from typing import Any
@@ -8,7 +8,6 @@ STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
 LOG_LEVEL = "ERROR"  # of torch's C++ code
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # of a command: where and how a run resumes, not what it is
 
 
 def child_variables(command: str, values: dict[str, Any]) -> dict[str, str]:

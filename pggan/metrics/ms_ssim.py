@@ -22,7 +22,7 @@ from torch import Tensor
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
 from pggan.metrics.rank_partition import RankPartition
-from pggan.metrics.windows import smooth
+from pggan.metrics.separable_filter import separable_filter
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -48,9 +48,9 @@ def gaussian(size: int) -> list[float]:
 def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Structural similarity, and its part without luminance, of images [N, C, S, S] in [0, 255]: [N] each."""
     window = gaussian(min(WINDOW, x.shape[-1]))
-    mean_x, mean_y = smooth(x, window), smooth(y, window)
-    variance = smooth(x * x, window) - mean_x**2 + smooth(y * y, window) - mean_y**2
-    covariance = smooth(x * y, window) - mean_x * mean_y
+    mean_x, mean_y = separable_filter(x, window), separable_filter(y, window)
+    variance = separable_filter(x * x, window) - mean_x**2 + separable_filter(y * y, window) - mean_y**2
+    covariance = separable_filter(x * y, window) - mean_x * mean_y
     c1, c2 = (K1 * RANGE) ** 2, (K2 * RANGE) ** 2
     contrast = (2 * covariance + c2) / (variance + c2)
     luminance = (2 * mean_x * mean_y + c1) / (mean_x**2 + mean_y**2 + c1)

@@ -30,7 +30,7 @@ from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector, feed
 from pggan.metrics.images import RealImages
 from pggan.metrics.rank_partition import RankPartition
-from pggan.metrics.windows import smooth
+from pggan.metrics.separable_filter import separable_filter
 
 PATCHES = 128
 SIDE = 7
@@ -53,7 +53,7 @@ def levels_of(resolution: int) -> list[int]:
 
 def blur(images: Tensor) -> Tensor:
     """Images [N, C, S, S], each convolved with the binomial filter in both directions."""
-    return smooth(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
+    return separable_filter(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
 def half(images: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pggan.config import TrainConfig
-from pggan.core.environment import PARENT_VARIABLE, RESUME_KEYS
+from pggan.config.train import RESUME_KEYS
+from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.formatting import duration
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import INDEX_FILE

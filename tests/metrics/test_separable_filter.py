@@ -1,19 +1,19 @@
-"""Weighted means of windows, against a direct sum."""
+"""Separable filters against a direct sum."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pggan.metrics.windows import smooth
+from pggan.metrics.separable_filter import separable_filter
 
-WINDOW = [0.1, 0.2, 0.4, 0.2, 0.1]
+KERNEL = [0.1, 0.2, 0.4, 0.2, 0.1]
 
 
-def test_means_are_those_of_every_window():
+def test_the_filter_is_the_sum_over_every_window():
     images = torch.rand(2, 3, 9, 9, dtype=torch.float64)
-    line = torch.tensor(WINDOW, dtype=torch.float64)
+    line = torch.tensor(KERNEL, dtype=torch.float64)
     windows = images.unfold(2, 5, 1).unfold(3, 5, 1)
     expected = (windows * line[:, None] * line).sum((-2, -1))
-    torch.testing.assert_close(smooth(images, WINDOW), expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(separable_filter(images, KERNEL), expected, rtol=0, atol=1e-14)
 
 
 class Sizes(TorchDispatchMode):
@@ -33,5 +33,5 @@ def test_nothing_larger_than_the_images_is_held():
     """At 1024x1024, eleven times the images would be gigabytes."""
     images = torch.rand(2, 3, 9, 9)
     with Sizes() as sizes:
-        smooth(images, WINDOW)
+        separable_filter(images, KERNEL)
     assert max(sizes.found) <= images.numel()
