@@ -19,7 +19,7 @@ from pggan.optim.state import INIT_SCALE, new_state, state_sha256
 from pggan.run import train
 from pggan.training.build import build_trainer
 from tests.definitions import ADAM, variant
-from tests.processes import in_processes, values_of
+from tests.processes import free_ports, in_processes, set_port, values_of
 
 CPU = torch.device("cpu")
 SMALL = variant(resolution=8, fmap_base=64, fmap_max=8, latent_size=8)
@@ -220,14 +220,14 @@ def test_a_run_resumes_with_what_had_not_been_sent(tiny_config, tmp_path):
     straight = tiny_config(f"run_dir={tmp_path / 'straight'}", *dgc)
     first = tiny_config(f"run_dir={tmp_path / 'parts'}", "schedule.total_images=72", *dgc)
     rest = tiny_config(f"run_dir={tmp_path / 'parts'}", *dgc)
-    assert values_of(in_processes(2, runs, [straight, first])) == [[0, 0]] * 2
+    assert values_of(in_processes(2, runs, [straight, first], free_ports(2))) == [[0, 0]] * 2
     stopped = states(tmp_path / "parts")
     assert stopped.images == 72
     kept = stopped.load("compression")
     assert {name.split("/")[0] + name.split("/")[1] for name in kept} == {"g0", "g1", "d0", "d1"}
     assert kept["d/0/residual"].count_nonzero() > 0
     assert not kept["d/0/residual"].equal(kept["d/1/residual"])  # each rank waits with its own
-    assert values_of(in_processes(2, runs, [rest])) == [[0], [0]]
+    assert values_of(in_processes(2, runs, [rest], free_ports(1))) == [[0], [0]]
     ends = [states(tmp_path / name).header["state_sha256"] for name in ("parts", "straight")]
     assert ends[0] == ends[1]
     # Alone, nothing is compressed: Adam begins anew, the weights go on.
@@ -236,5 +236,10 @@ def test_a_run_resumes_with_what_had_not_been_sent(tiny_config, tmp_path):
     assert states(tmp_path / "parts").images == 112
 
 
-def runs(configs):
-    return [train.run(config) for config in configs]
+def runs(configs, ports):
+    """The exit codes of runs, each at its own port: else a rank may meet the store of the run before."""
+    codes = []
+    for config, port in zip(configs, ports, strict=True):
+        set_port(port)
+        codes.append(train.run(config))
+    return codes
