@@ -13,6 +13,23 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 SECONDS = 600  # that a call may take
+# The one server that forks all processes of a worker, with what they import: each then costs a fraction of a second.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "pggan.cli.main",
+        "pggan.distributed.agent",
+        "pggan.metrics.command",
+        "pggan.run.tensorboard",
+        "pggan.run.train",
+        "pggan.training.step_cost",
+        "hydra.core.override_parser.overrides_parser",
+        "pytest",
+        "tests.composed",
+        "tests.definitions",
+        "tests.launch.one_process",
+    ]
+)
 
 
 @dataclass
@@ -41,16 +58,11 @@ def free_ports(count: int) -> list[int]:
 
 
 def in_processes(count: int, function: Callable[..., Any], *arguments: Any) -> list[Outcome]:
-    """`function(*arguments)` in `count` processes; what became of them, by rank.
-
-    They are forked from one process that has imported everything, so that each costs a fraction of a second.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard"])
+    """`function(*arguments)` in `count` processes; what became of them, by rank."""
     (port,), started = free_ports(1), []
     for rank in range(count):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_call, args=(rank, count, port, there, function, arguments), daemon=True)
+        here, there = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_call, args=(rank, count, port, there, function, arguments), daemon=True)
         process.start()
         there.close()
         started.append((process, here))

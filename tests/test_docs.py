@@ -18,6 +18,7 @@ from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import allow_plain_lists, compose, numbered
 from pggan.cli.hydra_flags import refuse_unknown
 from pggan.cli.main import main
+from pggan.cli.recipe_file import named_file
 from pggan.cli.suggestions import is_of_jobs, refuse_typos
 from pggan.cli.sweep import jobs_of
 from pggan.core.validation import validated
@@ -27,7 +28,8 @@ DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
 FENCED = {name: re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
 BLOCKS = [block for blocks in FENCED.values() for _, block in blocks]
-PYTHON = [block for blocks in FENCED.values() for language, block in blocks if language == "python"]
+OF_A_RUN = "experiment=folder_256"  # in place of a recipe.yaml, which only the run of a reader has
+PYTHON = {name: [block for language, block in blocks if language == "python"] for name, blocks in FENCED.items()}
 COMMAND_LINES = sorted(
     {
         line.split("  #")[0]
@@ -69,7 +71,7 @@ def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
 def require_accepted(name, words):
     """As if composed anew for each, which takes Hydra a second."""
     command = COMMANDS[name]
-    given = [command.spelled_out(word) for word in words]
+    given = [OF_A_RUN if named_file(word) else command.spelled_out(word) for word in words]
     chosen = tuple(word for word in given if word.partition("=")[0] in command.groups)
     values = deepcopy(composed(name, chosen))
     parser = OverridesParser.create()
@@ -88,10 +90,16 @@ def test_the_python_of_the_pages_runs_on_what_their_commands_write(finished_run,
     monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: f"{Path(name).name}/{file}")
     for form, out in (("onnx", "faces.onnx"), ("hf", "faces")):
         assert main(["export", f"run={finished_run}", f"format={form}", f"out={out}"]) == 0
-    for block in PYTHON:
-        exec(block, names := {})
-        assert "images" not in names or names["images"].shape == (4, 3, 16, 16)
-    assert names["generator"].resolution == 16
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "photos").symlink_to(finished_run)
+    names = {name: {} for name in PAGES}
+    for name, blocks in PYTHON.items():
+        for block in blocks:
+            exec(block, names[name])
+    assert names["export.md"]["images"].shape == (4, 3, 16, 16)
+    assert names["export.md"]["generator"].resolution == 16
+    assert len(names["python.md"]["pictures"]) == 8
+    assert names["python.md"]["again"].shape == (1, 16, 16, 3)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,4 +1,4 @@
-"""Augmentations of small data sets for D: each is one file here and one YAML file in `configs/augmentation/`."""
+"""Augmentations of small data sets for D: each is one module here, one YAML file, and a name in AUGMENTATIONS."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -195,6 +195,16 @@ def require_checkpoints(path: Path, key: str) -> None:
         raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")
 
 
+def checkpoints_of_run(run: str) -> list[Path]:
+    """The checkpoint directories of a run, valid or not, the oldest first; raises UserError where there are none."""
+    if found := checkpoints_of(Path(run)):
+        return found
+    raise UserError(
+        f"run={run} has no checkpoints.",
+        "Give the directory of a run after its first checkpoint, or leave out what asks for them.",
+    )
+
+
 def newest_checkpoint(run_dir: Path, *, light: bool = False) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint of a run, and what is wrong with newer ones; `light` as of `open_checkpoint`."""
     corrupt: list[str] = []

@@ -28,7 +28,7 @@ REFUSED = {
 DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # Values that two networks must share for the weights of one to fit the other.
-KIND = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "noise")
+KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "noise", "stem")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -43,13 +43,13 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
         raise UserError(f"resume=never does not allow run_dir={run_dir}, which holds a run.", remedy)
     if resume in ("auto", "never"):
         return resolve_checkpoint(run_dir, "run_dir") if has_own else (None, [])
-    other, notes = resolve_checkpoint(Path(resume), "resume")
     if not has_own:
-        return other, notes
+        return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    if other.directory.resolve().parent != (run_dir / "checkpoints").resolve():
+    named, ours = Path(resume).resolve(), run_dir.resolve()
+    if named != ours and named.parent != (ours / "checkpoints").resolve():  # it may be gone by now
         return own, [*notes, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
-    if other.images == own.images:
+    if resolve_checkpoint(named, "resume")[0].images == own.images:
         return own, notes
     remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
     raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
@@ -136,7 +136,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         network = load_generator(path, device("cpu"), "init_from").network
         state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
-    if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND]:
+    if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
         raise UserError(problem, "Give the model keys of that run.")
     return state_dicts

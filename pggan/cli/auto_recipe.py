@@ -22,6 +22,7 @@ from pggan.cli.recipe_file import (
     write_recipe,
 )
 from pggan.core.errors import UserError
+from pggan.core.next_command import key_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,11 +70,6 @@ class GivenKeys:
 
 def _hold(keys: frozenset[str], key: str) -> bool:
     return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in keys)
-
-
-def key_of(override: str) -> str:
-    """The key or group of an override."""
-    return override.lstrip("+~").partition("=")[0]
 
 
 class Recipe(NamedTuple):

@@ -37,11 +37,16 @@ class Command:
     @property
     def groups(self) -> dict[str, str]:
         """The folders of configs/ that a file is chosen from with `group=file`, and the file taken by default."""
-        text = self.config_file.read_text()
-        groups = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-        for base in re.findall(r"^  - ([a-z]+)$", text, re.MULTILINE):  # a command whose keys this one has, too
-            groups = COMMANDS[base].groups | groups
-        return groups
+        found: dict[str, str] = {}
+        for file in reversed(self.config_files):
+            found |= re.findall(r"^  - (\w+): (\w+)", file.read_text(), re.MULTILINE)
+        return found
+
+    @property
+    def config_files(self) -> list[Path]:
+        """Its YAML, and that of the command whose keys it has, too."""
+        bases = re.findall(r"^  - ([a-z]+)$", self.config_file.read_text(), re.MULTILINE)
+        return [self.config_file, *(file for base in bases for file in COMMANDS[base].config_files)]
 
 
 def choices_of(group: str, folder: str | None = None) -> list[str]:
@@ -61,11 +66,11 @@ COMMANDS = {
             "train",
             "Train a generator and a discriminator, or resume training.",
             "pggan.run.train",
-            "pggan train data.path=photos run_dir=outputs/faces schedule.final_resolution=128",
+            "pggan train data.path=photos hours=2 run_dir=outputs/faces",
         ),
         Command(
             "prepare",
-            "Turn images (folder, archive, known dataset) into a checked multi-resolution pyramid.",
+            "Turn images (folder, archive, known data set) into a checked multi-resolution pyramid.",
             "pggan.data.prepare.command",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
@@ -85,7 +90,7 @@ COMMANDS = {
             "interpolate",
             "Draw images between latents: a strip, a grid or a film.",
             "pggan.sampling.interpolate",
-            "pggan interpolate run=outputs/faces seeds=[1,5,9] path=loop out=loop.webp",
+            "pggan interpolate run=outputs/faces seeds=1,5,9 path=loop out=loop.webp",
         ),
         Command(
             "project",
@@ -101,7 +106,7 @@ COMMANDS = {
         ),
         Command(
             "explore",
-            "Explore a generator on a page with seeds, sliders, neighbours, films and downloads.",
+            "Serve a page of seeds, sliders, neighbours and films, and print its address; open=true opens it.",
             "pggan.sampling.explore.command",
             "pggan explore run=outputs/faces open=true",
         ),
@@ -115,7 +120,7 @@ COMMANDS = {
             "evaluate",
             "Measure how good a generator's images are: SWD, MS-SSIM, KID, FID and others, beside a data set.",
             "pggan.metrics.command",
-            "pggan evaluate run=outputs/faces metrics=[swd,kid] count=2048",
+            "pggan evaluate run=outputs/faces metrics=swd,kid count=2048",
         ),
         Command(
             "export",
@@ -131,13 +136,13 @@ COMMANDS = {
         ),
         Command(
             "monitor",
-            "Open TensorBoard on a run, by default on the newest: curves, images, charts, the configuration.",
+            "Serve TensorBoard for a run, by default the newest, and print its address; open=true opens it.",
             "pggan.run.monitor",
             "pggan monitor run=outputs/faces",
         ),
         Command(
             "inspect",
-            "Show what a run, a checkpoint or a dataset holds.",
+            "Show what a run, a checkpoint or a data set holds.",
             "pggan.run.inspect",
             "pggan inspect run=outputs/faces json=true",
         ),
@@ -145,14 +150,14 @@ COMMANDS = {
             "bench",
             "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
             "pggan.performance.bench.command",
-            "pggan bench stages=[4,8,16] batch=16",
+            "pggan bench stages=4,8,16 batch=16",
             ("data=", "data.path="),  # Hydra would take data= for a choice of the group
         ),
         Command(
             "bench scaling",
             "Measure how much faster several ranks are than one, and what a step spends its time on.",
             "pggan.performance.bench.scaling",
-            "pggan bench scaling processes=[1,2] stages=[16,32] trace=traces",
+            "pggan bench scaling processes=1,2 stages=16,32 trace=traces",
         ),
         Command(
             "doctor",

@@ -6,7 +6,7 @@ from enum import EnumMeta
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pggan.cli.commands import COMMANDS, Command, choices_of
+from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
 from pggan.core.errors import UserError, nearest
 
 # bash and zsh split words at '=', so that only what comes after the last one is replaced.
@@ -55,12 +55,12 @@ def candidates(line: str) -> list[str]:
 
 def keys_of(command: Command, key: str) -> list[str]:
     """Every key of `command` as `key=`, those of its default groups too, and the files of a group that `key` names."""
-    files = [(f"{group}.", f"{group}/{choice}.yaml") for group, choice in command.groups.items()]
+    files = [("", file) for file in command.config_files]
+    files += [(f"{group}.", CONFIGS / group / f"{choice}.yaml") for group, choice in command.groups.items()]
     found = [f"{group}=" for group in command.groups]
-    root = command.config_file.parent
-    for prefix, name in [("", command.config_file.name), *files]:
+    for prefix, file in files:
         section = prefix
-        text = (root / name).read_text() if (root / name).is_file() else ""
+        text = file.read_text() if file.is_file() else ""
         for indent, word, value in re.findall(r"^( *)(\w+):(.*)$", text, re.MULTILINE):
             if word == "defaults":
                 continue

@@ -11,6 +11,7 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.recipe_file import options_of_choices, with_recipes
 from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
 from pggan.core.errors import UserError, nearest_name
+from pggan.core.next_command import key_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -35,7 +36,7 @@ class ConfigSource:
         from pggan.config.train import RESUME_KEYS  # slow to import, which --help does without
 
         groups = command.groups
-        names = {override.lstrip("+~").partition("=")[0] for override in overrides}
+        names = {key_of(override) for override in overrides}
         run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)
         if command.name == "train" and run_dir and names <= RESUME_KEYS:
             saved = Path(run_dir).absolute() / "config.yaml"
@@ -144,7 +145,7 @@ def without_options_of_others(values: dict[str, Any], overrides: list[str]) -> d
     `experiment=demo loss=wgan_gp` leaves out the demo's gamma, which this loss does not know.  What is typed stays, and
     is refused by the schema.
     """
-    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    typed = {key_of(override) for override in overrides}
     for group, own in options_of_choices(overrides).items():
         values[group] = {
             name: value for name, value in values[group].items() if name in own or f"{group}.{name}" in typed

@@ -79,31 +79,36 @@ def shorten_line(start: str, text: str) -> str:
 
 
 def keys_of(text: str) -> Iterator[tuple[str, str]]:
-    """Every key of a YAML text, `key=default` or `section.*`, with the comment above it."""
+    """Every key of a YAML text, `key=default` or `section.*`, with the comment above it.
+
+    A comment holds for all keys below it up to an empty line, another comment or a section.
+    """
     comment: list[str] = []
+    before = ""
     for line in text.splitlines():
         if line.startswith("#"):
-            comment.append(line[1:].strip())
+            comment = [*(comment if before.startswith("#") else []), line[1:].strip()]
         elif not line.strip():
             comment = []
         elif (found := re.match(r"(\w+):(.*)", line)) and found[1] != "defaults":
             value = found[2].strip()
             shown = "" if value in ("null", "???") else value
             yield (f"{found[1]}={shown}" if value else f"{found[1]}.*"), " ".join(comment)
-            comment = []
+            comment = comment if value else []
+        before = line
 
 
 def full_text(command: Command, arguments: Sequence[str], folder: str | None) -> str:
     """Usage, and the YAML files that the configuration is composed of, with their comments."""
-    primary = command.config_file.read_text()
     parts = [usage(command)]
     if command.name == "train":
         parts.append("`python train.py key=value …` is the same command.")
-    file = command.config_file.relative_to(CONFIGS.parent)
-    without_defaults = re.sub(r"^defaults:\n(?:  .*\n)+", "", primary, flags=re.MULTILINE)
-    parts.append(f"Keys of {file} with their defaults:\n\n{indent(without_defaults.strip(), '  ')}")
+    for file in command.config_files:
+        without_defaults = re.sub(r"^defaults:\n(?:  .*\n)+", "", file.read_text(), flags=re.MULTILINE)
+        name = file.relative_to(CONFIGS.parent)
+        parts.append(f"Keys of {name} with their defaults:\n\n{indent(without_defaults.strip(), '  ')}")
     chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    for group, default in re.findall(r"^  - (\w+): (\w+)", primary, re.MULTILINE):
+    for group, default in command.groups.items():
         choices, choice = choices_of(group, folder), chosen.get(group, default)
         parts.append(f"{group}={'|'.join(choices)}")
         if choice in choices:

@@ -14,13 +14,14 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pggan.cli.auto_recipe import key_of, with_choices
+from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import Command
 from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, config_folder, to_plain
 from pggan.cli.recipe_file import named_file, with_recipes
 from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_typos
-from pggan.cli.sweep import SweepJob, jobs_of, run_sweep, sum_up
+from pggan.cli.sweep import OWN_RUN_DIR, SweepJob, jobs_of, run_sweep, sum_up
 from pggan.core.errors import UserError
+from pggan.core.next_command import key_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -131,15 +132,14 @@ def as_typed(of_job: Sequence[str], typed: Sequence[str], overrides: Sequence[st
 def _jobs_of_launcher(command: Command, overrides: list[str], folder: str | None) -> list[SweepJob]:
     """The jobs that a launcher of Hydra is to start; none where another sweeper than Hydra's own chooses them.
 
-    Raises UserError where runs would share a directory.
+    Raises UserError where runs would share a directory: a launcher takes `run_dir` as it is given.
     """
     if any(override.startswith("hydra/sweeper=") for override in overrides):
         return []
-    jobs = list(jobs_of(command, [override for override in overrides if not is_of_jobs(override)], folder))
+    jobs = jobs_of(command, [override for override in overrides if not is_of_jobs(override)], folder)
     given = next((one for one in overrides if one.startswith("run_dir=")), None)
-    if given and len(jobs) > 1 and len({job.run_dir for job in jobs if "$" in given}) < len(jobs):
-        remedy = "Name a different one for each job: run_dir='outputs/seeds/${seed}'"
-        raise UserError(f"All {len(jobs)} jobs would train in one directory, or some of them: {given}.", remedy)
+    if given and len(jobs) > 1 and "$" not in given:
+        raise UserError(f"All {len(jobs)} jobs would train in one directory: {given}.", OWN_RUN_DIR)
     return jobs
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from pggan import config as schemas
-from pggan.checkpoints.read import choose_checkpoint, generator_path, has_checkpoints, require_checkpoints
+from pggan.checkpoints.read import (
+    checkpoints_of_run,
+    choose_checkpoint,
+    generator_path,
+    has_checkpoints,
+    require_checkpoints,
+)
 from pggan.cli.commands import Command
 from pggan.config import (
     BenchConfig,
@@ -44,7 +50,7 @@ def require_inputs(config: object) -> None:
             from pggan.sampling.output.stored_grid import grids_of_run
 
             if config.milestones:
-                require_checkpoints(Path(config.run), "run")
+                checkpoints_of_run(config.run)
             else:
                 grids_of_run(Path(config.run))
         case BenchConfig() if config.data.path is not None:
@@ -68,6 +74,8 @@ def require_training_inputs(config: TrainConfig) -> None:
     for key, path in files.items():
         if path is not None and not Path(path).is_file():
             raise UserError(f"{key}={path} is not a file.", "Name the file of the weights, or leave it out.")
+    if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
+        return  # where the run began may be gone by now
     if config.resume not in ("auto", "never"):
         require_checkpoints(Path(config.resume), "resume")
     if config.init_from is not None and not has_checkpoints(Path(config.init_from)):

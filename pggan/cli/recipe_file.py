@@ -14,6 +14,7 @@ from pggan.cli.commands import choices_of, roots
 from pggan.cli.suggestions import names_in
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
+from pggan.core.next_command import key_of
 
 RECIPE_FILE = "recipe.yaml"
 WIDTH = 118
@@ -149,5 +150,5 @@ def options_of_choices(overrides: Sequence[str]) -> dict[str, set[str]]:
 
 def merged(recipe: Sequence[str], given: Sequence[str]) -> list[str]:
     """Overrides of a recipe that are not given otherwise, and those that are given."""
-    keys = {one.lstrip("+").partition("=")[0] for one in given}
-    return [*(one for one in recipe if one.partition("=")[0] not in keys), *given]
+    keys = {key_of(one) for one in given}
+    return [*(one for one in recipe if key_of(one) not in keys), *given]

@@ -3,7 +3,6 @@
 Each job is a process of its own, so that no job inherits memory, threads or a failure of the one before.
 """
 
-import json
 import os
 import re
 import signal
@@ -18,14 +17,17 @@ from types import FrameType
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose
+from pggan.cli.inputs import checked_config
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from pggan.core.next_command import as_hydra_reads_it, next_command
 from pggan.core.signals import signal_handlers
+from pggan.run.metrics_file import last_values
+from pggan.run.tags import IMAGE_QUALITY
 
+OWN_RUN_DIR = "Name a different one for each job: run_dir='outputs/seeds/${seed}'"
 ENDS = {0: "done", EXIT_INTERRUPTED: "interrupted"}
 # Of the last line of metrics.jsonl, besides the metrics of image quality.
 SHOWN = ("images", "images_per_second", "D/loss", "G/loss")
-METRIC = re.compile(r"metrics/((?!\w+_(?:floor|reals)\b)[a-z_]+(?:/[a-z]+)?@.*)")  # not of one level, nor of reals
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,9 @@ class SweepJob:
     def results(self) -> dict[str, str]:
         """The last numbers that it has reported, by name."""
         file = Path(self.run_dir or "") / "metrics.jsonl"
-        lines = file.read_text().splitlines() if self.run_dir and file.is_file() else []
-        found = json.loads(lines[-1]) if lines else {}
+        found = last_values(file) if self.run_dir else {}
         numbers = {name: found[name] for name in SHOWN if name in found}
-        numbers |= {match[1]: found[name] for name in found if (match := METRIC.fullmatch(name))}
+        numbers |= {name.removeprefix("metrics/"): found[name] for name in found if re.fullmatch(IMAGE_QUALITY, name)}
         finite = {name: value for name, value in numbers.items() if value is not None}
         return {name: f"{value:,}" if name == "images" else f"{value:.4g}" for name, value in finite.items()}
 
@@ -58,9 +59,9 @@ def run_sweep(command: Command, overrides: list[str], flags: list[str], folder: 
     Args: flags: for every job; folder: of configuration files of one's own, as the flags name it.
     Raises UserError for a mistake in any of the jobs, before the first one starts.
     """
-    jobs = list(jobs_of(command, overrides, folder))
+    jobs = jobs_of(command, overrides, folder)
     for job in jobs:
-        compose(command.name, job.overrides, folder)
+        checked_config(command, compose(command.name, job.overrides, folder))
     codes: list[int] = []
     for number, job in enumerate(jobs, 1):
         print(f"\n[{number}/{len(jobs)}] {job.label}" + f"  ({job.run_dir})" * bool(job.run_dir), flush=True)
@@ -81,8 +82,20 @@ def sum_up(jobs: list[SweepJob], codes: list[int]) -> None:
         print(f"\n{next_command('monitor', run=root)}")
 
 
-def jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[SweepJob]:
-    """The jobs that `overrides` stand for; runs get directories named by what differs, unless `run_dir` names them."""
+def jobs_of(command: Command, overrides: list[str], folder: str | None) -> list[SweepJob]:
+    """The jobs that `overrides` stand for; runs get directories named by what differs, unless `run_dir` names them.
+
+    Raises UserError where runs would share a directory.
+    """
+    jobs = list(_jobs_of(command, overrides, folder))
+    run_dirs = [job.run_dir for job in jobs if job.run_dir is not None]
+    shared = next((one for one in run_dirs if run_dirs.count(one) > 1), None)
+    if shared is not None:
+        raise UserError(f"Of {len(jobs)} jobs, several would train in {shared}.", OWN_RUN_DIR)
+    return jobs
+
+
+def _jobs_of(command: Command, overrides: list[str], folder: str | None) -> Iterator[SweepJob]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -117,6 +117,13 @@ class InspectConfig:
     sheet: str | None
     verify: bool
 
+    def __post_init__(self) -> None:
+        if (self.run is None) == (self.data is None):
+            raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
+        if self.run is not None and (self.sheet is not None or self.verify):
+            problem = "sheet= and verify= are for a data set; a run's files are always verified."
+            raise UserError(problem, "Give data=DIRECTORY; images of a run: pggan sample.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pggan.core.validation import require, require_bounds
 
-Crop = StrEnum("Crop", "center resize pad face")  # how an image becomes square
+Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
+PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # … where landmarks of faces can be given, too
 OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
 
 
@@ -36,7 +37,7 @@ class PrepareConfig:
     source: Any
     dest: str | None
     max_resolution: int | None
-    crop: Crop
+    crop: PrepareCrop
     keep: float
     landmarks: str | None
     channels: int | None

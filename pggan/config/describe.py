@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +54,7 @@ def command_seconds() -> float:
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
 
+@cache  # the code of a process stays as it is
 def code_in_use() -> str:
     """The commit or version, and a digest of the sources, which may differ where neither of these does."""
     digest = sha256()
@@ -61,6 +63,7 @@ def code_in_use() -> str:
     return f"{_commit() or __version__} with files {digest.hexdigest()[:12]}"
 
 
+@cache
 def _commit() -> str | None:
     """The commit of the code that runs, with '+changes' when files differ from it; None outside a repository."""
     try:

@@ -62,7 +62,9 @@ class ModelConfig:
         if self.features is not None:
             if channels not in (1, 3):
                 problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
-                raise UserError(problem, "Set data.channels=3, or model.features=null.")
+                raise UserError(
+                    problem, "Prepare images with channels=3 (data.channels= in training), or set model.features=null."
+                )
             from pggan.networks.features.backbone import backbone_fingerprint  # imports torch
 
             sizes["features"] = backbone_fingerprint(self.features, self.features_weights)

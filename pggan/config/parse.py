@@ -45,6 +45,12 @@ def require_checkpoint(choice: object, *words: str) -> None:
     require(known, "checkpoint", choice, wanted)
 
 
+def generator_keys(config: object) -> dict[str, Any]:
+    """The keys of a command's `config` that choose a generator, its stage and its class, as far as they are given."""
+    values = {name: getattr(config, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
+    return {name: value for name, value in values.items() if value not in (None, NEWEST)}
+
+
 def per_resolution(
     key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
 ) -> PerResolution:

@@ -3,10 +3,10 @@
 import os
 import resource
 import sys
-from pathlib import Path
 
 import torch
 
+from pggan.core.cpu import available_cores, available_memory
 from pggan.core.errors import UserError
 
 
@@ -95,8 +95,9 @@ def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torc
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
     """Let torch compute in `threads` CPU threads; None: as OMP_NUM_THREADS says, else one if `one`, else all cores."""
-    if threads is None and one and "OMP_NUM_THREADS" not in os.environ:
-        threads = 1
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        most = 1 if one else available_cores()  # PyTorch knows no limits of time
+        threads = most if most < torch.get_num_threads() else None
     if threads is not None:
         torch.set_num_threads(threads)
 
@@ -113,11 +114,8 @@ def free_memory(device: torch.device, processes: int = 1) -> int | None:
     """Free bytes of `device` for each of `processes` that share a CPU's memory; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 // processes for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
+    free = available_memory()
+    return None if free is None else free // processes
 
 
 def peak_memory(device: torch.device) -> int:

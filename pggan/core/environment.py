@@ -1,6 +1,8 @@
 """Environment variables: what libraries read when they are loaded, and what all processes of a command know of it."""
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
@@ -18,12 +20,21 @@ def child_variables(command: str, values: dict[str, Any]) -> dict[str, str]:
     return {TASK_VARIABLE: task, PARENT_VARIABLE: str(os.getpid())}
 
 
+def cache_folder(name: str = "") -> Path:
+    """The folder of what can be made again: ~/.cache/pggan, or `name` in it; below XDG_CACHE_HOME where that is set."""
+    try:
+        parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home, as in some containers
+        parent = Path(tempfile.gettempdir())
+    return parent / "pggan" / name
+
+
 def set_library_defaults() -> None:
     """Set what the user has not; takes effect in this process and its children when it runs before torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
-        # Looks for work before a thread of GNU's OpenMP sleeps, a third of its own: on a shared machine steps take half
-        # the time, on a quiet one as long as before.  To sleep at once takes up to four times as long
-        # (docs/performance.md).
+        # How often a thread of GNU's OpenMP looks for work before it sleeps: a third of GNU's own number.  Steps take
+        # half the time on a shared machine, and as long as before on a quiet one; where threads sleep at once, they
+        # take up to four times as long (docs/performance.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages for large CPU tensors, much faster
     # Captured collectives need no registered buffers: gradients are small, and where ranks differ in what is

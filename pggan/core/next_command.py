@@ -1,10 +1,16 @@
 """The last line of every command: what to do next."""
 
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+
+from pggan.core.environment import COMMAND_VARIABLE
 
 NEXT = "Next:"
+OTHER_TYPES = re.compile(
+    r"null|true|false|nan|[+-]?(inf|[\d_]+(\.[\d_]*)?(e[+-]?\d+)?|\.\d[\d_]*)", re.IGNORECASE
+)  # than text
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
@@ -16,6 +22,17 @@ def next_command(command: str, *words: str, **values: object) -> str:
     return " ".join([NEXT, "pggan", command, *given, *map(_as_a_shell_reads_it, words)])
 
 
+def given_words(without: Set[str]) -> list[str]:
+    """The words of the command line that was given, after the command's name and but for the keys `without`."""
+    words = shlex.split(os.environ.get(COMMAND_VARIABLE, ""))[2:]
+    return [word for word in words if key_of(word) not in without]
+
+
+def key_of(override: str) -> str:
+    """The key or group of an override."""
+    return override.lstrip("+~").partition("=")[0]
+
+
 def as_typed(values: Mapping[str, object]) -> str:
     """Overrides of `values`, any text or lists by key, as they are typed into a shell."""
     return " ".join(_as_a_shell_reads_it(f"{key}={as_hydra_reads_it(value)}") for key, value in values.items())
@@ -25,7 +42,9 @@ def as_hydra_reads_it(value: object) -> str:
     """A value as an override of Hydra's has it: in quotes where its characters mean something there."""
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
-    if re.fullmatch(r"[\w./:+@-]+", text := str(value)):
+    text = "null" if value is None else str(value)
+    other_type = not isinstance(value, int | float | None) and OTHER_TYPES.fullmatch(text)
+    if re.fullmatch(r"[\w./:+@-]+", text, re.ASCII) and not other_type:
         return text
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
     return f"'{escaped}'"
@@ -34,5 +53,5 @@ def as_hydra_reads_it(value: object) -> str:
 def _as_a_shell_reads_it(word: str) -> str:
     """`word`, in double quotes where that suffices: Hydra's own quotes are single ones."""
     if re.search(r"[\"$`\\!]", word) or "'" not in word:
-        return word if re.fullmatch(r"[\w./:,+@=\[\]-]+", word) else shlex.quote(word)
+        return word if re.fullmatch(r"[\w./:,+@=-]+", word) else shlex.quote(word)  # zsh looks for files at [
     return f'"{word}"'

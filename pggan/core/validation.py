@@ -57,8 +57,9 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             continue
         if value == "???":
             raise UserError(f"'{prefix}{name}' needs a value.", f"Add {prefix}{name}=… to the command.")
+        alone = get_origin(kind) is list and isinstance(value, str | int | float)
         try:
-            typed[name] = value
+            typed[name] = [value] if alone else value  # metrics=swd
             kept = typed[name]
         except OmegaConfBaseException as error:
             reason = str(error.msg or error).splitlines()[0].rstrip(".")
@@ -66,8 +67,8 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             if isinstance(value, list):
                 quoted = f"\"{prefix}{name}='{','.join(map(str, value))}'\""
                 remedy = f"For one run with each value: --multirun. For one value with a comma: {quoted}."
-            elif get_origin(kind) is list:
-                reason, remedy = "it takes a list", f"Write {prefix}{name}=[{value}]."
+            elif get_origin(kind) is list and not alone:
+                reason, remedy = "it takes a list", f"Write {prefix}{name}=a,b."
             raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)

@@ -26,7 +26,7 @@ from pggan.core.formatting import Log
 from pggan.core.signals import signal_handlers
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS, open_rendezvous, rendezvous_failed
 
-FINAL = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
+FINAL_EXIT_CODES = (EXIT_USER_ERROR, EXIT_INTERRUPTED)  # exit codes of ranks after which nothing is restarted
 ENDING_SECONDS = 30.0  # between the end of the first machine and that of the last
 REPORT_SECONDS = 5.0  # for the ranks to report the stalled one, before their agent gives up
 POLL_SECONDS = 1.0
@@ -115,7 +115,7 @@ class Agent(LocalElasticAgent):
         failed = {worker_group.workers[rank]: code for rank, code in codes.items() if code}
         if not failed and None in codes.values():
             return RunResult(state=WorkerState.HEALTHY)
-        if any(code not in (*FINAL, EXIT_PEER_LOST) for code in failed.values()) or set(failed.values()) == {
+        if any(code not in (*FINAL_EXIT_CODES, EXIT_PEER_LOST) for code in failed.values()) or set(failed.values()) == {
             EXIT_PEER_LOST
         }:
             if self.signal is not None:
@@ -126,7 +126,7 @@ class Agent(LocalElasticAgent):
         elif failed:
             self._remaining_restarts = 0  # the others come to the same end
         result: RunResult = super()._monitor_workers(worker_group)
-        if any(code in FINAL for code in failed.values()):
+        if any(code in FINAL_EXIT_CODES for code in failed.values()):
             self._exit_barrier()  # the rendezvous host stays until the others know
         return result
 
@@ -149,6 +149,13 @@ class Agent(LocalElasticAgent):
         else:
             self.log(f"No restarts are left (distributed.max_restarts). {self.then()}".rstrip())
 
+    def exit_code(self, result: RunResult) -> int:
+        """The exit code of the command, from those of its ranks here: their own errors come first."""
+        codes = {failure.exitcode for failure in result.failures.values()}
+        other = EXIT_FAILED if self.signal is None else EXIT_INTERRUPTED
+        own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
+        return next((code for code in own if code in codes), other) if codes else 0
+
 
 def launch(
     command: str,
@@ -168,19 +175,7 @@ def launch(
     Raises UserError when the rendezvous fails.
     """
     silence("torch.distributed")  # the agent reports instead
-    variables = {
-        **child_variables(command, values),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        # Each rank would start as many processes that compile as there are cores, up to 32.
-        "TORCHINDUCTOR_COMPILE_THREADS": os.environ.get(
-            "TORCHINDUCTOR_COMPILE_THREADS", str(min(max(available_cores() // count, 1), MAX_COMPILERS))
-        ),
-        # With the store shared by all attempts, new ranks find the addresses of dead ones there.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled below
-    }
-    if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
-        variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    variables = rank_variables(count, config, threads) | child_variables(command, values)
     agent: Agent | None = None
 
     def relay(number: int, frame: FrameType | None) -> None:
@@ -212,10 +207,24 @@ def launch(
                 raise rendezvous_failed(config, error) from error
             log(agent.lost)
             return EXIT_FAILED
-    codes = {failure.exitcode for failure in result.failures.values()}
-    other = EXIT_FAILED if agent.signal is None else EXIT_INTERRUPTED
-    own = (EXIT_USER_ERROR, EXIT_FAILED, EXIT_INTERRUPTED)
-    return next((code for code in own if code in codes), other) if codes else 0
+    return agent.exit_code(result)
+
+
+def rank_variables(count: int, config: DistributedConfig, threads: int) -> dict[str, str]:
+    """The environment variables of `count` ranks on this machine; those that the user has set stay."""
+    variables = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # Each rank would start as many processes that compile as there are cores, up to 32.
+        "TORCHINDUCTOR_COMPILE_THREADS": os.environ.get(
+            "TORCHINDUCTOR_COMPILE_THREADS", str(min(max(available_cores() // count, 1), MAX_COMPILERS))
+        ),
+        # With the store shared by all attempts, new ranks find the addresses of dead ones there.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGURG",  # one that has no other use: signals are handled by `launch`
+    }
+    if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
+        variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return variables
 
 
 def silence(package: str) -> None:

@@ -19,6 +19,7 @@ from pggan.config import DistributedConfig
 from pggan.core.errors import UserError
 from pggan.distributed.connect import call_with_timeout, connection_problem, listens, reason
 
+LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
 RETRY_SECONDS = 1.0
 WRONG_SERVICE_SECONDS = 30.0  # for the answer of a port that accepts connections
 RENDEZVOUS_ERRORS = (RendezvousConnectionError, RendezvousTimeoutError, RendezvousClosedError)
@@ -49,7 +50,7 @@ def open_rendezvous(config: DistributedConfig) -> RendezvousHandler:
 
 
 def _handler(config: DistributedConfig, run_id: str) -> RendezvousHandler:
-    endpoint = config.rdzv_endpoint or "localhost:0"
+    endpoint = config.rdzv_endpoint or f"{LOOPBACK}:0"
     host = endpoint.rpartition(":")[0]
     socket.getaddrinfo(host, None)  # torch tries for long without saying why
     parameters = partial(
@@ -89,6 +90,8 @@ def rendezvous_failed(config: DistributedConfig, error: Exception) -> UserError:
         why = connection_problem(str(config.rdzv_endpoint))
     else:
         why = reason(cause)
+    if config.rdzv_endpoint is None:
+        return UserError(f"The ranks of this machine can't meet at {LOOPBACK}: {why}.", "Look at its network settings.")
     return UserError(
         f"The rendezvous at distributed.rdzv_endpoint={config.rdzv_endpoint} failed: {why}.",
         f"Start the same command on all {config.nnodes} machines, with the address of one of them that all can reach, "

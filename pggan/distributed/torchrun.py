@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from pggan.core.signals import signal_handlers
-from pggan.distributed.agent import FINAL
+from pggan.distributed.agent import FINAL_EXIT_CODES
 from pggan.distributed.rendezvous import RENDEZVOUS_ERRORS
 
 
@@ -33,7 +33,7 @@ def main() -> int:
         return EXIT_INTERRUPTED
     except ChildFailedError as error:
         code = error.get_first_failure()[1].exitcode  # that of the others may be of the SIGTERM that torchrun sent them
-        if code in FINAL:
+        if code in FINAL_EXIT_CODES:
             return code  # the ranks have said why
         print(error, file=sys.stderr)
         return EXIT_FAILED

@@ -10,8 +10,8 @@ from pggan.core.validation import validated
 if TYPE_CHECKING:  # a loss imports torch, which composing a configuration must not do
     from pggan.losses.base import Loss
 
-AUTO = "auto"  # as loss.gamma: that of `gamma_by_rule`, but at least
-MIN_GAMMA = 1.0  # as less was worse wherever it was tried, up to 64x64 (lab book)
+AUTO = "auto"  # as loss.gamma: that of `gamma_by_rule`, or MIN_GAMMA where that is more
+MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
 LOSSES = sorted({module.name for module in iter_modules(__path__)} - {"base", "gradient_penalty"})
 
 

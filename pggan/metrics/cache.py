@@ -5,7 +5,6 @@ checksum of its own: a damaged one is made anew.
 """
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
@@ -16,13 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pggan.core.atomic_io import atomic_write
+from pggan.core.environment import cache_folder
 from pggan.core.tensor_file import save_tensors
 from pggan.distributed.process_group import ProcessGroup
-
-
-def cache_folder() -> Path:
-    """The folder in which the numbers are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pggan" / "metrics"
 
 
 def cached(facts: dict[str, Any], calculate: Callable[[], Tensor], group: ProcessGroup) -> Tensor | None:
@@ -31,7 +26,7 @@ def cached(facts: dict[str, Any], calculate: Callable[[], Tensor], group: Proces
     A cache that can't be written to costs time, and nothing else.
     """
     text = json.dumps(facts, sort_keys=True)
-    path = cache_folder() / f"{facts['statistic']}-{sha256(text.encode()).hexdigest()[:24]}.safetensors"
+    path = cache_folder("metrics") / f"{facts['statistic']}-{sha256(text.encode()).hexdigest()[:24]}.safetensors"
     found = read(path, text) if group.is_main else None
     if group.broadcast_object(found is not None):
         return found

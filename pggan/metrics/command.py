@@ -17,6 +17,8 @@ from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 from pggan.checkpoints.generator_file import load_generator
 from pggan.config import DistributedConfig, EvaluateConfig, Precision
 from pggan.config.describe import to_plain, versions
+from pggan.config.evaluate import ALL
+from pggan.config.parse import generator_keys
 from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
@@ -160,8 +162,11 @@ def report(
     print_tables(pyramid, found)
     if not config.out and NearestNeighbours.key in config.metrics:
         print("out=DIRECTORY would keep a picture: fakes beside their nearest training images.")
+    chosen = generator_keys(config)
+    if config.checkpoint == ALL:  # the export is of the newest
+        del chosen["checkpoint"]
     card = {"evaluation": Path(config.out) / "evaluation.json"} if config.out else {}
-    print(next_command("export", "format=hf", "out=faces", run=config.run, **card))
+    print(next_command("export", "format=hf", "out=faces", **chosen, **card))
 
 
 def print_tables(pyramid: ImagePyramid, found: list[dict[str, Any]]) -> None:

@@ -11,10 +11,8 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -27,6 +25,7 @@ from pggan.core.errors import UserError
 from pggan.metrics.extractor import Extractor, Resized
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
 from pggan.networks.features.torchvision_model import load_torchvision_model, normalization_of
+from pggan.networks.features.user_function import call_user_function, user_errors
 
 PIXEL_SIDE = 32  # of the features of `pixels`
 HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
@@ -141,17 +140,8 @@ def _torchvision(member: str, weights: str | None, key: str) -> Extractor:
 
 
 def _of_user(module: str, function: str, key: str) -> Extractor:
-    """The extractor that a module on the path of Python, or in the working directory, makes; `key` names it."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    name = f"{key}={module}:{function}"
-    with _errors_of(key, name):
-        try:
-            make = getattr(import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            problem = f"{name} can't be loaded: {error}."
-            raise UserError(problem, f"Write {key}=MODULE:FUNCTION, of a module that Python can import.") from error
-        network = _OfUser(key, name, make())
+    """The extractor that a function of the user's own makes; `key` names it."""
+    network = _OfUser(key, f"{key}={module}:{function}", call_user_function(key, module, function))
     return Extractor(f"{module}.{function}", network, {"made by": f"{module}:{function}"}, repeatable=False)
 
 
@@ -163,17 +153,5 @@ class _OfUser(nn.Module):
         self.key, self.name, self.network = key, name, network
 
     def forward(self, images: Tensor) -> Tensor:
-        with _errors_of(self.key, self.name):
+        with user_errors(self.key, self.name):
             return self.network(images)
-
-
-@contextmanager
-def _errors_of(key: str, name: str) -> Iterator[None]:
-    """Raise UserError, which names the user's extractor, for any exception of its code."""
-    try:
-        yield
-    except (UserError, torch.OutOfMemoryError):  # when memory runs out, training leaves out the evaluation
-        raise
-    except Exception as error:
-        problem = f"{name} raised {type(error).__name__}: {error}"
-        raise UserError(problem, f"Call it in Python to see where, or choose another {key}=.") from error

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
+from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
 from pggan.config import Crop, DataConfig, EvaluateConfig
 from pggan.config.describe import flatten
 from pggan.config.evaluate import ALL
@@ -25,9 +25,7 @@ def find_generators(run: str, checkpoint: str | int) -> list[Path]:
     """The generators to evaluate, the oldest first; raises UserError where `checkpoint` is not there."""
     if checkpoint != ALL:
         return [Path(choose_checkpoint(run, checkpoint))]
-    if found := checkpoints_of(Path(run)):
-        return found
-    raise UserError(f"run={run} holds no checkpoints.", "Give a run directory, or leave out checkpoint=.")
+    return checkpoints_of_run(run)
 
 
 def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: ProcessGroup) -> ImagePyramid:

@@ -23,7 +23,7 @@ from pggan.networks.cached_tensors import disable_fake_tensors
 from pggan.networks.deferred_gradients import DeferredGradients, Factors, deferred_gradients_of
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
-TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
+MIN_TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
 CACHED = 128  # side up to which a transformed image of that width stays in the cache
 LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
 
@@ -164,7 +164,7 @@ def method_for(x: Tensor, kernel: Tensor, rescaling: Rescaling) -> Method:
         return DIRECT
     if x.dtype.itemsize >= 4 and min(kernel.shape[:2]) >= WIDE and x.shape[-1] <= CACHED:
         stride = winograd.tile_stride(rescaling)
-        if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < TILES:
+        if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if winograd.has_whole_tiles(x, rescaling):
             return WINOGRAD

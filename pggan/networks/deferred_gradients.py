@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SMALL = 4  # a kernel is so many times as large as both factors of a deferred gradient: memory stays as it was
+MIN_KERNEL_TO_FACTORS = (
+    4  # a kernel is so many times as large as both factors of a deferred gradient: memory stays as it was
+)
 
 
 class Factors(NamedTuple):
@@ -28,7 +30,7 @@ class Factors(NamedTuple):
 class DeferredGradients:
     """The gradients of one kernel that are still to be calculated.
 
-    No list: `torch.func` would copy that on its way through functions of autograd.
+    They are not a plain list, as `torch.func` copies lists on their way through functions of autograd.
     """
 
     factors: list[Factors] = field(default_factory=list)
@@ -39,7 +41,7 @@ class DeferredGradients:
         A gradient that is differentiated again, and that of large images, is calculated at once; so is one that
         `torch.autograd.grad` of images will drop, as nothing would take up what was deferred.
         """
-        if torch.is_grad_enabled() or SMALL * (factors.x.numel() + factors.y.numel()) > kernel.numel():
+        if torch.is_grad_enabled() or MIN_KERNEL_TO_FACTORS * (factors.x.numel() + factors.y.numel()) > kernel.numel():
             return False
         if kernel.grad_fn is None or not torch._C._will_engine_execute_node(kernel.grad_fn):
             return False

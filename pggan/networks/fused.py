@@ -23,7 +23,7 @@ WIDEST = 1024  # features of a pixel, which lie in one tile
 TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
 PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
 REASON_WIDTH = 120  # characters, of the reason why there are no kernels
-TILES = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
+MAX_TILES_PER_PROGRAM = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
 
 
 def _print(text: str) -> None:
@@ -138,7 +138,7 @@ def grad_input(
     if not fits(y):
         return None
     result, (pixels, tiles) = torch.empty_like(gradient), pixels_of(y)
-    each = min(ceil(tiles / PROGRAMS), TILES) if sums else 1
+    each = min(ceil(tiles / PROGRAMS), MAX_TILES_PER_PROGRAM) if sums else 1
     programs = ceil(tiles / each)
     partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
     worked = KERNELS.launch(

@@ -57,7 +57,7 @@ class DgcReducer(GradientReducer):
 
     def begin_step(self, phase: Phase, images: int) -> None:
         if phase.index != (self._state.phase_index if self._phase is None else self._phase):
-            self._compressors.clear()  # as Adam's moments are forgotten; and other levels are in use
+            self._compressors.clear()  # for its weights are other ones
         self._phase = phase.index
         self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
 

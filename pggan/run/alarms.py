@@ -100,7 +100,7 @@ def way_back(run_dir: Path, total: int, *, begins_from_weights: bool) -> str:
         command = f"pggan train {as_typed({'experiment': recipe})}"
         values["schedule.total_images"] = total
     if begins_from_weights:
-        values["init_from"] = "null"
+        values["init_from"] = None
     return f"Go back to the {which} checkpoint that there is ({command} {as_typed(values)})"
 
 

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from pggan.config import ConsoleMode
 from pggan.core.schedule import Phase, Schedule
+from pggan.run.tags import IMAGE_QUALITY
 
 FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
 KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
 BAR_WIDTH = 26
 WIDTH = 80
 SHOWN_SCORES = ("reals", "fakes")
-SHOWN_METRIC = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # not that of reals, nor of one level
 
 
 def clock(seconds: float) -> str:
@@ -78,7 +78,7 @@ class TrainingConsole:
         """Show the `scalars` since the last tick by their names; returns the line that says so, also for train.log."""
         self.seconds_per_image, self.seconds_left, self.scalars = seconds_per_image, seconds_left, scalars
         self._tick_time = time.monotonic()
-        measured = [tag for tag in scalars if re.fullmatch(SHOWN_METRIC, tag)]
+        measured = [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)]
         if measured:
             self.metric = f"{measured[0].removeprefix('metrics/')} {scalars[measured[0]]:.3g} at {self.images:,}"
         size, rate = f"{self.phase.resolution}x{self.phase.resolution}", 1 / seconds_per_image

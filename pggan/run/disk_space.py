@@ -35,6 +35,9 @@ POINT_BYTES = 20  # the name of a point in the projector, its kind and score
 # on the demo, where the files of 32x32 came out 10 % larger than predicted, those of 16x16 as predicted.
 GRAIN = 4
 HEADER_BYTES = 80  # what a safetensors header says about one tensor, besides its name
+OTHER_FILES = (
+    17  # folders, config.yaml, logs, TensorBoard's files, the projector and what is written under other names first
+)
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")  # what Adam keeps of a weight
 
 
@@ -66,7 +69,7 @@ def disk_need(run: RunContext, moments: int) -> DiskNeed:
     final = generator + saved + picture_bytes + texts
     largest = checkpoint_bytes(architecture.resolution)
     more = 1 + (config.evaluation.best_metric is not None)  # than in the end: the next one, and the best, if older
-    files = (len(kept) + more) * (len(COMPONENTS) + 2) + pictures + 17
+    files = (len(kept) + more) * (len(COMPONENTS) + 2) + pictures + OTHER_FILES
     return DiskNeed(checkpoint=largest, final=final, peak=final + more * largest + generator, files=files)
 
 

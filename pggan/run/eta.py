@@ -9,6 +9,7 @@ from pggan.config import TrainConfig
 from pggan.config.train import RESUME_KEYS
 from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.formatting import duration
+from pggan.core.next_command import key_of
 from pggan.core.schedule import Schedule
 from pggan.data.format.pyramid import INDEX_FILE
 from pggan.training.timing import PhaseTimes
@@ -141,7 +142,7 @@ def fewer_images(eta: Eta) -> str:
 
 def with_hours(command: str) -> str:
     """`command` with WORKING_HOURS instead of the keys that say where a run is and when it ends."""
-    words = {word: word.lstrip("+").partition("=")[0] for word in shlex.split(command)}
+    words = {word: key_of(word) for word in shlex.split(command)}
     kept = [word for word, key in words.items() if key not in NOT_BESIDE_HOURS]
     if "schedule" in words.values():  # its file may have an end, too
         kept.append("schedule.total_images=null")

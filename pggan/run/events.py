@@ -323,7 +323,7 @@ class Events:
         self._restart()
 
     def _cut_short(self) -> str:
-        """That the hours were over before the networks were grown, as the end of a sentence; nothing if they were."""
+        """The end of a sentence: that the hours were over before the networks had grown; nothing where they had."""
         last, final, hours = self.schedule.at(self.state.images - 1), self.schedule.phases[-1], self.config.hours
         if hours is None or last.index == final.index:
             return ""

@@ -14,7 +14,6 @@ from pggan.checkpoints.pretrained import path_of_run
 from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
-from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
@@ -26,8 +25,6 @@ SHEET_TILE = 128  # pixels
 
 def run(config: InspectConfig) -> int:
     """Print what `run=` or `data=` holds; returns the exit code."""
-    if (config.run is None) == (config.data is None):
-        raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
     if config.run is None:
         facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:

@@ -11,8 +11,8 @@ from torch.distributed import ReduceOp
 from pggan.distributed.process_group import ProcessGroup
 
 COUNTED = "/skipped"  # names that end so are summed instead of averaged
-PEAKED = "/gradient_norm"  # names that end so also get a maximum,
-PEAK = "_max"  # under this name
+PEAKED = "/gradient_norm"  # names that end so also get a maximum
+PEAK = "_max"  # what the name of that maximum has at its end
 
 RECENT = 64  # updates whose values are kept one by one
 

@@ -36,8 +36,14 @@ class MetricsFile:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
 
 
+def last_values(path: Path) -> dict[str, Any]:
+    """The values of the last whole line of a metrics.jsonl, by tag; none where there is no such line or file."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return next((json.loads(line) for line in reversed(lines) if _images_of(line) < sys.maxsize), {})
+
+
 def _images_of(line: str) -> int:
     try:
         return int(json.loads(line)["images"])
-    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill or a full disk
         return sys.maxsize

@@ -54,7 +54,7 @@ from pggan.training.trainer_factory import TrainerFactory, sends_sparse_updates
 
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
 FEW_IMAGES = 2000
-OFTEN = 50
+OFTEN_SHOWN = 50
 
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -284,7 +284,7 @@ def few_images(run: RunContext) -> list[str]:
     images, total = run.pyramid.images, run.schedule.total
     if run.checkpoint is not None or run.config.augmentation["name"] != "none":
         return []
-    if images >= FEW_IMAGES or total < OFTEN * images:
+    if images >= FEW_IMAGES or total < OFTEN_SHOWN * images:
         return []
     often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
     return [f"{often} augmentation=ada keeps it from that; pggan train hours= chooses it by itself."]

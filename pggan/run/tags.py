@@ -5,6 +5,8 @@ A tag has one meaning: a curve's first part says what it is about, and only pict
 
 import re
 
+IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # neither of reals nor of one level
+
 # What a tag means; the first pattern that matches counts.
 DESCRIPTIONS = {
     r"[DG]/loss": "What the network minimises: the sum of its terms, mean per image since the last tick.",

@@ -1,1 +1,1 @@
-"""Images from a trained generator: samples, interpolations, the film of a training, projection, directions."""
+"""Images of a trained generator: samples, interpolations, films, projection, directions, a page to explore."""

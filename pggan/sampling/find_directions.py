@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
-from pggan.config.parse import parse_seeds
+from pggan.config.parse import generator_keys, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -40,7 +40,8 @@ def run(config: DirectionsConfig) -> int:
     file = config.out if config.out is not None else str(next_output(config.run, "directions", ".safetensors"))
     directions = compute_directions(config, generator, settings)
     out = check_output(file, (".safetensors",))
-    save_directions(directions, out, {"method": config.method.value, "run": config.run})
+    about = {"method": config.method.value, **generator_keys(config), "images": generator.images}
+    save_directions(directions, out, about)
     sheet, rows = out.with_suffix(".png"), len(directions) * len(seeds)
     strengths = torch.linspace(-config.strength, config.strength, STEPS).tolist()
     latents = torch.stack(
@@ -56,7 +57,7 @@ def run(config: DirectionsConfig) -> int:
     save_sheet(tiles(), sheet, STEPS, rows, side, captions=True)
     several = "s" * (len(directions) > 1)
     print(f"{out}: {len(directions)} direction{several} of {generator.latent_size} numbers, shown in {sheet}")
-    print(next_command("sample", "seeds=0-7", "strength=[-3,0,3]", run=config.run, direction=out))
+    print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **generator_keys(config), direction=out))
     return 0
 
 

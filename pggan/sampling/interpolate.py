@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
-from pggan.config.parse import parse_grid, parse_seeds
+from pggan.config.parse import generator_keys, parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -94,7 +94,8 @@ def run(config: InterpolateConfig) -> int:
     else:
         save_picture(grid(np.stack(list(draw(range(config.frames)))), columns), out)
     print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
-    print(next_command("explore", "open=true", run=config.run))
+    choice = {key: value for key, value in generator_keys(config).items() if key in ("run", "checkpoint")}
+    print(next_command("explore", "open=true", **choice))
     return 0
 
 

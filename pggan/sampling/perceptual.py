@@ -1,7 +1,6 @@
 """How different two images look.  N images, C channels, R resolution, F features."""
 
 from collections.abc import Callable
-from importlib import import_module
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +10,7 @@ from pggan.core.errors import UserError
 from pggan.networks.fade import downsample, upsample
 from pggan.networks.features.backbone import LITE0, Backbone, load_backbone
 from pggan.networks.features.efficientnet_lite0 import weights_file
+from pggan.networks.features.user_function import call_user_function, user_errors
 
 Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
 
@@ -80,9 +80,13 @@ def load_distance(name: str, device: torch.device) -> Distance:
     module, _, function = name.partition(":")
     if not function:
         raise UserError(f"There is no distance={name}.", f"Use {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")
-    try:
-        distance: Distance = getattr(import_module(module), function)()
-    except (ImportError, AttributeError, TypeError) as error:
-        remedy = "FUNCTION() has to return a function of two image batches; MODULE has to be importable from here."
-        raise UserError(f"distance={name} can't be used: {error}.", remedy) from error
-    return distance
+    distance: Distance = call_user_function("distance", module, function)
+
+    def checked(a: Tensor, b: Tensor) -> Tensor:
+        with user_errors("distance", f"distance={name}"):
+            found = distance(a, b)
+            if found.shape != (len(a),):
+                raise ValueError(f"it returned {tuple(found.shape)} numbers for {len(a)} pairs of images")
+            return found
+
+    return checked

@@ -6,12 +6,14 @@ from dataclasses import asdict
 from functools import partial
 from math import ceil, isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from pggan.config import ProjectConfig
+from pggan.config.parse import generator_keys
 from pggan.config.sampling import listed
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device, set_threads
@@ -50,7 +52,8 @@ def run(config: ProjectConfig) -> int:
             found.append(project(generator.network, target, settings, how, distance=distance, on_progress=on_progress))
             print(f"{path}: PSNR {found[-1].psnr:.1f} dB, {config.distance} distance {found[-1].distance:.4f}")
     save_latents(torch.stack([one.latent for one in found]), out / "latents.safetensors", paths)
-    write_report(config, how, paths, found, out / "projection.json")
+    about = {**generator_keys(config), "images": generator.images, "distance": config.distance, **asdict(how)}
+    write_report(about, paths, found, out / "projection.json")
 
     def tiles() -> Iterator[Tile]:
         for path, target, one in zip(paths, targets, found, strict=True):
@@ -61,7 +64,7 @@ def run(config: ProjectConfig) -> int:
     rows, tile = ceil(2 * len(paths) / columns), side * automatic_zoom(side, columns)
     save_sheet(tiles(), out / "projection.png", columns, rows, tile, captions=True)
     print(f"{out}: latents.safetensors, projection.png, projection.json")
-    print(next_command("sample", run=config.run, latents=out / "latents.safetensors"))
+    print(next_command("sample", **generator_keys(config), latents=out / "latents.safetensors"))
     return 0
 
 
@@ -70,10 +73,11 @@ def show(bars: Progress, bar: TaskID, name: str, step: int, nearest: float) -> N
     bars.update(bar, completed=step, description=f"{name}: distance {nearest:.4f}")
 
 
-def write_report(
-    config: ProjectConfig, how: ProjectionSettings, paths: list[str], found: list[Projection], path: Path
-) -> None:
-    """Write what was asked for and what came out as JSON; a PSNR of null is infinite."""
+def write_report(about: dict[str, Any], paths: list[str], found: list[Projection], path: Path) -> None:
+    """Write what was asked for and what came out as JSON; a PSNR of null is infinite.
+
+    Args: about: how all of them were found.
+    """
     projections = [
         {
             "image": image,
@@ -83,6 +87,5 @@ def write_report(
         }
         for image, one in zip(paths, found, strict=True)
     ]
-    report = {"run": config.run, "distance": config.distance, **asdict(how), "projections": projections}
     with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(report, indent=1))
+        temporary.write_text(json.dumps({**about, "projections": projections}, indent=1))

@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import Tensor
 
 from pggan.config import SampleConfig
-from pggan.config.parse import parse_grid, parse_seeds
+from pggan.config.parse import generator_keys, parse_grid, parse_seeds
 from pggan.config.sampling import listed
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -51,6 +51,8 @@ def run(config: SampleConfig) -> int:
     if not target.suffix and len(paths) * len(strengths) > 1:
         raise UserError("A directory takes the images of one run at one strength.", "Write a sheet: out=FILE.png.")
     series = [series_of(config, load(path, config.device, config.checkpoint)) for path in paths]
+    if len({one.generator.network.architecture.channels for one in series}) > 1:
+        raise UserError("These runs draw images of different channels.", "Draw each in a sheet of its own.")
     count, resolution = sum(len(one.latents) for one in series), max(one.settings.resolution for one in series)
     columns, rows = grid_of(config.grid, count)
     if len(paths) * len(strengths) > 1:
@@ -67,7 +69,7 @@ def run(config: SampleConfig) -> int:
         for (word, number), image in zip(series[0].names, images, strict=True):
             save_png(enlarge(image[None], config.zoom or 1)[0], out / f"{word}-{number:06d}.png")
     print(f"{out}: {count} images at {resolution}x{resolution}, alpha {series[0].settings.alpha:g}")
-    print(next_command("interpolate", "path=loop", "out=loop.webp", run=paths[0]))
+    print(next_command("interpolate", "path=loop", "out=loop.webp", **{**generator_keys(config), "run": paths[0]}))
     return 0
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.read import checkpoints_of, require_checkpoints
+from pggan.checkpoints.read import checkpoints_of_run
 from pggan.config import Enlargement, TimeAxis, TimelapseConfig
 from pggan.config.parse import parse_grid
 from pggan.core.devices import choose_device, set_threads
@@ -95,7 +95,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
 
     Hours are those of the last grid stored before each of them.
     """
-    require_checkpoints(Path(config.run), "run")
+    checkpoints = checkpoints_of_run(config.run)
     columns, rows = parse_grid(config.grid, "grid")
     set_threads(config.threads)
     device = choose_device(config.device, "device")
@@ -110,7 +110,7 @@ def milestone_shots(config: TimelapseConfig) -> list[Shot]:
         facts = GridFacts(loaded.images, loaded.resolution, loaded.alpha, hours, columns)
         return Shot(facts, loaded.resolution, partial(draw_checkpoint, path, device, columns * rows))
 
-    return [shot_of(path) for path in checkpoints_of(Path(config.run))]
+    return [shot_of(path) for path in checkpoints]
 
 
 def draw_checkpoint(path: Path, device: torch.device, count: int) -> Pixels:

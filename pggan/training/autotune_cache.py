@@ -16,6 +16,7 @@ import torch
 
 from pggan.core.atomic_io import atomic_write, read_json
 from pggan.core.cpu import processor_facts
+from pggan.core.environment import cache_folder
 from pggan.training.autotune_timing import Seconds
 
 VERSION = 3  # of the methods and of how they are measured: raised when one becomes faster
@@ -39,8 +40,7 @@ def machine_facts() -> dict[str, Any]:
 
 def cache_file() -> Path:
     """Where the measurements of this machine are kept."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pggan" / "convolutions"
-    return folder / f"{_digest(machine_facts())[:24]}.json"
+    return cache_folder("convolutions") / f"{_digest(machine_facts())[:24]}.json"
 
 
 def cached_measurements() -> Measurements:

@@ -18,7 +18,7 @@ from pggan.networks.winograd import tile_stride
 
 # Tiles of Winograd's in what is measured: products of matrices are as fast as they get with so many rows, and more
 # images take as long each.
-TILES = 64
+TIMED_TILES = 64
 MIN_ROUNDS, MAX_ROUNDS = 3, 20  # in which all methods take their turn; the fastest counts
 ROUNDS_SECONDS = 0.05  # after which no more than the least are made
 HOPELESS = 1.5  # times as slow as the fastest: not measured again
@@ -27,7 +27,7 @@ HOPELESS = 1.5  # times as slow as the fastest: not measured again
 WORTHWHILE = 0.9
 # Passes of as many images for which a step prepares a kernel once: those of G, and those of D with its penalties, make
 # every method's three functions run about twice per preparation.
-PASSES = 2
+TIMED_PASSES = 2
 SCALE = 0.5  # of the kernel, as equalised layers have one
 
 # Of one method: seconds of preparing the kernel with the gradient of that, and of each image.
@@ -38,7 +38,7 @@ def sample_of(shape: ConvolutionShape) -> ConvolutionShape:
     """The sample to measure for `shape`: as many images of it as show how long each takes."""
     stride = tile_stride(shape.rescaling)
     per_image = (shape.height // stride) * (shape.width // stride)
-    return shape._replace(images=min(shape.images, max(1, TILES // max(1, per_image))))
+    return shape._replace(images=min(shape.images, max(1, TIMED_TILES // max(1, per_image))))
 
 
 def measure(sample: ConvolutionShape) -> dict[str, Seconds]:
@@ -82,7 +82,7 @@ def fastest(shape: ConvolutionShape, seconds: Mapping[str, Seconds], prepared: M
     The usual one is the heuristic's, or the one for which the step has already `prepared` the kernel, if there is one.
     """
     total = {
-        method: (0 if method is prepared else first) + PASSES * shape.images * each
+        method: (0 if method is prepared else first) + TIMED_PASSES * shape.images * each
         for method in shape.methods()
         for first, each in [seconds.get(method.name, (inf, inf))]
     }

@@ -3,20 +3,19 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
 from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
 from pggan.core.cpu import SHORT_TIME_SLICE, keep_freed_memory, set_time_slice
 from pggan.core.devices import set_threads
+from pggan.core.environment import cache_folder
 from pggan.core.errors import UserError
 from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD, WINOGRAD2
 from pggan.networks.numerics import ComputeOptions
 
 METHODS = {method.name: method for method in (NATIVE, DIRECT, IM2COL, WINOGRAD, WINOGRAD2)}
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
-COMPILED = Path.home() / ".cache" / "pggan" / "compiled"
 
 
 def configure_process(
@@ -38,7 +37,7 @@ def configure_process(
         if deterministic:
             choose_deterministic_algorithms()
     set_float32(device, precision)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
     if device.type == "cpu":
         keep_freed_memory()
         set_time_slice(SHORT_TIME_SLICE)  # before the first operation, which starts the threads

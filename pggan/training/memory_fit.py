@@ -19,9 +19,9 @@ USABLE = 0.9  # share of the free memory; fragments and scratch space take the r
 # The memory of a captured step in units of what an eager one needs: during a capture, the allocator can't give back
 # what it has cached.  1.17 to 1.46, 1.33 in the median, for 23 kinds of steps from 16x16 to 1024x1024 (PyTorch 2.15).
 CAPTURED = 1.4
-SMALL = 2**29  # bytes that are not worth the seconds of finding out how many they are
-BOUND = 200  # bytes per number of the feature maps, more than any step was seen to need
-LIKELY = 0.5  # phases with less than this share of the largest one's activations need less memory
+NEGLIGIBLE_BYTES = 2**29  # bytes that are not worth the seconds of finding out how many they are
+MAX_BYTES_PER_NUMBER = 200  # bytes per number of the feature maps, more than any step was seen to need
+MIN_ACTIVATION_SHARE = 0.5  # phases with less than this share of the largest one's activations need less memory
 
 
 class MemoryFit(NamedTuple):
@@ -63,16 +63,16 @@ def fit_memory(
     usable = usable_share(capture=factory.capture)
     own = [(phase, replace(phase, batch=partition.largest_local_batch(phase.batch))) for phase in phases]
     sizes = [activations(architecture, local) for _, local in own]
-    bound = BOUND * max(sizes) + BOUND * architecture.multiply_adds(MIN_RESOLUTION) // 16
+    bound = MAX_BYTES_PER_NUMBER * max(sizes) + MAX_BYTES_PER_NUMBER * architecture.multiply_adds(MIN_RESOLUTION) // 16
     every_phase |= architecture.features is not None  # its maps are as large at every resolution
-    if architecture.features is None and bound < SMALL and (free is None or bound < usable * free):
-        return MemoryFit(f"less than {SMALL // 2**20} MiB for a step", {})
+    if architecture.features is None and bound < NEGLIGIBLE_BYTES and (free is None or bound < usable * free):
+        return MemoryFit(f"less than {NEGLIGIBLE_BYTES // 2**20} MiB for a step", {})
     estimator = StepCostEstimator(architecture, factory, device)
     available = inf if free is None else free - gradient_copies * estimator.weight_bytes
     found: dict[tuple[int, int], int] = {}
     needs: dict[int, int] = {}  # bytes by resolution
     for size_of_maps, (phase, local) in sorted(zip(sizes, own, strict=True), key=lambda pair: -pair[0]):
-        if size_of_maps < LIKELY * max(sizes) and not found and not every_phase:
+        if size_of_maps < MIN_ACTIVATION_SHARE * max(sizes) and not found and not every_phase:
             break  # larger ones fit as they are
         kind, group = (local.resolution, phase.batch), min(architecture.stddev_group, local.batch)
         fixed = partition.micro_batch_size(phase.batch) or factory.options.micro_batch_size

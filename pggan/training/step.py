@@ -141,7 +141,7 @@ class Trainer:
             trainable.zero_grad()
         self.reducer.abort_step()
 
-    # These two may be set later.
+    # What `slow_section` and `log` are is looked up at each call: open_run sets them after this trainer was made.
 
     def _slow_section(self) -> AbstractContextManager[None]:
         return self.slow_section()

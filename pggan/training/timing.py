@@ -29,15 +29,15 @@ from pggan.training.inputs import mean_over_interval
 from pggan.training.step import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # of the start of a run that go into measuring its phases,
-MAX_SHARE = 0.01  # and the share of the whole run
+MAX_SECONDS = 5.0  # that the start of a run takes for measuring its phases
+MAX_SHARE = 0.01  # of the whole run that measuring its phases may take
 STEPS = 3  # timed of each kind, of which the fastest counts: it says most about the others, whatever else runs here
 
-# What a step costs by its operations, where it is too dear to measure: G's forward pass counts PASSES times, and
-# PENALTY times more where penalties are due; a level's operations take START_SECONDS to start; and the rest goes at
+# What a step costs by its operations, where it is too dear to measure: G's forward pass counts UPDATE_PASSES times, and
+# PENALTY_PASSES times more where penalties are due; a level's operations take START_SECONDS to start; the rest goes at
 # RATE_SHARE of a matrix product's rate.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of
 # CUDA from what `pggan plan device=h200` predicts, of Apple silicon a guess.
-PASSES, PENALTY = 12, 6
+UPDATE_PASSES, PENALTY_PASSES = 12, 6
 START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0003}
 RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
 
@@ -135,7 +135,7 @@ class CostModel:
         options = compute_options(config.precision, config.compute, device)
         side = 512 if device.type == "cpu" else 4096
         rate = matmul_rate(device, config.precision, options.dtype or torch.float32, side)
-        passes = PASSES + PENALTY / build_loss(config.loss).reg_interval
+        passes = UPDATE_PASSES + PENALTY_PASSES / build_loss(config.loss).reg_interval
         return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]))
 
     def seconds(self, resolution: int, batch: int) -> float:

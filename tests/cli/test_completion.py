@@ -22,6 +22,7 @@ def test_commands_keys_and_files_of_groups_are_completed():
     assert "schedule.batch=" in candidates("pggan train schedule.")
     assert candidates("pggan train ema.") == ["ema.half_life_images=", "ema.rampup=", "ema.decay_per_update="]
     assert "scaling" in candidates("pggan bench ")
+    assert candidates("pggan plan compute.comp") == ["compute.compile="]  # one of training
     assert candidates("pggan sample run=outputs/") == []  # a path: the shell's own business
 
 

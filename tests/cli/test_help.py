@@ -58,9 +58,10 @@ def as_the_shell_reads(text: str) -> str:
     return re.sub(" +", " ", text.replace("\\\n", ""))
 
 
-def test_a_key_is_shown_with_its_default_and_the_comment_above_it():
-    text = "# About a.\n#  More.\na: 1\n\n# Of b.\nb:\n  # Inside.\n  c: 2\nd: null\n"
-    assert list(keys_of(text)) == [("a=1", "About a. More."), ("b.*", "Of b."), ("d=", "")]
+def test_a_key_is_shown_with_its_default_and_the_comment_above_it_which_holds_for_the_next_key_too():
+    text = "# About a.\n#  More.\na: 1\ne: 2\n# Of f.\nf: 3\n\n# Of b.\nb:\n  # Inside.\n  c: 2\nd: null\n"
+    of_a = "About a. More."
+    assert list(keys_of(text)) == [("a=1", of_a), ("e=2", of_a), ("f=3", "Of f."), ("b.*", "Of b."), ("d=", "")]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
@@ -82,6 +83,13 @@ def test_help_all_shows_the_keys_of_the_default_groups():
         if choice != "null":
             assert f"Keys of configs/{group}/{choice}.yaml" in shown
             assert set((CONFIGS / group / f"{choice}.yaml").read_text().split()) <= set(shown.split())
+
+
+def test_help_all_explains_the_keys_that_a_command_has_from_another_one():
+    shown = help_text(COMMANDS["plan"], ["all", "loss=wgan_gp"])
+    assert "Keys of configs/train.yaml" in shown
+    assert "\n  precision: " in shown
+    assert "\n  penalty_weight: " in shown
 
 
 def test_help_all_follows_the_chosen_groups():

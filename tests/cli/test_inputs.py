@@ -5,6 +5,7 @@ import pytest
 from pggan.cli import main as cli
 from pggan.cli.inputs import require_inputs
 from pggan.config import TrainConfig
+from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from tests.composed import composed
 
@@ -54,6 +55,16 @@ def test_ranks_leave_it_to_the_training_which_tells_all_of_them(monkeypatch):
     monkeypatch.delenv("RANK")
     machines = ["distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500", "run_dir=x"]
     require_inputs(train_config("data.path=nowhere", *machines))
+
+
+def test_where_a_run_began_may_be_gone_when_it_resumes(tmp_path):
+    began = {"resume": "gone has no checkpoint", "init_from": "gone has no generator"}
+    for key, problem in began.items():
+        with pytest.raises(UserError, match=f"{key}={problem}"):
+            require_inputs(train_config(f"{key}=gone", f"run_dir={tmp_path}"))
+    (tmp_path / "checkpoints" / "000000128").mkdir(parents=True)
+    for key in began:
+        require_inputs(train_config(f"{key}=gone", f"run_dir={tmp_path}"))
 
 
 def test_known_sets_are_not_downloaded_for_it():

@@ -1,9 +1,8 @@
 """--multirun: what runs, in which directories, and the table."""
 
 import json
+import os
 import signal
-import threading
-import time
 
 import pytest
 
@@ -47,7 +46,8 @@ def test_all_jobs_run_though_one_fails_and_the_table_says_how_each_ended(monkeyp
     last = {"images": 1600, "D/loss": 0.25, "G/loss": None}
     last |= {"metrics/kid@pixels-9": 3.0, "metrics/kid_floor@pixels-4": 1.0, "metrics/swd/16@patches-9": 2.0}
     last |= {"metrics/swd/mean@patches-9": 4.0, "metrics/swd_floor/mean@patches-9": 5.0}
-    (tmp_path / "seed-1" / "metrics.jsonl").write_text(json.dumps(last) + "\n")
+    cut_short = '{"images": 3200, "D/lo'  # by a full disk
+    (tmp_path / "seed-1" / "metrics.jsonl").write_text(f"{json.dumps(last)}\n{cut_short}")
     assert main(["train", "--multirun", "seed=1,2,3", f"run_dir={tmp_path}"]) == 2
     assert [words[:2] for words in calls] == [["train", f"seed={seed}"] for seed in (1, 2, 3)]
     shown = capsys.readouterr().out
@@ -67,6 +67,21 @@ def test_every_job_gets_a_recipe_by_its_path(monkeypatch, tmp_path):
     assert [words[:4] for words in calls] == [["train", word, "hours=1", f"seed={seed}"] for seed in (1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["precision=fp32,fp61"], "precision=fp61"),
+        (["seed=1", "data.path=null,nowhere"], "nowhere does not exist"),
+        (["seed=1,2", "loss=wgan_gp,logistic", "run_dir='out/${seed}'"], "Of 4 jobs, several would train in out/1."),
+        (["data.cache=a/b,a-b"], "Of 2 jobs, several would train in "),
+    ],
+)
+def test_a_mistake_in_the_last_job_is_found_before_the_first_one_starts(words, problem, monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "run_job", lambda words: pytest.fail("a job was started"))
+    assert main(["train", "--multirun", *words]) == 2
+    assert problem in capsys.readouterr().err
+
+
 def test_an_interruption_ends_the_sweep(monkeypatch, capsys):
     monkeypatch.setattr(sweep, "run_job", lambda words: 75)
     assert main(["train", "--multirun", "seed=1,2", "run_dir=out"]) == 75
@@ -83,19 +98,20 @@ def test_columns_are_aligned():
 
 @pytest.mark.slow
 def test_a_job_is_a_process_that_gets_the_signals_of_this_one(monkeypatch, tmp_path):
-    waiting = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); print(flush=True); time.sleep(20)"
-    popen, before = sweep.subprocess.Popen, signal.getsignal(signal.SIGTERM)
-
-    def terminate() -> None:
-        while signal.getsignal(signal.SIGTERM) is before:
-            time.sleep(0.01)
-        time.sleep(0.2)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    waiting = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); print(flush=True); time.sleep(60)"
+    popen = sweep.subprocess.Popen
 
     def instead(program, **options):
         process = popen([program[0], "-c", waiting], stdout=sweep.subprocess.PIPE, **options)
         process.stdout.readline()  # it has its handler
-        threading.Thread(target=terminate, daemon=True).start()
+        wait = process.wait
+
+        def wait_and_be_told() -> int:
+            process.wait = wait
+            os.kill(os.getpid(), signal.SIGTERM)
+            return wait()
+
+        process.wait = wait_and_be_told
         return process
 
     monkeypatch.setattr(sweep.subprocess, "Popen", instead)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pggan.core import devices
+from pggan.core import cpu, devices
 from pggan.core.cpu import available_cores, threads_per_rank
 from pggan.core.devices import choose_device, count_devices, device_of_rank, set_threads
 from pggan.core.errors import UserError
@@ -150,7 +150,8 @@ def test_ranks_share_the_cores_unless_elastic(monkeypatch):
 
 def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
     meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(devices, "Path", lambda name: meminfo)
+    monkeypatch.setattr(cpu, "MEMORY_FACTS", meminfo)
+    monkeypatch.setattr(cpu, "OWN_CONTROL_GROUP", tmp_path / "none")
     assert devices.free_memory(torch.device("cpu")) is None  # no such file, as on macOS
     meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 3000 kB\n")
     assert devices.free_memory(torch.device("cpu")) == 3000 * 1024
@@ -160,14 +161,24 @@ def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("threads", "one", "variable", "expected"),
-    [(3, False, None, 3), (3, True, "5", 3), (None, True, None, 1), (None, True, "5", None), (None, False, None, None)],
+    ("threads", "one", "variable", "cores", "expected"),
+    [
+        (3, False, None, 4, 3),
+        (3, True, "5", 4, 3),
+        (None, True, None, 4, 1),
+        (None, True, "5", 4, None),
+        (None, False, None, 4, None),
+        (None, False, None, 2, 2),  # PyTorch counts the cores of a container's machine, not its share of time
+        (None, False, "4", 2, None),
+    ],
 )
 def test_threads_are_those_of_the_key_else_of_the_variable_else_the_default(
-    monkeypatch, threads, one, variable, expected
+    monkeypatch, threads, one, variable, cores, expected
 ):
     called = []
     monkeypatch.setattr(torch, "set_num_threads", called.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(devices, "available_cores", lambda: cores)
     if variable is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:

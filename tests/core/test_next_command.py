@@ -5,7 +5,8 @@ import shlex
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pggan.core.next_command import next_command
+from pggan.core.environment import COMMAND_VARIABLE
+from pggan.core.next_command import given_words, next_command
 
 
 def test_plain_values_stand_as_they_are_before_the_other_words():
@@ -13,7 +14,11 @@ def test_plain_values_stand_as_they_are_before_the_other_words():
 
 
 @pytest.mark.parametrize(
-    "value", ["a b", "it's", "a=b", "x,y", "[1]", "é/a(1)", "C:\\x\\", "~/a", "a$b", 'a "b"', "", "!x", "\\'", "null "]
+    "value",
+    [
+        *("a b", "it's", "a=b", "x,y", "[1]", "é/a(1)", "C:\\x\\", "~/a", "a$b", 'a "b"', "", "!x", "\\'", "null "),
+        *("größe", "null", "True", "12", "1e5", "-.5", "nan", "Inf", "2026-11-26", "000050000", "v1.0"),
+    ],
 )
 def test_a_shell_and_hydra_read_the_value_that_was_meant(value):
     first, *words = shlex.split(next_command("sample", run=value))
@@ -25,3 +30,14 @@ def test_of_several_values_each_is_quoted():
     assert next_command("prepare", source=["photos", "more faces.zip"]) == (
         "Next: pggan prepare \"source=[photos,'more faces.zip']\""
     )
+
+
+def test_numbers_stay_numbers_and_lists_are_quoted_for_zsh():
+    given = {"devices": 2, "ema.rampup": 0.05, "init_from": None}
+    assert next_command("train", **given) == "Next: pggan train devices=2 ema.rampup=0.05 init_from=null"
+    assert next_command("sample", "seeds=[1,2]") == "Next: pggan sample 'seeds=[1,2]'"
+
+
+def test_the_words_that_were_given_are_those_of_the_command_line(monkeypatch):
+    monkeypatch.setenv(COMMAND_VARIABLE, "pggan plan 'data.path=my photos' +loss.gamma=3 json=true seed=4")
+    assert given_words({"json", "loss.gamma"}) == ["data.path=my photos", "seed=4"]

@@ -92,6 +92,7 @@ def test_values_take_the_types_of_the_fields():
     assert made == Outer(name="a", inner=Inner(size=1, rate=2.0), colour=Colour.blue, sizes=[1, 2])
     assert type(made.inner.rate) is float
     assert type(made.sizes) is list
+    assert validated(Outer, {**VALUES, "sizes": 3}).sizes == [3]  # a list of one, as it is typed
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,8 @@ def test_values_take_the_types_of_the_fields():
         ({"colour": "green"}, "top.colour=green does not work"),
         ({"name": None}, "top.name=None does not work"),
         ({"sizes": ["many"]}, "does not work"),
+        ({"sizes": "many"}, "top.sizes=many does not work"),
+        ({"sizes": {"a": 1}}, "it takes a list.\n  Write top.sizes=a,b."),
     ],
 )
 def test_the_first_key_that_does_not_fit_is_named(changes, hint):

@@ -1,5 +1,8 @@
 """A folder of good and bad images to a dataset."""
 
+import json
+import zipfile
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -263,6 +266,8 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(tmp_path, cap
         ("on_bad=ignore", "report"),
         ("source=[]", "names nothing"),
         ("source=torchvision:cifar11", "'cifar10'"),
+        ("report=/proc/new/report.json", "report=/proc/new/report.json can't be written"),
+        ("report=/tmp", "report=/tmp is a folder"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(photos, tmp_path, capsys, override, hint):
@@ -271,6 +276,23 @@ def test_the_command_refuses_what_cannot_be(photos, tmp_path, capsys, override, 
     assert hint in message
     assert override.split("=")[0] in message or "data set" in message
     assert not (tmp_path / "set").exists()
+
+
+def test_a_check_writes_its_report_and_proposes_the_command_that_was_meant(photos, tmp_path, capsys, monkeypatch):
+    report = tmp_path / "new" / "report.json"
+    line = ["prepare", f"source={photos}", "check=true", "channels=1", f"report={report}", "num_workers=1"]
+    assert main(line) == 0
+    assert json.loads(report.read_text())["usable"] == 4
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"Next: pggan prepare source={photos} dest=data/photos channels=1 num_workers=1"
+    )
+
+
+def test_a_check_of_an_archive_without_images_says_so(tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
+        archive.writestr("notes.txt", "no image")
+    assert main(["prepare", f"source={tmp_path / 'empty.zip'}", "check=true", "num_workers=1"]) == 2
+    assert "There are no images in" in capsys.readouterr().err
 
 
 def test_the_command_takes_several_sources(photos, tmp_path, capsys):

@@ -116,6 +116,7 @@ def test_avatars_are_drawn_once_per_resolution(tmp_path):
     [
         (["data.path=nowhere"], "nowhere"),
         (["data.path={toy}", "data.labels=true"], "no labels"),
+        (["data.path={toy}", "data.channels=1"], "data.channels=1, but the images in .* have 3"),
     ],
 )
 def test_what_is_not_there_is_refused(overrides, problem, toy_data, tmp_path):

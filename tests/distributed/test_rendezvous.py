@@ -100,3 +100,10 @@ def test_a_run_on_one_machine_needs_no_address_and_meets_no_other_run():
     for handler in (first, second):
         info = handler.next_rendezvous()
         assert (info.rank, info.world_size) == (0, 1)
+
+
+def test_a_run_on_one_machine_that_meets_nobody_names_the_network_of_this_machine():
+    config = replace(config_for("x:1", rdzv_timeout_seconds=10), nnodes=1, rdzv_endpoint=None)
+    failed = rendezvous_failed(config, OSError(99, "Cannot assign requested address"))
+    assert "The ranks of this machine can't meet at 127.0.0.1" in str(failed)
+    assert "machines" not in str(failed)

@@ -20,7 +20,9 @@ from pggan.interop.export.hugging_face import from_pretrained, push_to_hub
 @pytest.fixture(scope="module")
 def evaluation(tmp_path_factory):
     path = tmp_path_factory.mktemp("evaluation") / "evaluation.json"
-    found = [{"images": 4000, "metrics": {"kid": 0.0123, "swd_16": -0.5}}, {"images": 8, "metrics": {"kid": 9.0}}]
+    stage = {"images": 4000, "resolution": 16, "alpha": 0.25}
+    others = [{**stage, **other, "metrics": {"kid": 9.0}} for other in ({"images": 8}, {"resolution": 8}, {"alpha": 1})]
+    found = [{**stage, "metrics": {"kid": 0.0123, "swd_16": -0.5}}, *others]
     path.write_text(json.dumps({"evaluations": found, "data": {"images": 70000, "path": "faces"}}))
     return path
 
@@ -64,7 +66,7 @@ def test_the_card_has_what_a_reader_needs(folder):
     assert yaml.safe_load(front)["tags"] == ["gan", "progressive-gan"]
     assert "nobody is shown" in card
     assert "| kid | 0.0123 |\n| swd_16 | -0.5 |" in card
-    assert "9" not in card.split("## Quality")[1].split("## Training")[0]  # of another checkpoint
+    assert "9" not in card.split("## Quality")[1].split("## Training")[0]  # of another checkpoint or stage
     assert "70,000 images" in card
     assert "| images shown in training | 4,000 |" in card
     assert "![Images of seeds 0 to 15](samples.png)" in card

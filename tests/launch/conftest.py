@@ -1,7 +1,6 @@
 """Runs of several ranks, started in every way there is, as a user would see them."""
 
 import fcntl
-import multiprocessing
 import os
 import shutil
 import signal
@@ -20,14 +19,12 @@ import pytest
 from pggan.run.inspect import facts_of_run
 from tests.launch import one_process
 from tests.launch.cable import Machine
-from tests.processes import free_ports
+from tests.processes import CONTEXT, free_ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 300  # seconds after which something hangs
 # Steps that draw take longer, and change no bit: a signal after the first of them comes before the last.
 SLOW = ("monitor.tick_images=8", "monitor.grid_images=8", "monitor.grid=16x16")
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pggan.run.train", "pggan.run.tensorboard", "pggan.distributed.agent", "hydra"])
 
 
 @dataclass

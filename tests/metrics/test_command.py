@@ -94,7 +94,6 @@ def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys
     [
         (["metrics=[kidd]"], "Did you mean 'kid'"),
         (["metrics=[]"], "at least one"),
-        (["metrics=kid"], "Write metrics=[kid]"),
         (["metrics=[swd]", "extractor=inception", "weights=nowhere.pth"], "metrics=[swd] need none"),
         (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
         (["metrics=[swd]", "extractor=pixls"], "pixels"),

@@ -24,7 +24,7 @@ def test_checkpoints_are_chosen_by_their_images(finished_run):
     assert [int(path.name) for path in find_generators(str(finished_run), 128)] == [128]
     with pytest.raises(UserError, match="128, 160"):
         find_generators(str(finished_run), 129)
-    with pytest.raises(UserError, match="leave out checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoints"):
         find_generators(str(finished_run / "generator.safetensors"), "all")
 
 

@@ -47,5 +47,6 @@ def test_features_are_timed_where_the_run_is_and_left_out_for_a_card_elsewhere(m
     timings = [Timing(0.5 * cost.phase.batch, 0.0, 0.0, MEASURED) for cost in costs]
     assert evaluation_seconds(config, costs, timings) == pytest.approx(8 * (EACH + 2 * 0.25))
     there = [timing._replace(source=PREDICTED) for timing in timings]
+    config = make_config(*words, "evaluation.count=8", "devices=7")  # which this machine has not
     assert evaluation_seconds(config, costs, there) == pytest.approx(8 * EACH)
     assert "and more for features" in evaluation_share(config, costs, there)

@@ -116,3 +116,9 @@ def test_inspect_looks_at_one_thing_that_is_there(tmp_path, capsys):
     assert main(["inspect"]) == 2
     assert main(["inspect", f"run={tmp_path}"]) == 2
     assert "no checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["sheet=a.png", "verify=true"])
+def test_what_is_for_data_sets_is_refused_beside_a_run(word, tmp_path, capsys):
+    assert main(["inspect", f"run={tmp_path}", word]) == 2
+    assert "are for a data set" in capsys.readouterr().err

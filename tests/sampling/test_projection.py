@@ -105,7 +105,7 @@ def test_an_own_distance_is_a_function_of_a_module(run_dir, generator, tmp_path,
     (tmp_path / "own_distance.py").write_text(
         "def pixels():\n    return lambda a, b: (a - b).square().mean((1, 2, 3))\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     arguments = [f"image={tmp_path / 'a.png'}", f"out={tmp_path / 'found'}", "distance=own_distance:pixels"]
     assert main(["project", f"run={run_dir}", *SHORT, *arguments]) == 0
@@ -114,6 +114,9 @@ def test_an_own_distance_is_a_function_of_a_module(run_dir, generator, tmp_path,
     assert torch.equal(found.latent, load_latents(tmp_path / "found" / "latents.safetensors", 8)[0])
     with pytest.raises(UserError, match="laplacian, efficientnet-lite0"):
         generator.project(tmp_path / "a.png", distance="lpips")
+    (tmp_path / "wrong_distance.py").write_text("def pixels():\n    return lambda a, b: (a - b).square()\n")
+    with pytest.raises(UserError, match=r"wrong_distance:pixels raised ValueError: .* \(8, 3, 16, 16\) numbers"):
+        generator.project(tmp_path / "a.png", how, distance="wrong_distance:pixels")
 
 
 @pytest.mark.parametrize("there", [True, False])

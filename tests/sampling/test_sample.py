@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.sampling.latents.directions import directions_of_weights, move, save_directions
 from pggan.sampling.latents.latents import save_latents, seed_latents
 from pggan.sampling.output.sheet import CAPTION_HEIGHT, PAPER, Tile, save_sheet
+from tests.definitions import variant, with_random_biases
 
 
 def pixels(path):
@@ -105,6 +107,22 @@ def test_a_sheet_of_thousands_holds_one_row_at_a_time(monkeypatch, tmp_path):
     assert picture.shape == (404, 40, 3)
     assert picture[399, 39].tolist() == [999 % 256] * 3
     assert (picture[400:] == PAPER).all()
+
+
+def test_the_next_command_draws_with_the_same_generator_at_the_same_stage(run_dir, tmp_path, capsys):
+    given = [f"run={run_dir}", "checkpoint=96", "resolution=8", "alpha=0.5", "label=1"]
+    assert main(["sample", *given, "seeds=1", f"out={tmp_path / 'a.png'}", "device=cpu"]) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"Next: pggan interpolate {' '.join(given)} path=loop out=loop.webp"
+    )
+
+
+def test_runs_of_different_channels_share_no_sheet(run_dir, tmp_path, capsys):
+    grey = tmp_path / "grey.safetensors"
+    network = with_random_biases(variant(resolution=8, channels=1, fmap_max=8, latent_size=8))
+    save_generator(LoadedGenerator(network, 4, 1.0, 0), grey)
+    assert main(["sample", f"run=[{grey},{run_dir}]", "seeds=1", f"out={tmp_path / 'a.png'}", "device=cpu"]) == 2
+    assert "different channels" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

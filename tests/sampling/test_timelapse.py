@@ -63,13 +63,14 @@ def test_a_film_is_rebuilt_from_checkpoints(run_dir, tmp_path):
     [
         (["run=nowhere"], "no grids"),
         (["run=nowhere", "milestones=true"], "has no checkpoint"),
+        (["run={run}/checkpoints/000000096", "milestones=true"], "Give the directory of a run"),
         (["fps=0"], "fps=0"),
         (["out=a.png"], "does not end in"),
         (["zoom=1000"], "more than the 16383"),
     ],
 )
 def test_slips_of_timelapses_are_refused(run_dir, words, hint, capsys, tmp_path):
-    words = [f"run={run_dir}", f"out={tmp_path / 'a.webp'}", *words]
+    words = [f"run={run_dir}", f"out={tmp_path / 'a.webp'}", *(word.format(run=run_dir) for word in words)]
     assert main(["timelapse", *words]) == 2
     assert hint in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ def per_image(monkeypatch):
         looked_at.append((phase.name, size))
         return size * GIB
 
-    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    monkeypatch.setattr("pggan.training.memory_fit.NEGLIGIBLE_BYTES", 0)
     monkeypatch.setattr(StepCostEstimator, "peak_bytes", peak_bytes)
     return looked_at
 
@@ -56,7 +56,7 @@ def test_the_need_of_every_phase_is_reported_if_asked_for(monkeypatch):
         looked_at.append(phase.name)
         return phase.resolution * GIB
 
-    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    monkeypatch.setattr("pggan.training.memory_fit.NEGLIGIBLE_BYTES", 0)
     monkeypatch.setattr(StepCostEstimator, "peak_bytes", peak_bytes)
     summary, sizes, _ = fitted(2**36, every_phase=True)
     assert summary == "16.00 GiB at most, at 16x16 of 64.0 GiB free; 4x4 4.00, 8x8 8.00, 16x16 16.00"
@@ -108,7 +108,7 @@ def test_smaller_levels_are_looked_at_too_when_the_largest_does_not_fit(per_imag
 
 def test_a_resolution_gets_the_smallest_micro_batches_of_its_phases(monkeypatch):
     """Fading takes more memory here, and comes before the stable phase, with the same batch."""
-    monkeypatch.setattr("pggan.training.memory_fit.SMALL", 0)
+    monkeypatch.setattr("pggan.training.memory_fit.NEGLIGIBLE_BYTES", 0)
     monkeypatch.setattr(StepCostEstimator, "peak_bytes", lambda self, phase, size: size * (1 + phase.fading) * GIB)
     assert fitted(9 * GIB).micro_batch_sizes == {(4, 16): 8, (8, 16): 4, (16, 16): 4}
 

@@ -11,7 +11,7 @@ from pggan.config import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
+from pggan.core.next_command import given_words, next_command
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.prepare.build import attempts, build, clean_up
@@ -22,26 +22,30 @@ from pggan.data.prepare.worker_pool import WorkerPool
 from pggan.data.sources.face_crop import Landmarks
 from pggan.data.sources.folders import FolderSource, JoinedSource, open_source
 from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
-from pggan.data.sources.source import Entry, Source
+from pggan.data.sources.source import Entry, Source, no_images
 from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
 
 
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and print the result; a scheduler's signal ends it as Ctrl-C does."""
-    keeps = "Images that are done are kept: the same command continues with the rest." if config.dest else ""
+    writes = config.dest is not None and not config.check
+    keeps = "Images that are done are kept: the same command continues with the rest." if writes else ""
     with interrupt_message(lambda: keeps), StopSignal(at_once=True):
         return _run(config)
 
 
 def _run(config: PrepareConfig) -> int:
     keep_freed_memory()
+    if config.report is not None:
+        require_place_of_report(Path(config.report))
     workers = config.num_workers or default_workers()
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
     options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
     if config.check:
         with WorkerPool(workers) as pool:
             check(source, options, pool, config.report)
-        print(next_command("prepare", source=config.source, dest=Path("data", name_of(config.source))))
+        words = given_words({"source", "dest", "check", "report"})
+        print(next_command("prepare", *words, source=config.source, dest=Path("data", name_of(config.source))))
         return 0
     if config.dest is None:
         raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
@@ -51,6 +55,16 @@ def _run(config: PrepareConfig) -> int:
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
     print(next_command("train", "hours=2", **places))
     return 0
+
+
+def require_place_of_report(path: Path) -> None:
+    """Create the folder that the report at `path` goes into; raises UserError where that is impossible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"report={path} can't be written: {error.strerror}.", "Name another place.") from error
+    if path.is_dir():
+        raise UserError(f"report={path} is a folder.", "Name a file, for example report=report.json.")
 
 
 def name_of(sources: object) -> str:
@@ -132,6 +146,8 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     entries = source.entries()
+    if not entries:
+        raise no_images(source.description["name"])
     records = examine(source, entries, workers)
     faces = faces_of(entries, options.landmarks)
     target = ImageSpec(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
@@ -142,7 +158,7 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     result = report_on(entries, records, reasons)
     if report is not None:
         result.write(Path(report))
-    result.refuse(options.on_bad)
+    result.refuse(options.on_bad)  # it names the bad ones
     result.show()
     print(f"{result.total - len(result.bad)} of {result.total} images can be used.")
 

@@ -51,6 +51,9 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
             f"{max(batch, MIN_IMAGES)} are needed for a batch of {batch}.",
             "Give more images, or lower schedule.batch." if batch > MIN_IMAGES else "Give more images.",
         )
+    if config.channels not in (None, pyramid.channels):
+        problem = f"data.channels={config.channels}, but the images in {name} have {pyramid.channels}."
+        raise UserError(problem, "Leave out data.channels=, or prepare them again with other channels.")
     if config.labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {name} has no labels.", "Prepare it with labels=true.")
     if config.verify:

@@ -1,1 +1,1 @@
-"""A generator for other programs: ONNX, `torch.export` and a Hugging Face folder."""
+"""A generator for other programs: safetensors, ONNX, `torch.export`, a Hugging Face folder and a page for browsers."""

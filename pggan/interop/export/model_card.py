@@ -20,7 +20,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         for one in found["evaluations"]:
             if not all(isinstance(value, int | float) for value in one["metrics"].values()):
                 raise ValueError("a metric is not a number")
-            int(one["images"])
+            int(one["images"]), int(one["resolution"]), float(one["alpha"])
         str(found["data"]["images"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         remedy = "Give the evaluation.json that `pggan evaluate out=…` has written."
@@ -83,7 +83,7 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 
 ## Quality
 
-{_quality(evaluation, generator.images)}
+{_quality(evaluation, generator)}
 
 ## Training data
 
@@ -91,9 +91,10 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 """
 
 
-def _quality(evaluation: dict[str, Any] | None, images: int) -> str:
-    """A table of metrics, of the checkpoint that was exported; a sentence when there is none."""
-    same = [one for one in (evaluation or {}).get("evaluations", []) if one["images"] == images]
+def _quality(evaluation: dict[str, Any] | None, generator: TrainedGenerator) -> str:
+    """A table of metrics, of the checkpoint and stage that were exported; a sentence when there is none."""
+    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
+    same = [one for one in (evaluation or {}).get("evaluations", []) if all(one[key] == stage[key] for key in stage)]
     if evaluation is None or not same:
         return "Not measured."
     rows = [f"| {name} | {_shown(value)} |" for name, value in same[-1]["metrics"].items()]

@@ -1,12 +1,12 @@
 """ONNX Runtime Web, which draws in browsers: two files of one pinned release, from a given place or from npm."""
 
-import os
 import shutil
 import subprocess
 import tarfile
 from hashlib import sha256
 from pathlib import Path
 
+from pggan.core.environment import cache_folder
 from pggan.core.errors import UserError
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -70,7 +70,7 @@ def _limited(size: int) -> int:
 
 def _fetched() -> Path:
     """The archive in ~/.cache/pggan, or below XDG_CACHE_HOME, where npm puts it once."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pggan"
+    folder = cache_folder()
     if (folder / ARCHIVE).is_file():
         return folder / ARCHIVE
     if shutil.which("npm") is None:

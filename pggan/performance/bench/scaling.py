@@ -84,8 +84,8 @@ class TimedReducer(GradientReducer):
     def begin_step(self, phase: Phase, images: int) -> None:
         self.inner.begin_step(phase, images)
 
-    def accumulate(self, trainable: Trainable, loss: torch.Tensor, batch: int) -> None:
-        self.inner.accumulate(trainable, loss, batch)
+    def accumulate(self, trainable: Trainable, sums: torch.Tensor, batch: int) -> None:
+        self.inner.accumulate(trainable, sums, batch)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         with record_function("begin all-reduce"):
@@ -98,13 +98,16 @@ class TimedReducer(GradientReducer):
                 self.group.barrier()
             met = time.perf_counter()
             with record_function("wait for gradients"):
-                loss = wait()
+                sums = wait()
                 synchronize(self.group.device)
             self.seconds["idle"] += met - start
             self.seconds["communication"] += time.perf_counter() - met
-            return loss
+            return sums
 
         return timed_wait
+
+    def abort_step(self) -> None:
+        self.inner.abort_step()
 
 
 class Runner:

@@ -33,7 +33,7 @@ GIB = 2**30
 SIDE = 64  # of the matmul whose result is compared
 PIXELS = 256  # of the maps that fused kernels are tried on
 DRIVER = Path("/proc/driver/nvidia/version")
-SMALL = ModelConfig(
+TINY_MODEL = ModelConfig(
     latent_size=None, fmap_base=128, fmap_decay=1.0, fmap_max=16, stddev_group=4, resampling=Resampling.fused
 )
 LOSS = {"name": "logistic", "gamma": 10.0, "reg_interval": 1}  # with a gradient penalty, so D is differentiated twice
@@ -184,7 +184,7 @@ def collectives(device: torch.device) -> Finding:
 def training_steps(device: torch.device) -> Finding:
     """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
     variant = TrainerVariant(
-        TrainerConfig(model=SMALL, loss=LOSS), SMALL.architecture(8, 3, 0), device, lambda text: None
+        TrainerConfig(model=TINY_MODEL, loss=LOSS), TINY_MODEL.architecture(8, 3, 0), device, lambda text: None
     )
     phase, metrics = phase_of(8, 4), {}
     for step in range(max(variant.warmup, 1)):

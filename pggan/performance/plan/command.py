@@ -1,8 +1,6 @@
 """`pggan plan`: what a run will take, without training it."""
 
 import json
-import os
-import shlex
 import sys
 from dataclasses import fields, replace
 from functools import partial
@@ -16,9 +14,8 @@ from pggan.config import DataConfig, PlanConfig, TrainConfig
 from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
-from pggan.core.environment import COMMAND_VARIABLE
 from pggan.core.errors import UserError, nearest
-from pggan.core.next_command import next_command
+from pggan.core.next_command import given_words, next_command
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
@@ -105,14 +102,9 @@ def show(config: PlanConfig, plan: dict[str, Any], data_note: str) -> int:
         print(json.dumps(plan, indent=1))
     else:
         Console(highlight=False).print(*tables(plan))
-        print(next_command("train", *words_of_training(os.environ.get(COMMAND_VARIABLE, ""))))
+        of_plans = {field.name for field in fields(PlanConfig)} - {field.name for field in fields(TrainConfig)}
+        print(next_command("train", *given_words(of_plans)))
     return 0
-
-
-def words_of_training(command: str) -> list[str]:
-    """The words of a `pggan plan` command line without those that only plans have."""
-    of_plans = {field.name for field in fields(PlanConfig)} - {field.name for field in fields(TrainConfig)}
-    return [word for word in shlex.split(command)[2:] if word.lstrip("+").partition("=")[0] not in of_plans]
 
 
 def image_facts(config: DataConfig) -> tuple[Path | None, int, int, str]:

@@ -54,12 +54,13 @@ def _is_elsewhere(timings: Sequence[Timing]) -> bool:
 
 def _cost(config: TrainConfig, timings: Sequence[Timing]) -> EvaluationCost:
     """The cost of one evaluation; without features where they can't be timed."""
-    kind, ranks = count_devices(config.devices)
-    chosen, features = config.evaluation, 0.0
-    if needs_extractor(chosen.metrics) and not _is_elsewhere(timings):
-        side = config.schedule.final_resolution
-        features = _feature_seconds(chosen.extractor, chosen.weights, choose_device(kind), side)
-    ranks *= config.distributed.nnodes
+    chosen, features, ranks = config.evaluation, 0.0, 1
+    if not _is_elsewhere(timings):
+        kind, ranks = count_devices(config.devices)
+        if needs_extractor(chosen.metrics):
+            side = config.schedule.final_resolution
+            features = _feature_seconds(chosen.extractor, chosen.weights, choose_device(kind), side)
+        ranks *= config.distributed.nnodes
     images, mirror = _images(config.data, chosen.count), config.data.mirror
     return evaluation_cost(chosen, images, features, ranks=ranks, mirror=mirror)
 

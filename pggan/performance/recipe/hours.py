@@ -28,8 +28,8 @@ from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import CostModel, StepTimer, single_device_timer
 
-MAX_SECONDS = 60.0  # of measuring,
-MAX_SHARE = 0.02  # and the share of the hours
+MAX_SECONDS = 60.0  # that measuring steps may take
+MAX_SHARE = 0.02  # of the hours that measuring steps may take
 STEPS = 3  # timed of each kind
 FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too

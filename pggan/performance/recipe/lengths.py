@@ -12,8 +12,8 @@ from pggan.performance.recipe.rounding import plain, two_digits
 from pggan.performance.recipe.situation import NetworkSizes, Situation
 from pggan.performance.recipe.sizes import least_seconds
 
-GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs multiply the images on the way,
-MAX_IMAGES = 600_000  # up to those of the official presets
+GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs show more images on the way to the final resolution
+MAX_IMAGES = 600_000  # of a phase on the way, those of the official presets
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
 # constant rates, eyes stay blurred and backgrounds mottled (lab book).

@@ -14,11 +14,21 @@ from pggan.performance.recipe.situation import FEATURES_FROM, NetworkSizes, Situ
 MAX_RESOLUTION = 1024  # of the paper
 # Images at the final resolution that are worth choosing it.  Half of those of avatars_32 and of the ORL run; above,
 # estimates.
-FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 100_000, 256: 300_000, 512: 10**6, 1024: 3 * 10**6}
+FINAL_IMAGES = {
+    4: 500,
+    8: 2000,
+    16: 5000,
+    32: 15_000,
+    64: 20_000,
+    128: 100_000,
+    256: 300_000,
+    512: 10**6,
+    1024: 3 * 10**6,
+}
 # The flat areas of drawn images show every error: at 64x64, 30,000 avatars end at a KID of 1055 (lab book).
-DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# Feature maps of the widest levels, and how many times FINAL there has to be time for before they are worth it: in half
-# an hour, 180,000 images with 128 maps end at a KID of 347, 476,000 with 64 at 217 (lab book).
+DRAWN_FINAL_IMAGES = FINAL_IMAGES | {32: 20_000, 64: 60_000}
+# Feature maps of the widest levels, and how many times FINAL_IMAGES there has to be time for before they are worth it:
+# in half an hour, 180,000 images with 128 maps end at a KID of 347, 476,000 with 64 at 217 (lab book).
 WIDTHS = (64, 128, 256, 512)
 WIDER = 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # by final resolution
@@ -107,4 +117,4 @@ def least_seconds(situation: Situation, sizes: NetworkSizes, times: int = 1) -> 
 
 def final_images(situation: Situation, side: int) -> int:
     """The images at a final resolution that are worth choosing it."""
-    return (DRAWN_FINAL if situation.facts.drawn else FINAL)[side]
+    return (DRAWN_FINAL_IMAGES if situation.facts.drawn else FINAL_IMAGES)[side]

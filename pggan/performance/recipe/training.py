@@ -11,12 +11,12 @@ from pggan.performance.recipe.sizes import WIDTHS
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # the ORL run's, StyleGAN2-ADA's, and between them
 DRAWN_RATES = 0.02, 0.01  # of G and D, the demo's
 PUBLISHED_RATE = 0.001
-MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # the ORL run's, of photographs up to
-PHOTOGRAPHS_MEASURED = 64  # this resolution
+MIN_GAMMA_OF_PHOTOGRAPHS = 12.0  # the ORL run's, up to PHOTOGRAPHS_MEASURED
+PHOTOGRAPHS_MEASURED = 64  # the highest resolution of photographs at which gamma was measured
 BILATERAL_PASSES = 4  # the demo's
 REG_INTERVAL = 8  # the demo's and the ORL run's
-FEW_IMAGES = 5000  # fewer are augmented,
-MAX_RAMPUP_IMAGES = 500_000  # adapted as fast as the run needs it, or as in StyleGAN2-ADA
+FEW_IMAGES = 5000  # fewer are augmented
+MAX_RAMPUP_IMAGES = 500_000  # over which p may rise from 0 to 1, as in StyleGAN2-ADA; in short runs over fewer
 TICK_SECONDS = 120  # in runs of more than two hours; five ticks to a grid
 
 

@@ -4,6 +4,7 @@ import socket
 import webbrowser
 
 from pggan.config import ExploreConfig
+from pggan.config.parse import generator_keys
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
@@ -33,7 +34,7 @@ def run(config: ExploreConfig) -> int:
         except KeyboardInterrupt:
             drawing.cancel_film()
             print()
-    print(next_command("export", "format=web", "out=page", run=config.run))
+    print(next_command("export", "format=web", "out=page", **generator_keys(config)))
     return 0
 
 
