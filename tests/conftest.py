@@ -59,6 +59,13 @@ LONG = (
     "test_tensorboard_browser.py",
     "explore",
     "test_docs.py",
+    "test_first_gpu.py",
+    "test_step_cost.py",
+    "test_passes.py",
+    "test_fused.py",
+    "test_train.py",
+    "test_quality.py",
+    "test_auto_recipe.py",
 )
 
 

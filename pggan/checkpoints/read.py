@@ -68,12 +68,17 @@ class Checkpoint:
         """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
         from pggan.optim.state import AUGMENTATION
 
+        place, state_dicts = self.directory, {}
         try:
             more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
-            state.load_state_dict({component: self.load(component) for component in [*COMPONENTS, *more]})
+            for component in [*COMPONENTS, *more]:
+                place = self.directory / f"{component}.safetensors"
+                state_dicts[component] = self.load(component)
+            place = self.directory
+            state.load_state_dict(state_dicts)
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            remedy = "Remove this directory to resume from the checkpoint before."
-            raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error
+            remedy = f"Remove {self.directory} to resume from the checkpoint before."
+            raise UserError(f"{place} does not fit: {error}.", remedy) from error
         state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
 

@@ -81,6 +81,11 @@ def test_shifts_are_whole_pixels_and_mirror_the_image_at_its_border():
             {"angle_before": 0.2},
             lambda x, y: (math.cos(0.2) * x - math.sin(0.2) * y, math.sin(0.2) * x + math.cos(0.2) * y),
         ),
+        (
+            {"angle_after": 0.2},
+            lambda x, y: (math.cos(0.2) * x - math.sin(0.2) * y, math.sin(0.2) * x + math.cos(0.2) * y),
+        ),
+        ({"stretch": -0.4, "angle_after": math.pi / 2}, lambda x, y: (-(2**-0.4) * y, 2**0.4 * x)),
         (  # in their order: the last is undone first
             {"angle_before": math.pi / 2, "stretch": -0.4, "scale": -0.5, "move_y": 0.04},
             lambda x, y: (-(2**-0.1) * (y + 2 * 0.04), 2**-0.9 * x),
@@ -152,24 +157,29 @@ def test_every_transformation_takes_effect_with_probability_p_and_one_of_two_rot
             assert (least[:, place] < p).float().mean().item() == pytest.approx(wanted, abs=5 * deviation), name
         one, other = (least[:, PLACES[name]] < p for name in ANGLES)
         assert (one | other).float().mean().item() == pytest.approx(p, abs=5 * deviation)
-        one, other = (least[:, PLACES[name]] < p for name in ("shift_x", "shift_y"))
-        assert torch.equal(one, other)  # one transformation
+        for pair in (("shift_x", "shift_y"), ("move_x", "move_y")):  # of one transformation
+            one, other = (least[:, PLACES[name]] < p for name in pair)
+            assert torch.equal(one, other)
 
 
 def test_parameters_have_the_distributions_of_the_paper():
     _, values = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
     count = len(values)
-    for name, bound in {"shift_x": 1 / 8, "shift_y": 1 / 8, "angle_before": math.pi, "hue": math.pi}.items():
+    bounds = dict.fromkeys(("shift_x", "shift_y"), 1 / 8) | dict.fromkeys((*ANGLES, "hue"), math.pi)
+    for name, bound in bounds.items():
         column = values[:, PLACES[name]]
         assert bound * 0.99 < column.max() < bound * 1.0001
         assert column.mean().item() == pytest.approx(0, abs=5 * bound / math.sqrt(3 * count))
-    deviations = {"scale": 0.2, "stretch": 0.2, "move_x": 0.125, "brightness": 0.2, "contrast": 0.5, "saturation": 1}
+    deviations = {"scale": 0.2, "stretch": 0.2, "move_x": 0.125, "move_y": 0.125}
+    deviations |= {"brightness": 0.2, "contrast": 0.5, "saturation": 1}
     for name, deviation in deviations.items():
         column = values[:, PLACES[name]]
         assert column.std().item() == pytest.approx(deviation, rel=5 / math.sqrt(2 * count))
-    for name, choices in {"flip": 2, "turn": 4, "invert": 2}.items():
+    choices = {"flip": 2, "turn": 4, "invert": 2}
+    for name, ways in choices.items():
         shares = torch.bincount(values[:, PLACES[name]].long()) / count
-        assert shares.tolist() == pytest.approx([1 / choices] * choices, abs=2.5 / math.sqrt(count))
+        assert shares.tolist() == pytest.approx([1 / ways] * ways, abs=2.5 / math.sqrt(count))
+    assert {*bounds, *deviations, *choices} == set(PARAMETERS)
 
 
 def test_the_four_transforms_of_a_step_and_its_images_are_transformed_independently():

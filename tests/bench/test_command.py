@@ -30,26 +30,24 @@ def known_cost(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("known_cost")
-def test_bench_reports_every_stage_and_writes_the_same_to_a_file(tmp_path, capsys):
+def test_bench_shows_every_stage_in_a_table_and_writes_it_to_a_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     out = tmp_path / "results" / "bench.json"
-    assert main(["bench", *SMALL, "stages=[4,8,16]", "json=true", f"out={out}"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown == json.loads(out.read_text())
-    assert [(row["resolution"], row["batch"]) for row in shown["stages"]] == [(4, 4), (8, 4), (16, 4)]
-    for row in shown["stages"]:
+    assert main(["bench", *SMALL, "stages=[4,8,16]", f"out={out}"]) == 0
+    shown, found = [line.split() for line in capsys.readouterr().out.splitlines()], json.loads(out.read_text())
+    assert ["side", "batch", "variant", "ms/step", "img/s", "TFLOP/s", "roof", "ratio", "MiB"] in shown
+    assert [(row["resolution"], row["batch"]) for row in found["stages"]] == [(4, 4), (8, 4), (16, 4)]
+    for row in found["stages"]:
         assert row["images_per_second"] == pytest.approx(1000 * row["batch"] / row["milliseconds_per_step"])
         assert row["teraflop_per_second"] == pytest.approx(4e-6 / (row["milliseconds_per_step"] / 1000))
         assert row["flops_per_image"] == 1_000_000
         assert "ratio" not in row
-    assert torch.__version__.startswith(shown["versions"]["torch"])  # which may not name the build
-    assert shown["missing_stages"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("known_cost")
-def test_bench_shows_a_table(capsys):
-    assert main(["bench", *SMALL, "stages=4"]) == 0
-    assert "img/s" in capsys.readouterr().out
+        ((name, one),) = row["variants"].items()
+        figures = f"{row['milliseconds_per_step']:.1f} {row['images_per_second']:.2f} {row['teraflop_per_second']:.3f}"
+        figures += f" {one['roofline_percent']:.0f}% {one['peak_memory_bytes'] / 2**20:.0f}"
+        assert f"{row['resolution']} 4 {name} {figures}".split() in shown
+    assert torch.__version__.startswith(found["versions"]["torch"])  # which may not name the build
+    assert found["missing_stages"] == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError], ids=["Ctrl-C", "an error"])

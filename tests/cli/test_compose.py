@@ -123,6 +123,7 @@ def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, ca
         ("devices=cray", "auto"),
         ("data.path=nowhere", "nowhere"),
         ("loss=3", "Valid names: logistic"),
+        ("loss=null", "Valid names: logistic"),
         ("loss=wgan_gp,logistic", "--multirun"),
     ],
 )

@@ -42,14 +42,13 @@ def own_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_multirun_trains_one_run_per_value_also_with_an_experiment_of_ones_own(own_folder, tiny_overrides, tmp_path):
+def test_multirun_trains_with_an_experiment_of_ones_own(own_folder, tiny_overrides, tmp_path):
     words = ["--multirun", "-cd", str(own_folder), *tiny_overrides, "experiment=mine", "schedule.total_images=8"]
-    result = train(*words, "seed=1,2", f"run_dir={tmp_path}/seed-${{seed}}", folder=tmp_path)
+    result = train(*words, "seed=1", f"run_dir={tmp_path}/seed-${{seed}}", folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    for seed in (1, 2):
-        values = yaml.safe_load((tmp_path / f"seed-{seed}" / "config.yaml").read_text())
-        assert (values["seed"], values["loss"]["gamma"]) == (seed, 7.0)
-        assert (tmp_path / f"seed-{seed}" / "generator.safetensors").is_file()
+    values = yaml.safe_load((tmp_path / "seed-1" / "config.yaml").read_text())
+    assert (values["seed"], values["loss"]["gamma"]) == (1, 7.0)
+    assert (tmp_path / "seed-1" / "generator.safetensors").is_file()
 
 
 @pytest.mark.slow
@@ -122,7 +121,7 @@ def test_a_file_of_the_group_hydra_says_how_jobs_are_launched(own_folder, capsys
         "hydra=slurm": "Add --multirun",
         "--multirun hydra=slurm seed=1,2": "run_dir=",
         "--multirun hydra=slurm seed=1,2 run_dir=x": "All 2 jobs would train in one directory",
-        "--multirun hydra=slurm seed=1,2 loss=logistic,wgan_gp run_dir=x/${seed}": "All 4 jobs",
+        "--multirun hydra=slurm seed=1,2 loss=logistic,wgan_gp run_dir=x/${seed}": "several would train in x/1",
         "--multirun hydra=slrum seed=1,2 run_dir=x/${seed}": "'slurm'",
         f"--multirun --config-dir {own_folder} hydra=mime seed=1,2 run_dir=x/${{seed}}": "'mine'",
         "--multirun --cfg job seed=1,2": "Leave out --multirun",

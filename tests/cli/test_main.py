@@ -11,6 +11,7 @@ import pytest
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import REQUIRED_MODULES, exit_process, guarded, main
+from pggan.core import environment
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from pggan.core.version import __version__
 
@@ -81,6 +82,7 @@ def test_a_typo_of_any_command_is_answered_without_importing_torch():
     assert result.stderr.count("There is no key 'sead_of_all'") == len(COMMANDS)
 
 
+# What each process finds in its environment when it comes to import torch, which ends it.
 UNTIL_TORCH = """
 import os, sys
 class Finder:
@@ -89,29 +91,35 @@ class Finder:
             print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"), flush=True)
             os._exit(0)
 sys.meta_path.insert(0, Finder())
+for module in sys.argv[1:]:
+    if not os.fork():
+        __import__(module)
+        import torch
+    os.wait()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "chosen", "expected"),
-    [
-        *(
-            (module, {}, "None 100000")
-            for module in ("pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest")
-        ),
-        ("pggan.cli.main", {"GOMP_SPINCOUNT": "7"}, "None 7"),
-        ("pggan.cli.main", {"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE None"),
-    ],
-    ids=str,
-)
-def test_threads_spin_for_a_while_only_in_every_process_unless_the_user_chooses(monkeypatch, module, chosen, expected):
+def test_threads_spin_for_a_while_only_in_every_process(monkeypatch):
     """OpenMP reads it when torch is loaded, so some of our code has to come before, whatever is started."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in chosen.items():
-        monkeypatch.setenv(name, value)
-    assert python("-c", f"{UNTIL_TORCH}import {module}, torch").stdout == f"{expected}\n"
+    modules = ["pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest"]
+    assert python("-c", UNTIL_TORCH, *modules).stdout == "None 100000\n" * len(modules)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({}, (None, "100000")),
+        ({"GOMP_SPINCOUNT": "7"}, (None, "7")),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, ("PASSIVE", None)),
+    ],
+)
+def test_how_threads_wait_is_left_to_those_who_choose(monkeypatch, chosen, found):
+    monkeypatch.setattr(environment.os, "environ", variables := dict(chosen))
+    environment.set_library_defaults()
+    assert (variables.get("OMP_WAIT_POLICY"), variables.get("GOMP_SPINCOUNT")) == found
 
 
 @pytest.mark.slow

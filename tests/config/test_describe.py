@@ -28,7 +28,7 @@ def test_a_description_comes_back_from_json_as_it_is():
 def test_an_infinity_becomes_text_that_strict_json_can_hold():
     description = describe(config("loss.target=inf"))
     assert json.loads(json.dumps(description, allow_nan=False)) == description
-    assert isinstance(description["loss"]["target"], str)
+    assert description["loss"]["target"] == "Infinity"
 
 
 def test_changes_name_the_keys_that_differ():
@@ -52,7 +52,8 @@ def test_tables_are_flattened_to_full_keys():
 def test_versions_are_those_of_the_libraries_in_use():
     import torch
 
-    assert versions()["torch"] == torch.__version__.split("+")[0] or versions()["torch"] == torch.__version__
+    found = versions()["torch"]  # which may not name the build
+    assert found.partition("+")[0] == torch.__version__.partition("+")[0]
 
 
 def test_the_command_line_is_recorded_and_makes_no_difference(monkeypatch):

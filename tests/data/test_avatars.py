@@ -101,12 +101,22 @@ def test_an_interrupted_drawing_goes_on_where_it_was(faces, tmp_path, drawn, mon
 
 
 DRAWING = """
-import sys
+import sys, time
+from pathlib import Path
 from pggan.cli.main import main
 from pggan.data.prepare import build
+from pggan.data.sources import avatars
 from pggan.data.stream import open
 
-build.COMMIT_SECONDS, open.default_workers = 0.1, lambda: 2
+draw, told = avatars._draw, Path(__file__).with_name("told")
+
+def wait_and_draw(style, resolution, number):  # in a worker, too
+    if number >= 40 and not told.exists():
+        time.sleep(0.1)  # 2 s for the signal to come, and no more: what is journalled waits for the next face
+    return draw(style, resolution, number)
+
+avatars._draw = wait_and_draw
+build.COMMIT_SECONDS, open.default_workers = 0, lambda: 2
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))
 """
@@ -115,8 +125,8 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(tmp_path, drawn, monkeypatch, number):
-    """The signal goes to all processes of the command, as Slurm sends it."""
-    count, cache, run_dir = 300, tmp_path / "cache", tmp_path / "run"
+    """The signal goes to all processes of the command, as Slurm sends it.  Half of the faces are not drawn before."""
+    count, cache, run_dir = 80, tmp_path / "cache", tmp_path / "run"
     (tmp_path / "drawing.py").write_text(DRAWING)
     keys = [f"data.count={count}", f"data.cache={cache}", "schedule.final_resolution=16", "devices=cpu"]
     with (tmp_path / "errors").open("w") as errors:
@@ -134,6 +144,7 @@ def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(t
         assert process.poll() is None, (tmp_path / "errors").read_text()
         time.sleep(0.02)
     os.killpg(process.pid, number)
+    (tmp_path / "told").touch()  # what a worker has begun, it brings to an end
     assert process.wait(60) == (EXIT_INTERRUPTED if number == signal.SIGUSR1 else -number)
     said, done = (tmp_path / "errors").read_text(), len(journal())
     assert 20 <= done < count

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -462,42 +461,51 @@ def test_an_image_that_the_disk_did_not_take_is_told(photos, tmp_path, monkeypat
 
 
 KILLED = """
-import sys
+import os, signal, sys
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import count
 from pathlib import Path
+from pggan.data.format.layout import Layout
 from pggan.data.prepare import build
-from pggan.data.prepare.planning import Options
-from pggan.data.prepare.records import FILLED
 from pggan.data.prepare.command import prepare
+from pggan.data.prepare.planning import Options
 
-build.COMMIT_SECONDS = 0.02
-if __name__ == "__main__":
-    prepare(Path(sys.argv[1]), Path(sys.argv[2]), Options(), workers=int(sys.argv[3]))
+def kill_before(owner, name, number):
+    function, calls = getattr(owner, name), count(1)
+
+    def call(*arguments):
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+
+    setattr(owner, name, call)
+
+class Executor(ThreadPoolExecutor):
+    def submit(self, *arguments):
+        future = super().submit(*arguments)
+        wait([future])
+        return future
+
+# Every image is written down as done before the next one is made.
+build.COMMIT_SECONDS, build.ThreadPoolExecutor = 0, Executor
+kill_before(*{"write": (Layout, "write", 20), "commit": (build, "_commit", 3)}[sys.argv[3]])
+prepare(Path(sys.argv[1]), Path(sys.argv[2]), Options(), workers=1)
 """
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_instant_leaves_nothing_half_made_and_the_next_preparation_continues(tmp_path):
+def test_kill_9_leaves_nothing_half_made_and_the_next_preparation_continues(tmp_path):
+    """Before an image is put into its place, and before the third time that places are written down as done."""
     for seed in range(60):
-        save(tmp_path / "photos" / f"{seed:02d}.png", seed, side=256)
+        save(tmp_path / "photos" / f"{seed:02d}.png", seed)
     (tmp_path / "run.py").write_text(KILLED)
     whole = prepare(tmp_path / "photos", tmp_path / "whole", Options())
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "photos"), str(tmp_path / "set"), "1"]
-    kills = 0
-    for attempt in range(4):
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        attempts = list(tmp_path.glob(".set.prepare-*"))
-        deadline = time.monotonic() + 30
-        while not attempts and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-            attempts = list(tmp_path.glob(".set.prepare-*"))
-        time.sleep(0.02 + 0.05 * attempt)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += process.returncode == -signal.SIGKILL
-        if (tmp_path / "set").exists():
-            break
-    assert kills >= 1
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "photos"), str(tmp_path / "set")]
+    for instant in ("write", "commit"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        killed = subprocess.run([*command, instant], env=environment, stderr=subprocess.PIPE, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not (tmp_path / "set").exists()
     pyramid = prepare(tmp_path / "photos", tmp_path / "set", Options())
     pyramid.verify()
     assert pyramid.fingerprint == whole.fingerprint

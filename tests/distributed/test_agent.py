@@ -4,6 +4,7 @@ Its ranks are small programs that do what a test says, so that an attempt costs 
 """
 
 import logging
+import math
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from torch.distributed.elastic.utils import store
 from pggan.config import DistributedConfig
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.distributed import agent as module
-from pggan.distributed.agent import Agent, launch
+from pggan.distributed.agent import POLL_SECONDS, Agent, launch
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -198,6 +199,30 @@ def test_a_rendezvous_host_that_ends_before_this_machine_hears_of_it_is_no_trace
 # ---- a machine that vanished -----------------------------------------------------------------------------
 
 
+class Looks:
+    """Stands in for the event that ends the watching of turns: the test says when the watcher looks, once a second."""
+
+    def __init__(self) -> None:
+        self.over, self.turn, self.looked = False, threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds == POLL_SECONDS
+        self.looked.release()
+        self.turn.acquire()
+        return self.over
+
+    def set(self) -> None:
+        self.over = True
+        self.turn.release()
+
+    def look(self, count: int) -> None:
+        for _ in range(count):
+            assert self.looked.acquire(timeout=60)  # it waits
+            self.turn.release()
+        assert self.looked.acquire(timeout=60)  # and has looked so often
+        self.looked.release()
+
+
 class Quiet(Agent):
     """An agent without ranks, whose polls are counted by the test."""
 
@@ -207,33 +232,38 @@ class Quiet(Agent):
 
 
 @pytest.fixture
+def looks(monkeypatch):
+    looks = Looks()
+    monkeypatch.setattr(module, "Event", lambda: looks)
+    return looks
+
+
+@pytest.fixture
 def exits(monkeypatch):
     """The exit codes with which the process would have ended."""
     codes: list[int] = []
     monkeypatch.setattr(module.os, "_exit", codes.append)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     return codes
 
 
 @pytest.mark.fault(38)
-def test_a_turn_that_takes_too_long_ends_the_process_and_leaves_no_logs(exits, tmp_path):
+def test_a_turn_that_takes_too_long_ends_the_process_and_leaves_no_logs(looks, exits, tmp_path):
     said: list[str] = []
     (tmp_path / "logs").mkdir()
-    with Quiet(str(tmp_path / "logs"), said, allowed=0.05).exit_when_stuck():
-        end = time.monotonic() + 60
-        while not exits and time.monotonic() < end:
-            time.sleep(0.01)
-    assert exits[:1] == [EXIT_FAILED]
-    assert said[:1] == ["Lost: the host."]
+    with Quiet(str(tmp_path / "logs"), said, allowed=5).exit_when_stuck():
+        looks.look(5)
+        assert (exits, said) == ([], [])
+        looks.look(1)
+        assert (exits, said) == ([EXIT_FAILED], ["Lost: the host."])
     assert not (tmp_path / "logs").exists()
 
 
-def test_turns_that_go_on_and_longer_allowances_end_nothing(exits, tmp_path):
+def test_turns_that_go_on_and_longer_allowances_end_nothing(looks, exits, tmp_path):
     agent = Quiet(str(tmp_path), [], allowed=5)
     with agent.exit_when_stuck():
-        for _ in range(30):
-            time.sleep(0.02)
+        for _ in range(3):
+            looks.look(5)
             agent.polls += 1
-        agent.allowed = float("inf")
-        time.sleep(0.6)
+        agent.allowed = math.inf
+        looks.look(1000)
     assert exits == []

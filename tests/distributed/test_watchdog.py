@@ -168,6 +168,14 @@ def quick(monkeypatch):
     monkeypatch.setattr("pggan.distributed.watchdog.HEARTBEAT_SECONDS", 0.01)
 
 
+def until(condition):
+    """Wait for as long as a busy machine may take."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
 def watchdog_of(store, said, ended, rank=0, timeout=0.2):
     group = ProcessGroup(RankInfo(rank, 2, rank, 2), torch.device("cpu"), None, store)
     group.names[1] = "rank 1 (pid 5)"  # known before its first heartbeat comes
@@ -182,14 +190,10 @@ def test_it_reports_and_ends_the_process(quick, stuck):
     watchdog = watchdog_of(store, said, ended)
     watchdog.group.waiting_since = time.monotonic()
     with watchdog:
-        while "heartbeat/0" not in store.values:
-            time.sleep(0.01)
+        until(lambda: "heartbeat/0" in store.values)
         if stuck:
             store.stuck.set()
-        for _ in range(1000):
-            if ended:
-                break
-            time.sleep(0.01)
+        until(lambda: ended)
     store.stuck.clear()
     assert ended == [EXIT_PEER_LOST]
     assert "Stalled: rank 1 (pid 5) has been silent" in said[0]
@@ -236,10 +240,7 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
     training = threading.Thread(target=train, daemon=True)
     with watchdog:
         training.start()
-        for _ in range(1000):
-            if ended:
-                break
-            time.sleep(0.01)
+        until(lambda: ended)
     assert (group.waits_for_device, training.is_alive()) == (True, True)
     assert ended == [EXIT_PEER_LOST]
     assert "Stalled: rank 1 (pid 5) has been silent" in said[0]
@@ -251,11 +252,12 @@ def test_a_collective_that_never_ends_on_the_device_is_waited_for_where_the_watc
 
 def next_beat(store):
     """A heartbeat that began after this call."""
-    before = json.loads(store.values["heartbeat/1"])["number"] if "heartbeat/1" in store.values else 0
-    for _ in range(1000):
-        if "heartbeat/1" in store.values and json.loads(store.values["heartbeat/1"])["number"] > before + 1:
-            break
-        time.sleep(0.01)
+
+    def number():
+        return json.loads(store.values["heartbeat/1"])["number"] if "heartbeat/1" in store.values else 0
+
+    before = number()
+    until(lambda: number() > before + 1)
     return Heartbeat(**json.loads(store.values["heartbeat/1"]))
 
 
@@ -271,10 +273,7 @@ def test_heartbeats_say_what_the_rank_is_doing(quick):
         watchdog.group.waiting_since = time.monotonic()
         assert next_beat(store).waiting
         assert "rank 1 on" in next_beat(store).name
-    time.sleep(0.1)
-    last = store.values["heartbeat/1"]
-    time.sleep(0.1)
-    assert store.values["heartbeat/1"] == last
+    until(lambda: not any(thread.is_alive() for thread in watchdog._threads))
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_another_number_of_threads_is_named_with_the_one_that_gives_the_same_bit
 def test_a_change_that_is_refused_is_named_with_the_reason_beside_those_allowed(stopped, tiny_config, change, answer):
     name, line = answer
     before = sorted(path.name for path in stopped.iterdir())
-    settings = (f"run_dir={stopped}", change, "monitor.tick_images=16")
+    settings = (f"run_dir={stopped}", change, "monitor.tick_images=16", "schedule.total_images=112")  # a step more
     with pytest.raises(UserError) as caught:
         train.run(tiny_config(*settings))
     assert line in str(caught.value)

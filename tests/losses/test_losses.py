@@ -1,6 +1,7 @@
 """Losses by name: their files, their YAML files and the options they take."""
 
 import dataclasses
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,14 @@ def test_a_loss_refuses_options_of_the_wrong_type(name):
                 build_loss({**options_of(name), key: wrong})
     with pytest.raises(UserError, match=r"loss\.reg_interval"):
         build_loss({**options_of(name), "reg_interval": 1.5})
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_refuses_numbers_that_are_negative_or_not_finite(name):
+    for key in [key for key, value in options_of(name).items() if isinstance(value, float)]:
+        for wrong in (nan, inf, -1.0):
+            with pytest.raises(UserError, match=rf"loss\.{key}=.*\n.*from 0 up to below infinity"):
+                build_loss({**options_of(name), key: wrong})
 
 
 @pytest.mark.parametrize("name", ["wgan", "base", "gradient_penalty"])

@@ -21,7 +21,7 @@ from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, Gradie
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer
 from pggan.training.trainer_factory import sends_sparse_updates
-from tests.definitions import ADAM, LOSSES, before_step, variant
+from tests.definitions import ADAM, LOSSES, adds_up_in_half, before_step, variant
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -143,20 +143,32 @@ def alone(case):
     return step(case, ProcessGroup.single_process(CPU))
 
 
-# How far may the gradients of two roundings of one step be from each other?  D has 6 layers here (two from_rgb, for the
-# fade; two in the block, two in the head), each of which rounds its kernel, its result and its gradient, and all once
-# more in a penalty's second derivative; G has 6, which also round the pixel norm and its gradient, and then come those
-# of D.  A processor may round the gradient of a weight after each of 24 (D) or 8 (G) images: half as many roundings of
-# the whole in variance.  Independent roundings add in squares; both steps have them.
-ROUNDINGS = {"D": 2 * (2 * 3 * 6 + 24 / 2), "G": 2 * (5 * 6 + 3 * 6 + 8 / 2)}
-# In float32, each of them is a sum of up to 24 images of 8x8, whose order is free.
+# In float32, each of `roundings_of` is a sum of up to 24 images of 8x8, whose order is free.
 TERMS = 24 * 8 * 8
+
+
+def roundings_of(name, *, in_sums):
+    """By how many independent roundings, which add in squares, the gradients of two computations of one step differ.
+
+    D has 6 layers here (two from_rgb, for the fade; two in the block, two in the head), each of which rounds its
+    kernel, its result and its gradient, and all once more in a penalty's second derivative; G has 6, which also round
+    the pixel norm and its gradient, and then come those of D.  A processor may round the gradient of a weight after
+    each of 24 (D) or 8 (G) images: half as many roundings of the whole in variance.
+
+    Args: in_sums: the processor rounds all partial sums: of up to 16 maps times 4x4 in a result and its gradient, and
+    of images of 8x8 in the gradient of a kernel.
+    """
+    images = {"D": 24, "G": 8}[name]
+    of_products, of_kernel = (16 * 4 * 4 / 2, images * 8 * 8 / 2) if in_sums else (0, images / 2)
+    of_layers = {"D": 2 * 6 * (3 + 2 * of_products), "G": 6 * (5 + 3 + 4 * of_products)}[name]
+    return 2 * (of_layers + of_kernel)
 
 
 def rounding_of(precision, name):
     """The relative error that two roundings of one step may differ by."""
-    u, terms = (2**-11, 1) if precision is Precision.fp16 else (2**-24, TERMS)
-    return math.sqrt(ROUNDINGS[name] * terms) * u
+    if precision is Precision.fp16:
+        return math.sqrt(roundings_of(name, in_sums=adds_up_in_half(torch.float16))) * 2**-11
+    return math.sqrt(roundings_of(name, in_sums=False) * TERMS) * 2**-24
 
 
 def off(gradients, wanted):

@@ -27,9 +27,8 @@ def gradients_of(trainable, rank, number, layers):
     return [torch.randn(weight.shape, generator=generator) for weight in trainable.network.weights[:layers]]
 
 
-def added_up(kind):
-    """Six steps of both players, the last three with more layers: what this rank was given, by kind of reducer."""
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+def added_up(kind, group):
+    """Six steps of both players, the last three with more layers: what this rank was given, and files left open."""
     reducer, state, found = kind(group), new_state(ARCHITECTURE, ADAM, 0, CPU), []
     open_files = len(os.listdir("/proc/self/fd"))
     for number in range(6):
@@ -46,15 +45,45 @@ def added_up(kind):
             for weight in trainable.network.weights[:layers]:
                 weight.grad.fill_(float("nan"))  # as an optimizer may: no other rank must see it
             found.append((float(loss), summed))
-    left = len(os.listdir("/proc/self/fd")) - open_files
+    return found, len(os.listdir("/proc/self/fd")) - open_files
+
+
+HIDDEN = {None: True, 0: False, 1: False}  # the rank that can't see the memory, and whether all then share it
+
+
+def looked(hidden, group):
+    """Whether this rank is told that all see the same memory, and whether those of two machines do."""
+    elsewhere = ProcessGroup(RankInfo(group.rank, 2, 0, 1), CPU, None, None)  # one rank on each machine
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank == hidden:
+            patch.setattr(shared_memory, "text_at", lambda path: "")
+        return shares_memory(group), shares_memory(elsewhere)
+
+
+def all_found():
+    """On one rank: sums in shared memory; of two also those over a socket, and where memory is shared."""
+    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    of_memory, of_sockets, seen, without_files = added_up(SharedMemoryReducer, group), [], {}, None
+    if group.world_size == 2:
+        of_sockets, _ = added_up(AllReduceFp32, group)
+        seen = {hidden: looked(hidden, group) for hidden in HIDDEN}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr(os, "memfd_create")
+            without_files = shares_memory(group)
     group.shutdown()
-    return found, left
+    return of_memory, of_sockets, seen, without_files
+
+
+@pytest.fixture(scope="module")
+def of_ranks():
+    """What each rank found, of two and of three."""
+    return {count: values_of(in_processes(count, all_found)) for count in (2, 3)}
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_rank_gets_the_sum_of_all_at_every_step_and_after_growth(count):
+def test_every_rank_gets_the_sum_of_all_at_every_step_and_after_growth(of_ranks, count):
     state = new_state(ARCHITECTURE, ADAM, 0, CPU)
-    for found, left in values_of(in_processes(count, added_up, SharedMemoryReducer)):
+    for (found, left), *_ in of_ranks[count]:
         assert left == 0  # no open file
         for number in range(6):
             for place, trainable in enumerate((state.d, state.g)):
@@ -67,12 +96,9 @@ def test_every_rank_gets_the_sum_of_all_at_every_step_and_after_growth(count):
                     assert torch.from_numpy(mine).equal(sum(theirs[1:], theirs[0]))
 
 
-def test_two_machines_get_the_same_sums_over_a_socket():
-    of_memory, of_sockets = (
-        values_of(in_processes(2, added_up, kind)) for kind in (SharedMemoryReducer, AllReduceFp32)
-    )
-    for (one, _), (other, _) in zip(of_memory, of_sockets, strict=True):
-        for (loss, summed), (their_loss, theirs) in zip(one, other, strict=True):
+def test_two_machines_get_the_same_sums_over_a_socket(of_ranks):
+    for (of_memory, _), of_sockets, *_ in of_ranks[2]:
+        for (loss, summed), (their_loss, theirs) in zip(of_memory, of_sockets, strict=True):
             assert loss == their_loss
             assert all((mine == yours).all() for mine, yours in zip(summed, theirs, strict=True))
 
@@ -80,33 +106,13 @@ def test_two_machines_get_the_same_sums_over_a_socket():
 # ---- where it is possible --------------------------------------------------------------------------------
 
 
-def looked(hidden):
-    """Whether this rank is told that all see the same memory; `hidden` is the rank that can't."""
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    if group.rank == hidden:
-        shared_memory.text_at = lambda path: ""
-    elsewhere = ProcessGroup(RankInfo(group.rank, 2, 0, 1), CPU, None, None)  # one rank on each machine
-    answer = shares_memory(group), shares_memory(elsewhere)
-    group.shutdown()
-    return answer
+def test_memory_is_shared_where_all_ranks_can_see_it_and_nowhere_else(of_ranks):
+    for *_, seen, _ in of_ranks[2]:
+        assert seen == {hidden: (expected, False) for hidden, expected in HIDDEN.items()}
 
 
-@pytest.mark.parametrize(("hidden", "expected"), [(None, True), (0, False), (1, False)])
-def test_memory_is_shared_where_all_ranks_can_see_it_and_nowhere_else(hidden, expected):
-    assert values_of(in_processes(2, looked, hidden)) == [(expected, False)] * 2
-
-
-def without_files():
-    """What a rank of a system without anonymous files is told."""
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    del os.memfd_create
-    answer = shares_memory(group)
-    group.shutdown()
-    return answer
-
-
-def test_systems_without_anonymous_files_use_sockets():
-    assert values_of(in_processes(2, without_files)) == [False, False]
+def test_systems_without_anonymous_files_use_sockets(of_ranks):
+    assert [without_files for *_, without_files in of_ranks[2]] == [False, False]
 
 
 def test_too_little_memory_is_told_before_anything_is_written(monkeypatch):

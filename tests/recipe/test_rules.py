@@ -9,13 +9,14 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 from pggan.core.validation import validated
 from pggan.performance.recipe.batch import GPU_BATCH
+from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts
 from pggan.performance.recipe.growth import FADE, STABLE, growth_seconds
 from pggan.performance.recipe.lengths import FALLING_SHARE, MAX_IMAGES
 from pggan.performance.recipe.rounding import one_two_five, plain, two_digits
-from pggan.performance.recipe.situation import SHORT_RUN, Machine, Situation
-from pggan.performance.recipe.training import FEW_IMAGES
+from pggan.performance.recipe.situation import SHORT_RUN, Machine, NetworkSizes, Situation
+from pggan.performance.recipe.training import FEW_IMAGES, choose_rates, choose_reports
 from pggan.run.time_limit import TRAINING_SHARE
 from tests.composed import composed
 
@@ -142,6 +143,28 @@ def test_ada_that_is_given_can_rise_within_the_run_too(config, facts):
         assert ("augmentation.rampup_images" in held) is not typed.has("augmentation.rampup_images")
     constant = replace(ada, augmentation=ada.augmentation | {"p": 0.2})
     assert "augmentation.rampup_images" not in choose(constant, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
+
+
+def test_in_a_long_run_p_rises_as_fast_as_in_stylegan2_ada(config):
+    """At half of the images of the run, it would take millions of them."""
+    found = choose(config, 100, PORTRAITS, costs=fast(100))[0]
+    images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
+    assert images > 2 * 500_000 == 2 * found["augmentation.rampup_images"]
+
+
+def chosen_by(rule, situation, *arguments):
+    """The values that one rule chooses."""
+    choices = Choices(situation.given)
+    rule(situation, choices, *arguments)
+    return {choice.key: choice.value for choice in choices.found}
+
+
+@pytest.mark.parametrize(("width", "rate"), [(64, 0.006), (128, 0.005), (256, 0.0035), (512, 0.0025)])
+def test_wider_networks_learn_at_lower_rates(config, width, rate):
+    """From those of the ORL run down to StyleGAN2-ADA's (docs/recipes.md)."""
+    situation = Situation(config, GivenKeys(), PORTRAITS, CPU, two_cores, 3600)
+    found = chosen_by(choose_rates, situation, NetworkSizes(256, 8192, width))
+    assert found == {"schedule.learning_rate_g": rate, "schedule.learning_rate_d": rate}
 
 
 def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config):
@@ -424,6 +447,26 @@ def test_long_runs_report_every_two_minutes_up_to_six_hundred_times(config, hour
     ticks, grids = (images / found[f"monitor.{key}_images"] for key in ("tick", "grid"))
     assert 0.9 * least <= ticks < 2.6 * least
     assert 0.18 * least <= grids < 0.6 * least
+
+
+@pytest.mark.parametrize(
+    ("minutes", "images", "half_life", "rampup", "tick", "grid", "checkpoint"),
+    [
+        (5, 36_000, 1000, 0.2, 500, 2000, 10_000),  # a sixtieth is 600; 60 ticks, 12 grids, 3 checkpoints
+        (2 * 60, 150_000, 2500, 0.2, 2000, 10_000, 50_000),
+        (10 * 60, 300_000, 5000, 0.05, 1000, 5000, 100_000),  # 300 ticks, 60 grids
+        (100 * 60, 6_000_000, 10_000, 0.05, 10_000, 50_000, 2_000_000),  # a sixtieth is 100,000; 600 ticks, 120 grids
+    ],
+)
+def test_a_run_averages_and_reports_by_its_length(config, minutes, images, half_life, rampup, tick, grid, checkpoint):
+    situation = Situation(config, GivenKeys(), PORTRAITS, CPU, two_cores, 60 * minutes)
+    assert chosen_by(choose_reports, situation, images) == {
+        "ema.half_life_images": half_life,
+        "ema.rampup": rampup,
+        "monitor.tick_images": tick,
+        "monitor.grid_images": grid,
+        "checkpoint.every_images": checkpoint,
+    }
 
 
 def test_a_run_that_never_grows_is_possible(config):

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from pggan.checkpoints.interval import CheckpointInterval
+from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import prune
 from pggan.core.intervals import lies_between
 from pggan.run import grid_recorder, health, previews, projector, train
 from pggan.run.report import Reporter
 from pggan.run.time_limit import TimeLimit
+from pggan.training.step import Trainer
 
 
 @pytest.fixture
@@ -88,6 +90,30 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
     assert whole == bad
     assert whole[:2] == [[f"{count:09d}" for count in (32, 64, 80, 96, 128, 160)], ["000000080", "000000160"]]
     assert [tick[4] is not None for tick in bad[2:]] == [False, False, True, False, True]
+
+
+def test_a_rollback_within_a_phase_releases_captured_steps_before_the_next_step(
+    tiny_config, tmp_path, bad_gradients, monkeypatch
+):
+    """They would go on with the moments that the checkpoint has replaced.  8x8 lasts from 64 to 96 images."""
+    done: list[str] = []
+
+    def noting(name, function):
+        def call(self, *arguments):
+            result = function(self, *arguments)
+            done.append(name)
+            return result
+
+        return call
+
+    monkeypatch.setattr(Trainer, "release_graphs", noting("released", Trainer.release_graphs))
+    monkeypatch.setattr(Rollback, "roll_back", noting("restored", Rollback.roll_back))
+    bad_gradients(80, 88)
+    monkeypatch.setattr(Trainer, "step", noting("step", Trainer.step))
+    settings = ["checkpoint.every_images=144", "checkpoint.roll_back_after=2", "monitor.tick_images=8"]
+    assert train.run(tiny_config(*settings, "schedule.total_images=96", f"run_dir={tmp_path}")) == 0
+    assert "Rolling back to the checkpoint of 72 images" in (tmp_path / "train.log").read_text()
+    assert done[done.index("restored") :][:3] == ["restored", "released", "step"]
 
 
 def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config, tmp_path, after_step, monkeypatch):

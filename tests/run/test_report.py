@@ -5,7 +5,7 @@ import json
 import math
 import threading
 import time
-from concurrent.futures import wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -86,7 +86,7 @@ def pictures_in(run_dir):
 
 def test_pictures_are_encoded_once_in_their_order_while_training_goes_on(reporter, tmp_path, monkeypatch):
     """Three wait for the first at most; the one after them waits itself, so that memory does not fill up."""
-    go, encoded = threading.Event(), []
+    go, encoded, result = threading.Event(), [], Future.result
 
     def slow(picture, path):
         assert go.wait(60)
@@ -94,12 +94,13 @@ def test_pictures_are_encoded_once_in_their_order_while_training_goes_on(reporte
         return save_png(picture, path)
 
     monkeypatch.setattr("pggan.run.tensorboard.save_png", slow)
+    # As soon as one is waited for, they go on.
+    monkeypatch.setattr(Future, "result", lambda self, *rest: go.set() or result(self, *rest))
     with reporter:
         for number in range(MAX_QUEUE):
             reporter.picture("fakes", PICTURE + number, tmp_path / f"{number}.png", number)
         reporter._board.scalar("loss", 1.0, 9)
-        assert encoded == []
-        threading.Timer(0.1, go.set).start()
+        assert (encoded, go.is_set()) == ([], False)
         reporter.picture("fakes", PICTURE + MAX_QUEUE, tmp_path / f"{MAX_QUEUE}.png", MAX_QUEUE)
         assert len(encoded) >= 1
     assert [name.split("_")[0] for name in encoded] == ["pictures"] * (MAX_QUEUE + 1)
@@ -131,15 +132,21 @@ def test_a_checkpoint_is_written_after_the_pictures_before_it(tiny_config, tmp_p
     """Or a run that is killed and resumed from it would never have them."""
     found, write = {}, saving.write_checkpoint
 
-    def slow(picture, path):
-        time.sleep(0.2)
-        return save_png(picture, path)
+    class Encoder(ThreadPoolExecutor):
+        """Begins with a picture when it is waited for."""
+
+        def submit(self, function, *arguments):
+            wanted = threading.Event()
+            future = super().submit(lambda: wanted.wait(60) and function(*arguments))
+            result = future.result
+            future.result = lambda: wanted.set() or result()
+            return future
 
     def noting(run_dir, snapshot):
         found[snapshot.images] = {int(path.stem[6:]) for path in run_dir.glob("samples/fakes-*.png")}
         write(run_dir, snapshot)
 
-    monkeypatch.setattr("pggan.run.tensorboard.save_png", slow)
+    monkeypatch.setattr("pggan.run.report.ThreadPoolExecutor", Encoder)
     monkeypatch.setattr(saving, "write_checkpoint", noting)
     often = ["monitor.grid_images=16", "checkpoint.every_images=32", "schedule.total_images=48"]
     assert train.run(tiny_config(*often, f"run_dir={tmp_path}")) == 0

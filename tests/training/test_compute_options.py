@@ -21,7 +21,7 @@ from pggan.training import compute_options
 from pggan.training.compute_options import configure_process, precision_on, set_float32
 from pggan.training.op_counter import OpCounter
 from pggan.training.step import Trainer
-from tests.definitions import ADAM, WGAN_GP, before_step, variant
+from tests.definitions import ADAM, WGAN_GP, adds_up_in_half, before_step, variant
 
 CPU = torch.device("cpu")
 LOSSES = {
@@ -138,26 +138,49 @@ def test_activation_checkpointing_needs_less_memory():
 # How far may gradients in half precision be from those in float32?  One rounding changes a number by a random share of
 # at most u: 2^-11 in float16, 2^-8 in bfloat16.  Sums are accumulated in float32, except that processors that do not
 # multiply in half precision round the gradient of a weight after each of N images: the N partial sums have N / 2 times
-# the variance of the whole, so do their roundings.  Independent roundings add in squares, and equalised layers neither
-# enlarge nor shrink them.
-#
-# D has 8 layers in half precision here (two from_rgb, for the fade; two per block, two in the head), each of which
-# rounds its kernel, its result and its gradient; in a penalty's second derivative all once more; N is 32.
-D_ROUNDINGS = 2 * 3 * 8 + 32 / 2
-# G has 8, too (two in the stem, two per block, two to_rgb), which also round the pixel norm and its gradient; then come
-# those of D, N is 16.  Adam's first update moves D's weights by 0.001 times the signs of its gradient, of which a share
-# below u differs: that is less than one rounding of a weight.
-G_ROUNDINGS = 5 * 8 + 3 * 8 + 16 / 2
+# the variance of the whole, so do their roundings.  Some processors round all partial sums of a product: K terms make
+# K / 2 roundings, of up to 16 maps times 4x4 in a result or its gradient, of N images of 16x16 in that of a kernel.
+# Independent roundings add in squares, and equalised layers neither enlarge nor shrink them.
 
 
-def kinks(layers):
+def of_products(dtype):
+    """The roundings within a layer's result, or its gradient."""
+    return 16 * 4 * 4 / 2 if adds_up_in_half(dtype) else 0
+
+
+def of_kernel(dtype, count):
+    """The roundings within the gradient of a kernel, of `count` images."""
+    return count * 16 * 16 / 2 if adds_up_in_half(dtype) else count / 2
+
+
+def d_roundings(dtype):
+    """Of the gradient of D.
+
+    It has 8 layers in half precision here (two from_rgb, for the fade; two per block, two in the head), each of which
+    rounds its kernel, its result and its gradient; in a penalty's second derivative all once more; N is 32.
+    """
+    return 2 * 8 * (3 + 2 * of_products(dtype)) + of_kernel(dtype, 32)
+
+
+def g_roundings(dtype):
+    """Of the gradient of G.
+
+    It has 8 layers, too (two in the stem, two per block, two to_rgb), which also round the pixel norm and its gradient;
+    then come those of D, N is 16.  Adam's first update moves D's weights by 0.001 times the signs of its gradient, of
+    which a share below u differs: that is less than one rounding of a weight.
+    """
+    return 8 * (5 + 2 * of_products(dtype)) + 8 * (3 + 2 * of_products(dtype)) + of_kernel(dtype, 16)
+
+
+def kinks(layers, dtype):
     """What leaky ReLU adds, squared and in units of u: where a result is within its error of 0, its slope may differ.
 
     Of normal numbers with a relative error e, a share e / pi has another sign; e is sqrt(3 l) u after l layers.  There
     the slope differs by 1 - 0.2, beside a mean square of (1 + 0.2^2) / 2.  So the share of the gradient that is wrong
     grows with sqrt(u), and it depends on the processor which few numbers these are: it makes most of the difference.
     """
-    return sum(0.8**2 / 0.52 * math.sqrt(3 * layer) / math.pi for layer in range(1, layers + 1))
+    each = 3 + of_products(dtype)
+    return sum(0.8**2 / 0.52 * math.sqrt(each * layer) / math.pi for layer in range(1, layers + 1))
 
 
 @cache
@@ -185,8 +208,8 @@ def test_gradients_in_half_precision_are_those_in_float32_to_the_rounding_of_eac
     monkeypatch.setattr(activation, "LEAKY_SLOPE", 1.0)  # without kinks
     u = torch.finfo(dtype).eps / 2
     of_d, of_g = relative_errors(ComputeOptions(dtype=dtype, jvp=jvp), loss)
-    assert of_d < math.sqrt(D_ROUNDINGS) * u
-    assert of_g < math.sqrt(G_ROUNDINGS) * u
+    assert of_d < math.sqrt(d_roundings(dtype)) * u
+    assert of_g < math.sqrt(g_roundings(dtype)) * u
 
 
 @HALF
@@ -194,8 +217,8 @@ def test_gradients_in_half_precision_are_those_in_float32_to_the_rounding_of_eac
 def test_gradients_in_half_precision_point_where_those_in_float32_do(loss, dtype):
     u = torch.finfo(dtype).eps / 2
     of_d, of_g = relative_errors(ComputeOptions(dtype=dtype), loss)
-    assert of_d < math.sqrt(kinks(8) * u + D_ROUNDINGS * u**2)
-    assert of_g < math.sqrt(kinks(8 + 8) * u + G_ROUNDINGS * u**2)
+    assert of_d < math.sqrt(kinks(8, dtype) * u + d_roundings(dtype) * u**2)
+    assert of_g < math.sqrt(kinks(8 + 8, dtype) * u + g_roundings(dtype) * u**2)
 
 
 def test_scores_penalty_and_losses_stay_in_float32():

@@ -10,6 +10,7 @@ from pggan.core.rng import StepRng
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.training import timing
+from pggan.training.step import Trainer
 from pggan.training.timing import CostModel, measure_phase_times, noise
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def phase_times_of(config, architecture, images=0):
 
 def test_the_cost_of_an_update_is_that_of_starts_and_operations(build):
     config, architecture, model = build("loss=logistic", "loss.reg_interval=6")
-    operations = 2 * (timing.PASSES + timing.PENALTY / 6) * 8 * architecture.multiply_adds(16)
+    operations = 2 * (timing.UPDATE_PASSES + timing.PENALTY_PASSES / 6) * 8 * architecture.multiply_adds(16)
     expected = 3 * timing.START_SECONDS["cpu"] + operations / (2e9 * timing.RATE_SHARE["cpu"])
     assert model.seconds(16, 8) == pytest.approx(expected)
     phase_times = model.phase_times(config.schedule.build(), {})
@@ -107,13 +108,24 @@ def test_a_resumed_run_measures_what_is_left(build, timed):
     assert [phase.resolution for phase in found] == [8, 16]
 
 
-@pytest.mark.parametrize("overrides", [(), ("elastic=true",), ("loss=logistic",)])
-def test_real_updates_take_time(tiny_config, overrides):
+@pytest.mark.parametrize(
+    ("overrides", "interval"), [([], 1), (["elastic=true"], 1), (["loss=logistic", "loss.reg_interval=4"], 4)]
+)
+def test_real_updates_are_timed_with_and_without_penalties(tiny_config, monkeypatch, overrides, interval):
+    """By a clock that stands still but for them: those with penalties take 3 s, the others 2 s."""
+    now, step = [0.0], Trainer.step
+
+    def slow_step(self, phase, reals, rng, ema_decay):
+        now[0] += 2.0 if rng.images // phase.batch % interval else 3.0
+        return step(self, phase, reals, rng, ema_decay)
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Trainer, "step", slow_step)
     config = tiny_config("schedule.final_resolution=8", *overrides)
     architecture, phase = config.model.architecture(8, 3, 2), config.schedule.build().phases[0]
     timer = timing.single_device_timer(config, architecture, [phase], CPU)
-    assert 0 < timer.seconds(phase, 1, 0.0) < 60
-    assert timer.need(1.0, 2) == (4 if not overrides or overrides[0] == "elastic=true" else 8)
+    assert timer.seconds(phase, 1, 0.0) == {1: 3.0, 4: (3.0 + 3 * 2.0) / 4}[interval]
+    assert timer.need(1.0, 2) == {1: 4, 4: 8}[interval]  # two steps of each kind after two to warm up
 
 
 def test_noise_has_the_shape_of_the_images_and_a_class_where_there_are_some(tiny_config):

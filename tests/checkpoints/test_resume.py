@@ -1,0 +1,68 @@
+"""Which changes are refused when a run resumes, and which networks another run's weights fit."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.resume import _refusals, load_weights
+from pggan.core.architecture import Architecture, Resampling, Stem
+from pggan.core.errors import UserError
+
+# Another value of every number that layers of one resolution depend on, and of all others.
+OTHER_KIND = {
+    "latent_size": 16,
+    "fmap_base": 64,
+    "fmap_decay": 0.5,
+    "fmap_max": 4,
+    "resampling": Resampling.unfused,
+    "blur": True,
+    "noise": True,
+    "stem": Stem.unit_bias,
+}
+SAME_KIND = {
+    "resolution": 32,
+    "channels": 1,
+    "num_classes": 3,
+    "stddev_group": 2,
+    "bilateral": 4,
+    "residual": True,
+    "features": "efficientnet-lite0@0",
+    "features_from": 32,
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(finished_run):
+    found, _ = newest_checkpoint(finished_run)
+    return found
+
+
+@pytest.mark.parametrize("place", ["", "generator.safetensors"])
+@pytest.mark.parametrize(("field", "value"), OTHER_KIND.items())
+def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(
+    finished_run, checkpoint, place, field, value
+):
+    ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
+    with pytest.raises(UserError) as caught:
+        load_weights(str(finished_run / place), ours)
+    assert caught.value.problem.endswith(f"has networks of another kind ({field}: {before} -> {value}).")
+    assert caught.value.remedy == "Give the model keys of that run."
+
+
+def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
+    assert {*OTHER_KIND, *SAME_KIND} == {field.name for field in fields(Architecture)}
+    for field, value in SAME_KIND.items():
+        assert getattr(checkpoint.architecture, field) != value
+    found = load_weights(str(finished_run), replace(checkpoint.architecture, **SAME_KIND))
+    assert set(found) == {"generator", "discriminator", "generator_ema"}
+
+
+# ---- data ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["path", "style", "count", "cache", "crop", "channels", "labels"])
+def test_a_key_that_has_changed_the_images_is_refused_by_its_name(checkpoint, tiny_config, key):
+    schedule, changed = tiny_config().schedule.build(), [f"data.{key}", "data.mirror", "monitor.tick_images"]
+    assert list(_refusals(checkpoint, changed, "other images", schedule)) == [(f"data.{key}", "data")]
+    assert list(_refusals(checkpoint, changed, checkpoint.header["data"], schedule)) == []
