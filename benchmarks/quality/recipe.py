@@ -1,5 +1,6 @@
 """What decides the figures of a row, kept with them: so figures of an earlier recipe are known as such."""
 
+from functools import cache
 from typing import Any
 
 from benchmarks.quality.rows import Row
@@ -17,9 +18,10 @@ PLACES = ("data.path", "data.cache")
 
 def recipe_of(row: Row) -> dict[str, Any]:
     """The values that decide what `row` trains, by dotted key, as they are composed now."""
-    return composed(*row.keys)
+    return {**composed(*row.keys)}
 
 
+@cache  # of the seeds of a row, and of the rows of one loss
 def composed(*overrides: str) -> dict[str, Any]:
     """The values that decide what a run with `overrides` trains, by dotted key."""
     values = compose("train", [*overrides])

@@ -49,8 +49,8 @@ def full():
 def test_a_port_of_something_else_is_not_waited_for_as_long_as_machines_are(quick, stranger):
     began = time.monotonic()
     with pytest.raises(UserError, match=rf"rdzv_endpoint={stranger} failed: something else answers there\."):
-        open_rendezvous(config_for(stranger, rdzv_timeout_seconds=300))
-    assert time.monotonic() - began < 60
+        open_rendezvous(config_for(stranger, rdzv_timeout_seconds=20))  # for so long, torch's thread goes on
+    assert time.monotonic() - began < 15
 
 
 def test_an_address_that_does_not_answer_is_given_up_after_the_timeout(quick, full):
