@@ -206,7 +206,7 @@ def checkpoints_of_run(run: str) -> list[Path]:
         return found
     raise UserError(
         f"run={run} has no checkpoints.",
-        "Give the directory of a run after its first checkpoint, or leave out what asks for them.",
+        "Give the directory of a run after its first checkpoint: checkpoint=all and milestones=true take all of them.",
     )
 
 

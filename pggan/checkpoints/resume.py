@@ -138,5 +138,8 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         theirs = network.architecture
     if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
-        raise UserError(problem, "Give the model keys of that run.")
+        foreign = "A generator of another program, whose stem differs, can be drawn from, and not trained further."
+        raise UserError(
+            problem, foreign if theirs.stem is not architecture.stem else "Give the model keys of that run."
+        )
     return state_dicts
