@@ -7,7 +7,8 @@ resumes where it was stopped.  A second process does the work: one that crashes 
 one follows.  On a slow host, `--retry --item-seconds 900 --seconds 1800` gives an item that compiles more time.
 
 The exit code is 0 when all items are there, 75 when time ran out before, 1 when items failed (`--retry` tries them
-again).  `--small` measures reduced sizes, without expectations; a CPU always does.
+again).  `--parts stages,kernels` measures these parts alone.  `--small` measures reduced sizes, without expectations; a
+CPU always does.
 """
 
 import argparse
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="deadline of this call")
     parser.add_argument("--item-seconds", type=float, default=ITEM_SECONDS, help="an item that takes longer is ended")
     parser.add_argument("--device", default="auto", help="auto, cuda or cpu")
+    parser.add_argument("--parts", default="all", help="all, or some of them: stages,kernels")
     parser.add_argument("--small", action="store_true", help="reduced sizes; a CPU always has them")
     parser.add_argument("--retry", action="store_true", help="try items again that have failed")
     arguments = parser.parse_args()
@@ -45,7 +47,7 @@ def main() -> int:
     if arguments.retry:
         record.forget_failures()
     with TemporaryDirectory(prefix="pggan-first-gpu-") as folder:
-        flags = [str(record.path), arguments.device, folder, *["small"] * arguments.small]
+        flags = [str(record.path), arguments.device, folder, arguments.parts, *["small"] * arguments.small]
         while time.monotonic() < deadline:
             record.forget_running()
             tried, code = record.tried, work(record, flags, deadline, arguments.item_seconds)

@@ -10,6 +10,7 @@ from pggan.core.atomic_io import atomic_write
 Figures = dict[str, Any]
 MAX_GRAPH_MILLISECONDS = 28  # above, the fused kernels do not do what they are for
 MAX_COMPILED_MILLISECONDS = 24  # below, compiling pays for long runs
+VERDICTS = {True: "right", False: "NOT right", None: "not measured"}  # of compiled gradients
 
 
 class Record:
@@ -18,7 +19,7 @@ class Record:
     def __init__(self, path: Path) -> None:
         """Go on with the file at `path`, if there is one."""
         self.path = path
-        self.content: dict[str, Any] = {"about": {}, "complete": False, "running": None, "parts": {}}
+        self.content: dict[str, Any] = {"about": {}, "asked": "all", "complete": False, "running": None, "parts": {}}
         self.reload()
 
     def reload(self) -> None:
@@ -33,7 +34,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether no item is missing."""
+        """Whether no item is missing of the parts that were asked for last."""
         return bool(self.content["complete"])
 
     @property
@@ -106,9 +107,10 @@ class Record:
             else:
                 lines.append(f"{rule}: the fused kernels do what they are for.")
         if step := compiled.get("1024", {}).get("milliseconds"):
-            exact = compiled.get("gradients", {}).get("good", False)
+            exact = compiled.get("gradients", {}).get("good")
             pays = exact and step <= MAX_COMPILED_MILLISECONDS
-            rule = f"a compiled one takes {step:.1f} ms, its gradients are {'right' if exact else 'NOT right'}"
+            rule = f"a compiled one takes {step:.1f} ms, its gradients are {VERDICTS[exact]}"
+            rule = "; ".join([rule, *compiled["1024"].get("notices", ())])
             lines.append(f"{rule}: compute.compile=true {'pays for long runs' if pays else 'stays off'}.")
         return "Decision: " + (" ".join(lines) or "the step at 1024x1024 was not measured.")
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.expected import COMPILED_MILLISECONDS, ORDER, STAGES, TOLERANCE
 from benchmarks.first_gpu.parity import Case, errors_of, largest
-from benchmarks.first_gpu.record import Figures
+from benchmarks.first_gpu.record import VERDICTS, Figures
 from pggan.cli.compose import compose
 from pggan.config import BenchConfig, Precision
 from pggan.core.batch import Reals
@@ -133,10 +133,12 @@ def judge_compiled(context: Context, found: dict[str, Figures]) -> Judgement:
     words = [
         f"{name}: {one['milliseconds']:.3g} ms after {one['first_step_seconds']:.0f} s" for name, one in steps.items()
     ]
-    exact = found.get("gradients", {}).get("good", False)
-    measured = ", ".join([*words, f"gradients {'right' if exact else 'NOT right'}"])
+    exact = found.get("gradients", {}).get("good")
+    notices = [notice for one in steps.values() for notice in one["notices"]]
+    measured = "; ".join([", ".join([*words, f"gradients {VERDICTS[exact]}"]), *notices])
     if not context.on_h200:
         return Judgement(measured)
     limits = COMPILED_MILLISECONDS.items()
-    good = exact and all(steps[str(side)]["milliseconds"] <= limit for side, limit in limits if str(side) in steps)
+    fast = all(steps[str(side)]["milliseconds"] <= limit for side, limit in limits if str(side) in steps)
+    good = exact is True and fast and not notices
     return Judgement(measured, ", ".join(f"{side} at most {limit:g} ms" for side, limit in limits), good)

@@ -1,4 +1,4 @@
-"""The process that measures: `python -m benchmarks.first_gpu.worker SECONDS OUT DEVICE FOLDER [small]`."""
+"""The process that measures: `python -m benchmarks.first_gpu.worker SECONDS OUT DEVICE FOLDER PARTS [small]`."""
 
 import sys
 import time
@@ -19,18 +19,21 @@ from pggan.training.device_rates import hardware
 MIN_SECONDS = 5  # that have to be left for an item to begin
 
 
-def measure(context: Context, deadline: float) -> int:
-    """Measure the items that are missing, until `deadline` of the monotonic clock; returns the exit code."""
-    record = context.record
+def measure(context: Context, deadline: float, names: str = "all") -> int:
+    """Measure the items that are missing, until `deadline` of the monotonic clock; returns the exit code.
+
+    Args: names: of parts, between commas, or 'all'.
+    """
+    record, parts = context.record, chosen_parts(names)
     about = {"hardware": hardware(context.device), "small": context.small}
     known = record.content["about"]
     if known and any(known.get(key) != value for key, value in about.items()):
         problem = f"{record.path} holds figures of {known.get('hardware', {}).get('name')}, small={known.get('small')}."
         raise UserError(problem, "Name another file: --out=…")
-    record.content["complete"] = False
+    record.content |= {"complete": False, "asked": names}
     record.content["about"] = about | {"versions": versions(), "memory": memory(context.device)}
     code = code_in_use()
-    for number, part in enumerate(PARTS, 1):
+    for number, part in enumerate(parts, 1):
         if part.cuda_only and not context.on_cuda:
             note(record, number, part, {"measured": "", "expected": "", "verdict": "skipped: no CUDA"})
             continue
@@ -42,6 +45,15 @@ def measure(context: Context, deadline: float) -> int:
     record.content["complete"] = True
     record.write()
     return 0
+
+
+def chosen_parts(names: str) -> list[Part]:
+    """The parts of these names, between commas, in the order of the kit; all parts for 'all'."""
+    known = {part.name: part for part in PARTS}
+    chosen = [*known] if names == "all" else names.split(",")
+    if unknown := [name for name in chosen if name not in known]:
+        raise UserError(f"There is no part {', '.join(unknown)}.", f"There are {', '.join(known)}.")
+    return [part for name, part in known.items() if name in chosen]
 
 
 def measure_part(context: Context, part: Part, deadline: float, code: str) -> bool:
@@ -104,10 +116,10 @@ def memory(device: torch.device) -> Figures:
 
 
 def main() -> int:
-    seconds, out, device, folder, *small = sys.argv[1:]
+    seconds, out, device, folder, names, *small = sys.argv[1:]
     deadline, chosen = time.monotonic() + float(seconds), choose_device(device)
     context = Context(chosen, bool(small) or chosen.type != "cuda", Path(folder), Record(Path(out)))
-    return measure(context, deadline)
+    return measure(context, deadline, names)
 
 
 if __name__ == "__main__":

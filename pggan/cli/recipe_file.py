@@ -32,7 +32,11 @@ class Difference(NamedTuple):
 
 
 def write_recipe(path: Path, title: str, differences: Sequence[Difference]) -> None:
-    """Write `differences`, of one or two levels of keys; `title` says what they are, in sentences."""
+    """Write `differences`, of one or two levels of keys; `title` says what they are, in sentences.
+
+    Of several for one key, the last one counts, as on the command line.
+    """
+    differences = [*{each.key: each for each in differences}.values()]
     lines = ["# @package _global_", *(f"# {line}" for line in wrap(title, WIDTH))]
     groups = [each for each in differences if each.is_group]
     if groups:

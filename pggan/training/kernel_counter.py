@@ -40,7 +40,6 @@ class Kernel(NamedTuple):
     kind: KernelKind
     bytes: int  # read and written
     flops: int = 0  # of a matmul
-    channels: int = 0  # of convolutions: the fewer of input and output
     launches: int = 1
 
 
@@ -64,7 +63,7 @@ class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
         moved = sum(map(distinct_bytes, writes)) + sum(map(distinct_bytes, reads[how.overwrites :]))
         if how.matmul:
             flops = flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=result)
-            self.kernels[Kernel(KernelKind.matmul, moved, flops, narrowest(how.name, args, writes[0]))] += 1
+            self.kernels[Kernel(KernelKind.matmul, moved, flops)] += 1
             if how.name == "convolution" and args[2] is not None:  # added by a kernel of its own
                 self.kernels[Kernel(KernelKind.broadcast, 2 * writes[0].nbytes)] += 1
         else:
@@ -148,13 +147,6 @@ def launches_of(how: KernelLaunches, args: tuple[Any, ...]) -> int:
     tensors: list[Tensor] = args[0]
     blocks = sum(ceil(tensor.numel() / LIST_NUMBERS) for tensor in tensors)
     return max(ceil(len(tensors) / LIST_TENSORS[how.lists]), ceil(blocks / LIST_BLOCKS))
-
-
-def narrowest(name: str, args: Any, result: Tensor) -> int:
-    """The fewer of the input and output channels of a convolution; 0 for products of matrices."""
-    if name not in CONVOLUTIONS:
-        return 0
-    return min(int(args[0].shape[1]), int((result if name == "convolution" else args[1]).shape[1]))
 
 
 def aliases(writes: list[Tensor], reads: list[Tensor]) -> bool:

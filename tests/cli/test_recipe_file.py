@@ -34,6 +34,13 @@ def test_a_recipe_is_read_as_it_was_written_with_a_reason_on_each_line(recipe):
     assert all(" # " in line for line in lines[2:] if not line.endswith(":"))
 
 
+def test_of_a_key_that_is_given_twice_the_last_one_is_written(tmp_path):
+    twice = [Difference("data.count", count, "given", is_group=False) for count in (4096, 64)]
+    write_recipe(tmp_path / "recipe.yaml", "Given twice.", [*twice, *DIFFERENCES])
+    words = read_recipe(tmp_path / "recipe.yaml")
+    assert [word for word in words if word.startswith("data.count")] == ["data.count=64"]
+
+
 def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     values = compose("train", with_recipes([f"experiment={recipe}", "seed=9", "loss.gamma=3"]))
     assert (values["seed"], values["loss"]["name"], values["loss"]["gamma"]) == (9, "relativistic", 3)

@@ -187,6 +187,15 @@ def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all():
     assert "avatar_styles" in raised.value.remedy
 
 
+def test_a_package_that_lacks_what_it_needs_is_named_before_every_image_is_called_damaged(monkeypatch, tmp_path):
+    (tmp_path / "dicebear.py").write_text("import no_such_schema\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "dicebear", raising=False)
+    with pytest.raises(UserError, match="do not work: No module named 'no_such_schema'") as raised:
+        AvatarSource("toon-head", 1, 32)
+    assert "pggan[avatars]" in raised.value.remedy
+
+
 @pytest.mark.parametrize(("count", "resolution"), [(0, 32), (1, 33), (1, 2)])
 def test_impossible_numbers_are_refused(tmp_path, count, resolution):
     with pytest.raises(UserError):

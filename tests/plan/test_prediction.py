@@ -28,23 +28,18 @@ def seconds(kind, *sizes, **more):
 
 def test_memory_limits_all_kernels_but_products():
     found = [seconds(kind, 10**9) for kind in (KernelKind.elementwise, KernelKind.broadcast, KernelKind.reduction)]
-    assert found == pytest.approx([1e-3 / 0.85, 1e-3 / 0.575, 1e-3 / 0.45])
+    assert found == pytest.approx([1e-3 / 0.7, 1e-3 / 0.475, 1e-3 / 0.37])
 
 
 def test_products_take_as_long_as_their_bytes_or_their_operations_need():
-    assert seconds(KernelKind.matmul, 10**9, 10**9, channels=512) == pytest.approx(1e-3 / 0.7)
-    assert seconds(KernelKind.matmul, 10**6, 10**12, channels=512) == pytest.approx(10e-3 / 0.6)
-
-
-def test_few_channels_are_padded():
-    full, half, few, matrices = (seconds(KernelKind.matmul, 1, 10**12, channels=count) for count in (64, 48, 3, 0))
-    assert [half / full, few / full, matrices / full] == pytest.approx([64 / 48, 2, 1])
+    assert seconds(KernelKind.matmul, 10**9, 10**9) == pytest.approx(1e-3 / 0.35)
+    assert seconds(KernelKind.matmul, 10**6, 10**12) == pytest.approx(10e-3 / 0.95)
 
 
 def test_a_graph_adds_the_starts_and_without_one_the_host_may_be_what_takes_longest():
-    long, short = Kernel(KernelKind.matmul, 1, 6 * 10**11), Kernel(KernelKind.elementwise, 850_000, launches=2)
+    long, short = Kernel(KernelKind.matmul, 1, 95 * 10**10), Kernel(KernelKind.elementwise, 700_000, launches=2)
     time = step_time({long: 1, short: 1000}, CARD, BF16)
-    assert (time.launches, time.matmul_bytes, time.other_bytes) == (2001, 1, 850_000_000)
+    assert (time.launches, time.matmul_bytes, time.other_bytes) == (2001, 1, 700_000_000)
     assert time.captured == pytest.approx(10e-3 + 1e-3 + 2001 * 1.6e-6)
     assert time.eager == pytest.approx(2001 * 13e-6)
     assert step_time({long: 9}, CARD, BF16).eager == step_time({long: 9}, CARD, BF16).captured
@@ -53,7 +48,7 @@ def test_a_graph_adds_the_starts_and_without_one_the_host_may_be_what_takes_long
 @pytest.fixture
 def predicted(make_config, costs):
     """The prediction of the small run, whose steps with penalties launch one long kernel and others a short one."""
-    kernels = [{Kernel(KernelKind.elementwise, size): 1} for size in (850_000_000, 85_000_000)]
+    kernels = [{Kernel(KernelKind.elementwise, size): 1} for size in (700_000_000, 70_000_000)]
     counted = [replace(cost, kernels=StepKernels(*kernels, 1), peak_bytes=2**30) for cost in costs]
 
     def predict(captured, **changes):
@@ -110,4 +105,4 @@ def test_the_prediction_of_the_papers_step_is_above_the_floor_of_fused_kernels_a
     time = step_time(fake.kernels(phase).with_penalties, CARD, BF16)
     count = fake.count(phase)
     flops, moved = count.flops.mean(1), count.moved_bytes[0]
-    assert max(flops / 1e14, moved / 1e12) < time.captured < (flops / 1e14 + moved / 1e12) / 0.45
+    assert max(flops / 1e14, moved / 1e12) < time.captured < (flops / 1e14 + moved / 1e12) / 0.35

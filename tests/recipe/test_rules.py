@@ -285,6 +285,20 @@ def test_what_is_given_stays_and_decides_the_rest(config):
     assert batch == {4: config.schedule.batch}
 
 
+@pytest.mark.parametrize("recipe", [(), ("schedule.stable_images", "schedule.final_resolution", "schedule.batch")])
+def test_on_a_gpu_the_first_steps_of_every_phase_take_their_part_of_the_time(config, avatars_32, recipe):
+    """Kernels are tried and steps captured: 3 s each (lab book)."""
+    given, start = GivenKeys(recipe=recipe), avatars_32 if recipe else config
+    found, networks, _ = choose(start, 0.1, machine=GPU, costs=fast(1000), given=given)
+    phases = 2 * networks.resolution.bit_length() - 5
+    training = seconds_of(found, networks, fast(1000))
+    assert training + 3 * phases == pytest.approx(TRAINING_SHARE * 360, rel=0.06)
+    config = replace(config, schedule=replace(config.schedule, final_resolution=8))
+    short = Situation(config, GivenKeys("schedule.final_resolution"), AVATARS, GPU, fast(1000), seconds=9.0)
+    with pytest.raises(UserError, match="one step of every phase up to 8x8 takes 9 s"):
+        choose_recipe(short)
+
+
 def test_given_lengths_decide_the_resolution_and_how_the_rest_is_divided(config):
     lengths = "schedule.stable_images", "schedule.fade_images"
     longer = replace(config, schedule=replace(config.schedule, stable_images=50_000, fade_images=50_000))

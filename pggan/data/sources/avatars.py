@@ -25,12 +25,15 @@ PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "
 
 
 def avatar_styles() -> list[str]:
-    """The names of all styles.  Raises UserError without the optional packages."""
+    """The names of all styles.  Raises UserError without the optional packages, and what these need."""
+    remedy = 'Install them with: pip install "pggan[avatars]"'
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise UserError(
-            f"Drawing avatars needs packages that are not installed: {', '.join(missing)}.",
-            'Install them with: pip install "pggan[avatars]"',
-        )
+        raise UserError(f"Drawing avatars needs packages that are not installed: {', '.join(missing)}.", remedy)
+    try:
+        import dicebear  # noqa: F401
+        import resvg_py  # noqa: F401
+    except ImportError as error:  # what they need is missing: every image would be called damaged
+        raise UserError(f"Drawing avatars needs packages that do not work: {error}.", remedy) from error
     definitions = (Path(entry.name) for entry in files("dicebear_styles").iterdir())
     return sorted(definition.stem for definition in definitions if definition.suffix == ".json")
 

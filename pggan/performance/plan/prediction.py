@@ -25,19 +25,18 @@ from pggan.training.memory_fit import USABLE, usable_share
 class Assumptions:
     """Shares of a data sheet's figures that kernels reach, and the time of launching one.
 
-    Sources: the first two were measured on an H200 (a copy at 4.3 of 4.8 TB/s, a matmul of 8192x8192 in
-    bfloat16 at 790 of 989 TFLOP/s).  All others are estimates that no step on a card has confirmed yet.
+    Sources: the first two were measured on an H200 (a copy at 4.3 of 4.8 TB/s, a matmul of 8192x8192 in bfloat16 at 790
+    of 989 TFLOP/s).  The others up to the reductions are those with which nine stages of the paper's networks, captured
+    on one H100 in bf16, are within 9 % of the prediction (docs/performance.md).  The times of launches are estimates.
     """
 
     copy_rate: float = 4.3 / 4.8  # of the bandwidth, by a large copy
     matmul_rate: float = 790 / 989  # of the tensor cores' rate, by a large matmul
-    convolution_of_matmul_rate: float = 0.6
-    convolution_of_copy_rate: float = 0.7
-    elementwise_of_copy_rate: float = 0.85
-    broadcast_of_copy_rate: float = 0.575
-    reduction_of_copy_rate: float = 0.45
-    filling_channels: int = 64  # fewer are padded, up to `most_padding` times the operations
-    most_padding: float = 2.0
+    convolution_of_matmul_rate: float = 0.95
+    convolution_of_copy_rate: float = 0.35  # those of few channels, at high resolutions
+    elementwise_of_copy_rate: float = 0.7
+    broadcast_of_copy_rate: float = 0.475
+    reduction_of_copy_rate: float = 0.37
     graph_launch_seconds: float = 1.6e-6  # of a kernel in a CUDA graph
     host_launch_seconds: float = 13e-6  # of a kernel launched by Python, autograd included
 
@@ -77,9 +76,8 @@ def kernel_seconds(kernel: Kernel, card: DeviceSpec, precision: Precision) -> fl
             KernelKind.reduction: a.reduction_of_copy_rate,
         }
         return kernel.bytes / (copying * shares[kernel.kind])
-    padding = min(max(a.filling_channels / kernel.channels, 1), a.most_padding) if kernel.channels else 1.0
     multiplying = card.flops_per_second[precision] * a.matmul_rate * a.convolution_of_matmul_rate
-    return max(kernel.bytes / (copying * a.convolution_of_copy_rate), padding * kernel.flops / multiplying)
+    return max(kernel.bytes / (copying * a.convolution_of_copy_rate), kernel.flops / multiplying)
 
 
 def step_time(kernels: Mapping[Kernel, int], card: DeviceSpec, precision: Precision) -> StepTime:
@@ -167,11 +165,11 @@ def prediction_notes(prediction: dict[str, Any]) -> list[str]:
         f"Prediction: {bandwidth:,.0f} GB/s and {rate:g} TFLOP/s in {prediction['precision']} by the data sheet, of "
         f"which a copy reaches {a.copy_rate:.0%} and a large matmul {a.matmul_rate:.0%}, as on an H200. Of "
         f"these rates, convolutions reach {a.convolution_of_matmul_rate:.0%} of the matmul's or "
-        f"{a.convolution_of_copy_rate:.0%} of the copy's, with fewer than {a.filling_channels} channels padded up to "
-        f"{a.most_padding:g} times; elementwise kernels {a.elementwise_of_copy_rate:.0%}, broadcasts "
-        f"{a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. Launching "
-        f"a kernel takes {1e6 * a.graph_launch_seconds:g} µs in a CUDA graph, and {1e6 * a.host_launch_seconds:g} µs "
-        "of the host without one. The shares are assumptions, not yet compared with a card; expect ±25 %."
+        f"{a.convolution_of_copy_rate:.0%} of the copy's; elementwise kernels {a.elementwise_of_copy_rate:.0%}, "
+        f"broadcasts {a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. "
+        f"Launching a kernel takes {1e6 * a.graph_launch_seconds:g} µs in a CUDA graph, and "
+        f"{1e6 * a.host_launch_seconds:g} µs of the host without one. With these shares, captured steps of the paper's "
+        "networks on one H100 are within 9 % of the prediction; on other cards expect ±25 %."
     ]
     split = [row for row in prediction["phases"] if row["micro_batch_size"] is not None]
     if split:

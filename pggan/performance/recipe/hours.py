@@ -21,7 +21,14 @@ from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
 from pggan.performance.recipe.memory import fits_into_memory
-from pggan.performance.recipe.situation import FEATURES_FROM, Costs, Machine, NetworkSizes, Situation
+from pggan.performance.recipe.situation import (
+    FEATURES_FROM,
+    PHASE_START_SECONDS,
+    Costs,
+    Machine,
+    NetworkSizes,
+    Situation,
+)
 from pggan.run.evaluation import open_extractor
 from pggan.run.evaluation_cost import EvaluationCost, evaluation_cost, time_features
 from pggan.run.time_limit import TRAINING_SHARE
@@ -33,7 +40,6 @@ MAX_SHARE = 0.02  # of the hours that measuring steps may take
 STEPS = 3  # timed of each kind
 FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
-FIRST_STEPS_SECONDS = 3.0  # of a level on a GPU, about: kernels are tried and captured
 
 
 @dataclass
@@ -72,10 +78,10 @@ class MeasuredCosts:
         timer = single_device_timer(config, architecture, phases, self.device)
         found: dict[int, float] = {}
         began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
+        first = PHASE_START_SECONDS.get(self.device.type, 0.0)
         for local in [phases[-1], *phases[:-1]]:
             side = local.resolution
             step = self.scale * self._expected(networks, side, local.batch)
-            first = 0.0 if self.device.type == "cpu" else FIRST_STEPS_SECONDS
             tries = 2 if self.chooses_threads and not self.threads else 1
             if time.perf_counter() - began + first + tries * timer.need(step, STEPS) < seconds:
                 found[side] = self._seconds(timer, local)

@@ -7,7 +7,7 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import duration
 from pggan.core.schedule import PerResolution, value_at
 from pggan.performance.recipe.choices import Choices
-from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images
+from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images, start_seconds
 from pggan.performance.recipe.rounding import plain, two_digits
 from pggan.performance.recipe.situation import NetworkSizes, Situation
 from pggan.performance.recipe.sizes import least_seconds
@@ -27,6 +27,7 @@ def require_time(situation: Situation, side: int, batch: PerResolution, each: Ma
     """
     phases = {level: 1 if level == min(each) else 2 for level in each}
     once = sum(phases[level] * each[level] * value_at(batch, level) for level in each)
+    once += start_seconds(situation, sum(phases.values()))
     if once > situation.seconds:
         least = plain((2 * situation.other_seconds + 10 * once) / 3600)  # starting may take longer the next time
         lower = ", or a lower schedule.final_resolution" if side > min(each) else ""
@@ -46,8 +47,8 @@ def choose_lengths(
     """
     if scales_lengths(situation):
         return scale_lengths(situation, choices, each)
-    seconds, side = situation.seconds, sizes.resolution
-    worth = least_seconds(situation, sizes) <= seconds
+    worth, side = least_seconds(situation, sizes) <= situation.seconds, sizes.resolution
+    seconds = situation.seconds - start_seconds(situation, 2 * len(each) - 1)
     tables = {"schedule.stable_images": stable_images(situation), "schedule.fade_images": fade_images(situation)}
     given = {key for key in tables if situation.given.has(key)}
     held = growth_seconds(each, *(table if key in given else {MIN_RESOLUTION: 0} for key, table in tables.items()))
@@ -97,7 +98,8 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
     scaled = [phase for phase in images if not (keeps_fades and phase.fading)]
     own = sum(images[phase] * each[phase.resolution] for phase in scaled)
     held = sum(images[phase] * each[phase.resolution] for phase in images if phase not in scaled)
-    factor = max(situation.seconds - held, 0.0) / own if own else 1.0
+    seconds = situation.seconds - start_seconds(situation, len(images))
+    factor = max(seconds - held, 0.0) / own if own else 1.0
     images |= {phase: two_digits(factor * images[phase], least=phase.batch) for phase in scaled}
     fill = "fill the time beside the given fades" if keeps_fades else "fill the time"
     reason = f"the recipe's times {factor:.3g}, which {fill}: as they are, they take {duration(own)} here"
@@ -111,7 +113,7 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
     for key, value in lengths.items():
         if not typed(key):
             choices.replace(key, value or 0, reason)
-    ends = over_before(config.final_resolution) if held > situation.seconds else "decided on the way, to end in time"
+    ends = over_before(config.final_resolution) if held > seconds else "decided on the way, to end in time"
     choices.replace("schedule.total_images", None, ends)
     return sum(images.values())
 

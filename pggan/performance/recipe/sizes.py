@@ -8,7 +8,7 @@ from pggan.core.schedule import value_at
 from pggan.networks.features.backbone import LITE0
 from pggan.performance.recipe.batch import batch_sizes
 from pggan.performance.recipe.choices import Choices
-from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images
+from pggan.performance.recipe.growth import fade_images, growth_seconds, scales_lengths, stable_images, start_seconds
 from pggan.performance.recipe.situation import FEATURES_FROM, NetworkSizes, Situation
 
 MAX_RESOLUTION = 1024  # of the paper
@@ -112,7 +112,8 @@ def least_seconds(situation: Situation, sizes: NetworkSizes, times: int = 1) -> 
     side = sizes.resolution
     each = situation.costs(sizes, batch_sizes(situation, side))
     growing = growth_seconds(each, stable_images(situation), fade_images(situation))
-    return growing + times * final_images(situation, side) * each[side]
+    starting = start_seconds(situation, 2 * len(each) - 1)
+    return growing + starting + times * final_images(situation, side) * each[side]
 
 
 def final_images(situation: Situation, side: int) -> int:
