@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, make_dataclass
+from enum import Enum
 from functools import cache
 from math import inf, isfinite
 from operator import ge, gt, le, lt
@@ -11,7 +12,7 @@ from typing import Any, TypeVar, cast, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError, nearest, nearest_name
 
 Conf = TypeVar("Conf")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
@@ -63,7 +64,9 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             kept = typed[name]
         except OmegaConfBaseException as error:
             reason = str(error.msg or error).splitlines()[0].rstrip(".")
-            remedy = "See --help."
+            choices = [str(one.value) for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+            meant = nearest_name(str(value), choices)
+            remedy = f"--help all explains {prefix}{name}." if meant is None else f"Did you mean '{meant}'?"
             if isinstance(value, list):
                 quoted = f"\"{prefix}{name}='{','.join(map(str, value))}'\""
                 remedy = f"For one run with each value: --multirun. For one value with a comma: {quoted}."

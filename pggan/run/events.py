@@ -125,7 +125,9 @@ class Events:
             return None
         if not self.writer.is_writing:
             self._wait_for_writer()
+        self.time_breakdown.end("overhead")
         self.group.limit_steps_in_flight()
+        self.time_breakdown.end("step")  # the wait was for steps that a GPU has not finished
         late = self.group.is_main and self.interval.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | ROLL_BACK * (self.problem is not None)
         agreed = self.group.all_reduce_flags(flags)

@@ -354,12 +354,13 @@ def test_several_gpus_work_together_and_train_with_the_bits_of_one(context, monk
 
 
 @pytest.mark.slow
-def test_the_whole_kit_runs_to_its_end_on_a_cpu(context, capsys):
-    assert worker.measure(context, LATER) == 0
+def test_the_kit_runs_to_its_end_on_a_cpu(context, capsys):
+    """But for the runs that are resumed: they take as long as all else, and tests/cuda/test_first_gpu.py has them."""
+    names = [part.name for part in parts.PARTS if part.name != "resume"]
+    assert worker.measure(context, LATER, ",".join(names)) == 0
     assert on_disk(context)["complete"]
     assert not context.record.failures
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:2].strip().isdigit()]
-    assert [line.split()[1] for line in lines] == [part.name for part in parts.PARTS]
+    assert [line.split()[1] for line in lines] == names
     assert not [line for line in lines if "NOT AS EXPECTED" in line]
-    assert on_disk(context)["parts"]["resume"]["verdict"] == "as expected"
     assert Path(context.record.path).stat().st_size < 2**20

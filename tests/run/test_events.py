@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import prune
 from pggan.core.intervals import lies_between
-from pggan.run import grid_recorder, health, previews, projector, train
+from pggan.distributed.process_group import ProcessGroup
+from pggan.run import grid_recorder, health, previews, projector, time_breakdown, train
 from pggan.run.report import Reporter
 from pggan.run.time_limit import TimeLimit
 from pggan.training.step import Trainer
@@ -150,6 +152,17 @@ def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(
     assert log.count("The machine is slower than planned: the rates fall faster, to 0 at") == 1
     assert "to 0 at 80 images." in log
     assert "Done: 72 images." in log
+
+
+def test_waiting_for_a_gpu_that_is_behind_counts_as_training_steps(tiny_config, tmp_path, monkeypatch):
+    """By this clock, nothing else takes time."""
+    now = [0.0]
+    monkeypatch.setattr(time_breakdown, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(ProcessGroup, "limit_steps_in_flight", lambda self: now.__setitem__(0, now[0] + 1.0))
+    words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=16"]
+    assert train.run(tiny_config(*words, f"run_dir={tmp_path}")) == 0
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["overhead_share"], last["step_share"] > 0) == (0, True)
 
 
 def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, monkeypatch):
