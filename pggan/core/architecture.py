@@ -96,3 +96,7 @@ class Architecture:
             inner, outer = self.width(level // 2), self.width(level)
             total += (taps * inner * outer + 9 * outer * outer) * level * level
         return total + self.width(resolution) * self.channels * resolution * resolution
+
+    def features_up_to(self, resolution: int) -> int:
+        """The numbers in a feature map of every level up to `resolution`, per image."""
+        return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

@@ -33,11 +33,15 @@ class Rates:
 
 def measured_rates(device: torch.device, precision: Precision, dtype: torch.dtype) -> Rates:
     """The rates of `device` now, for products of `dtype` in `precision`."""
-    side = 1024 if device.type == "cpu" else 8192
-    source = torch.ones(2**25 if device.type == "cpu" else 2**28, device=device)
+    side, numbers = (1024, 2**25) if device.type == "cpu" else (8192, 2**28)
+    return Rates(matmul_rate(device, precision, dtype, side), copy_rate(device, numbers))
+
+
+def copy_rate(device: torch.device, numbers: int) -> float:
+    """Bytes per second, read and written, of a copy of so many float32 numbers."""
+    source = torch.ones(numbers, device=device)
     target = torch.empty_like(source)
-    taken = seconds(lambda: target.copy_(source), device)
-    return Rates(matmul_rate(device, precision, dtype, side), 2 * source.nbytes / taken)
+    return 2 * source.nbytes / seconds(lambda: target.copy_(source), device)
 
 
 def matmul_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:

@@ -24,7 +24,7 @@ from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
 from pggan.training.cuda_graphs import WARMUP_STEPS
-from pggan.training.device_rates import matmul_rate
+from pggan.training.device_rates import copy_rate, matmul_rate
 from pggan.training.inputs import mean_over_interval
 from pggan.training.step import Trainer
 
@@ -35,11 +35,14 @@ STEPS = 3  # timed of each kind, of which the fastest counts: it says most about
 
 # What a step costs by its operations, where it is too dear to measure: G's forward pass counts UPDATE_PASSES times, and
 # PENALTY_PASSES times more where penalties are due; a level's operations take START_SECONDS to start; the rest goes at
-# RATE_SHARE of a matrix product's rate.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of
-# CUDA from what `pggan plan device=h200` predicts, of Apple silicon a guess.
+# RATE_SHARE of a matrix product's rate, or moves FEATURE_BYTES per feature and pass at a copy's rate if that is slower.
+# Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of CUDA from steps on an H100 (lab book, "The
+# first GPU: an H100"), of Apple silicon a guess.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0003}
-RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.3}
+START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0005}
+RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.75}
+FEATURE_BYTES = {"cuda": 41}
+COPIED = 2**24  # numbers: more than fit into the caches of a GPU
 
 
 class StepTimer:
@@ -128,20 +131,26 @@ class CostModel:
     architecture: Architecture
     start_seconds: float  # of the operations of one level
     seconds_per_multiply_add: float  # of G's forward pass, with all passes that a step makes
+    seconds_per_feature: float = 0.0  # likewise, where moving features can take longer
 
     @classmethod
     def of(cls, config: TrainerConfig, architecture: Architecture, device: torch.device) -> "CostModel":
-        """The model of `config` on `device`, from the rate of a matrix product there, which is measured."""
+        """The model of `config` on `device`, from the rates of a product and a copy there, which are measured."""
         options = compute_options(config.precision, config.compute, device)
         side = 512 if device.type == "cpu" else 4096
         rate = matmul_rate(device, config.precision, options.dtype or torch.float32, side)
         passes = UPDATE_PASSES + PENALTY_PASSES / build_loss(config.loss).reg_interval
-        return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]))
+        moving = 0.0
+        if moved := FEATURE_BYTES.get(device.type):
+            moving = passes * moved / copy_rate(device, COPIED)
+        return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]), moving)
 
     def seconds(self, resolution: int, batch: int) -> float:
         """The time of a step."""
-        levels, operations = resolution.bit_length() - 2, batch * self.architecture.multiply_adds(resolution)
-        return levels * self.start_seconds + operations * self.seconds_per_multiply_add
+        levels, architecture = resolution.bit_length() - 2, self.architecture
+        multiplying = architecture.multiply_adds(resolution) * self.seconds_per_multiply_add
+        moving = architecture.features_up_to(resolution) * self.seconds_per_feature
+        return levels * self.start_seconds + batch * max(multiplying, moving)
 
     def phase_times(self, schedule: Schedule, known: Mapping[int, float]) -> PhaseTimes:
         """The times of all phases, from the seconds of a step at `known` resolutions, and of the highest of them."""

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from pggan.checkpoints.read import newest_checkpoint
+from pggan.config import TrainConfig
 from pggan.core.rng import StepRng
+from pggan.core.validation import validated
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.training import timing
 from pggan.training.step import Trainer
 from pggan.training.timing import CostModel, measure_phase_times, noise
+from tests.composed import composed
 
 CPU = torch.device("cpu")
 ENOUGH = "schedule.total_images=100000"  # for a percent of the run to be seconds
@@ -43,6 +46,18 @@ def test_the_cost_of_an_update_is_that_of_starts_and_operations(build):
     phase_times = model.phase_times(config.schedule.build(), {})
     assert phase_times.seconds_per_image[-1] == pytest.approx(expected / 8)
     assert not phase_times.measured
+
+
+def test_on_a_gpu_steps_are_as_on_the_h100_that_was_measured_whether_products_or_copies_take_longer(monkeypatch):
+    """Milliseconds of captured steps by resolution, and their batches (docs/performance.md)."""
+    measured = {16: (11.7, 128), 32: (20.9, 64), 64: (22.1, 32), 128: (19.6, 16), 256: (17.9, 8), 512: (18.6, 4)}
+    measured[1024] = 37.5, 4
+    monkeypatch.setattr(timing, "matmul_rate", lambda *_: 718e12)
+    monkeypatch.setattr(timing, "copy_rate", lambda *_: 3.006e12)
+    config = validated(TrainConfig, composed("train", ["experiment=celebahq_1024", "precision=fp32"]))
+    model = CostModel.of(config, config.model.architecture(1024, 3, 0), torch.device("cuda"))
+    for side, (milliseconds, batch) in measured.items():
+        assert 1000 * model.seconds(side, batch) == pytest.approx(milliseconds, rel=0.1)
 
 
 def test_resolutions_that_were_not_measured_are_scaled_from_the_highest_that_was(build):
