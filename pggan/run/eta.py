@@ -76,12 +76,14 @@ class Eta:
     def images_after(self, seconds: float, images: int) -> int:
         """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
         expected = max(seconds, 0.0) / self.correction
-        for phase, each in zip(self.schedule.phases[:-1], self.phase_times.seconds_per_image, strict=False):
+        for phase, each in zip(self.schedule.phases, self.phase_times.seconds_per_image, strict=True):
             left = max(phase.end - images, 0)
-            if left * each > expected:
-                return images + int(expected / each)
+            if left and phase.start >= images:
+                expected -= self.phase_times.phase_start_seconds
+            if left * each > expected or phase is self.schedule.phases[-1]:
+                break
             expected, images = expected - left * each, images + left
-        return images + int(expected / self.phase_times.seconds_per_image[-1])
+        return images + int(max(expected, 0.0) / each)
 
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:

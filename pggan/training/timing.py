@@ -42,6 +42,9 @@ UPDATE_PASSES, PENALTY_PASSES = 12, 6
 START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0005}
 RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.75}
 FEATURE_BYTES = {"cuda": 41}
+# Of a phase, beside its steps' own time: kernels are compiled and tried, and steps captured.  On an H100, 13 phases up
+# to 256x256 took 40 s (lab book).
+PHASE_START_SECONDS = {"cuda": 3.0}
 COPIED = 2**24  # numbers: more than fit into the caches of a GPU
 
 
@@ -117,11 +120,14 @@ class PhaseTimes(NamedTuple):
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
     measured: frozenset[int]  # resolutions with steps on this device; else expected from the rate of a matrix product
+    phase_start_seconds: float = 0.0  # that the first steps of a phase take besides
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds from one image count to another."""
         shown = schedule.images_between(before, after)
-        return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
+        begun = sum(phase.start >= before for phase, images in zip(schedule.phases, shown, strict=True) if images)
+        training = sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
+        return training + begun * self.phase_start_seconds
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,7 @@ class CostModel:
     start_seconds: float  # of the operations of one level
     seconds_per_multiply_add: float  # of G's forward pass, with all passes that a step makes
     seconds_per_feature: float = 0.0  # likewise, where moving features can take longer
+    phase_start_seconds: float = 0.0  # that the first steps of a phase take besides
 
     @classmethod
     def of(cls, config: TrainerConfig, architecture: Architecture, device: torch.device) -> "CostModel":
@@ -143,7 +150,9 @@ class CostModel:
         moving = 0.0
         if moved := FEATURE_BYTES.get(device.type):
             moving = passes * moved / copy_rate(device, COPIED)
-        return cls(architecture, START_SECONDS[device.type], 2 * passes / (rate * RATE_SHARE[device.type]), moving)
+        starting = PHASE_START_SECONDS.get(device.type, 0.0)
+        multiplying = 2 * passes / (rate * RATE_SHARE[device.type])
+        return cls(architecture, START_SECONDS[device.type], multiplying, moving, starting)
 
     def seconds(self, resolution: int, batch: int) -> float:
         """The time of a step."""
@@ -158,7 +167,8 @@ class CostModel:
         costs = {side: self.seconds(side, batch) for side, batch in batches.items()}
         scale = known[max(known)] / costs[max(known)] if known else 1.0
         each = {side: known.get(side, scale * cost) / batches[side] for side, cost in costs.items()}
-        return PhaseTimes(tuple(each[phase.resolution] for phase in schedule.phases), measured=frozenset(known))
+        per_image = tuple(each[phase.resolution] for phase in schedule.phases)
+        return PhaseTimes(per_image, frozenset(known), self.phase_start_seconds)
 
 
 def measure_phase_times(

@@ -58,6 +58,7 @@ def test_on_a_gpu_steps_are_as_on_the_h100_that_was_measured_whether_products_or
     model = CostModel.of(config, config.model.architecture(1024, 3, 0), torch.device("cuda"))
     for side, (milliseconds, batch) in measured.items():
         assert 1000 * model.seconds(side, batch) == pytest.approx(milliseconds, rel=0.1)
+    assert model.phase_times(config.schedule.build(), {}).phase_start_seconds == timing.PHASE_START_SECONDS["cuda"]
 
 
 def test_resolutions_that_were_not_measured_are_scaled_from_the_highest_that_was(build):

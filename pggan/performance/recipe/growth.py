@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from pggan.core.schedule import PerResolution, value_at
-from pggan.performance.recipe.situation import PHASE_START_SECONDS, Situation
+from pggan.performance.recipe.situation import Situation
+from pggan.training.timing import PHASE_START_SECONDS
 
 # Images of the levels on the way.  Up to 32x32 those of avatars_32, up to 64x64 about the ORL run's; above, twice as
 # many from level to level.

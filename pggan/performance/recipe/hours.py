@@ -21,19 +21,12 @@ from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
 from pggan.performance.recipe.memory import fits_into_memory
-from pggan.performance.recipe.situation import (
-    FEATURES_FROM,
-    PHASE_START_SECONDS,
-    Costs,
-    Machine,
-    NetworkSizes,
-    Situation,
-)
+from pggan.performance.recipe.situation import FEATURES_FROM, Costs, Machine, NetworkSizes, Situation
 from pggan.run.evaluation import open_extractor
 from pggan.run.evaluation_cost import EvaluationCost, evaluation_cost, time_features
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
-from pggan.training.timing import CostModel, StepTimer, single_device_timer
+from pggan.training.timing import PHASE_START_SECONDS, CostModel, StepTimer, single_device_timer
 
 MAX_SECONDS = 60.0  # that measuring steps may take
 MAX_SHARE = 0.02  # of the hours that measuring steps may take

@@ -12,9 +12,6 @@ from pggan.performance.recipe.data_facts import DataFacts
 SHORT_RUN = 200_000  # images; a run of fewer is a short one
 # Resolution of photographs at which D looks at pretrained features, too.  Below, these lost (lab book).
 FEATURES_FROM = 64
-# Of a phase, beside its steps' own time: kernels are compiled and tried, and steps captured.  On an H100, 13 phases up
-# to 256x256 took 40 s (lab book).
-PHASE_START_SECONDS = {"cuda": 3.0}
 
 
 class Machine(NamedTuple):
