@@ -16,7 +16,9 @@ from pggan.core.formatting import Log
 from pggan.training.failure import Failure
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
 
-WARMUP_STEPS = 3  # eager ones, which allocate what a capture must find there: moments, workspaces, kernels
+# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
+# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
+WARMUP_STEPS = 3
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
 
@@ -51,7 +53,7 @@ class CudaGraphs:
         self.seen[spec] += 1
         if not self.enabled or not self.fit:
             return None
-        if self.seen[spec] <= WARMUP_STEPS:
+        if self.seen[spec] == 1 or self.seen.total() <= WARMUP_STEPS:
             self.release_memory()
             return None
         if spec not in self.captured and not self._capture(inputs):
