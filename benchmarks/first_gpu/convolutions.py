@@ -21,7 +21,7 @@ from pggan.training.device_rates import Rates, measured_rates
 from pggan.training.op_counter import OpCounter
 
 LEVELS = {1024: 4, 64: 32}  # resolution and the official batch
-SMALL_LEVELS = {16: 2, 8: 2}
+SMALL_LEVELS = {16: 2}
 REPEATS = 20
 # Of what the measured rates of copies and products allow, by level: cuDNN needs many channels (an H100: 0.18, 0.40).
 MIN_SHARES = {1024: 0.15, 64: 0.35}
