@@ -97,6 +97,6 @@ class Architecture:
             total += (taps * inner * outer + 9 * outer * outer) * level * level
         return total + self.width(resolution) * self.channels * resolution * resolution
 
-    def features_up_to(self, resolution: int) -> int:
-        """The numbers in a feature map of every level up to `resolution`, per image."""
+    def activations_up_to(self, resolution: int) -> int:
+        """The activations of one layer of every level up to `resolution`, per image."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

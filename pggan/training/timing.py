@@ -35,13 +35,13 @@ STEPS = 3  # timed of each kind, of which the fastest counts: it says most about
 
 # What a step costs by its operations, where it is too dear to measure: G's forward pass counts UPDATE_PASSES times, and
 # PENALTY_PASSES times more where penalties are due; a level's operations take START_SECONDS to start; the rest goes at
-# RATE_SHARE of a matrix product's rate, or moves FEATURE_BYTES per feature and pass at a copy's rate if that is slower.
-# Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of CUDA from steps on an H100 (lab book, "The
+# RATE_SHARE of a matrix product's rate, or moves ACTIVATION_BYTES per activation and pass at a copy's rate if that is
+# slower.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of CUDA from steps on an H100 (lab book, "The
 # first GPU: an H100"), of Apple silicon a guess.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
 START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0005}
 RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.75}
-FEATURE_BYTES = {"cuda": 41}
+ACTIVATION_BYTES = {"cuda": 41}
 # Of a phase, beside its steps' own time: kernels are compiled and tried, and steps captured.  On an H100, 13 phases up
 # to 256x256 took 40 s (lab book).
 PHASE_START_SECONDS = {"cuda": 3.0}
@@ -137,7 +137,7 @@ class CostModel:
     architecture: Architecture
     start_seconds: float  # of the operations of one level
     seconds_per_multiply_add: float  # of G's forward pass, with all passes that a step makes
-    seconds_per_feature: float = 0.0  # likewise, where moving features can take longer
+    seconds_per_activation: float = 0.0  # likewise, where moving activations can take longer
     phase_start_seconds: float = 0.0  # that the first steps of a phase take besides
 
     @classmethod
@@ -148,7 +148,7 @@ class CostModel:
         rate = matmul_rate(device, config.precision, options.dtype or torch.float32, side)
         passes = UPDATE_PASSES + PENALTY_PASSES / build_loss(config.loss).reg_interval
         moving = 0.0
-        if moved := FEATURE_BYTES.get(device.type):
+        if moved := ACTIVATION_BYTES.get(device.type):
             moving = passes * moved / copy_rate(device, COPIED)
         starting = PHASE_START_SECONDS.get(device.type, 0.0)
         multiplying = 2 * passes / (rate * RATE_SHARE[device.type])
@@ -158,7 +158,7 @@ class CostModel:
         """The time of a step."""
         levels, architecture = resolution.bit_length() - 2, self.architecture
         multiplying = architecture.multiply_adds(resolution) * self.seconds_per_multiply_add
-        moving = architecture.features_up_to(resolution) * self.seconds_per_feature
+        moving = architecture.activations_up_to(resolution) * self.seconds_per_activation
         return levels * self.start_seconds + batch * max(multiplying, moving)
 
     def phase_times(self, schedule: Schedule, known: Mapping[int, float]) -> PhaseTimes:

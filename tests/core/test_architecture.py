@@ -82,7 +82,7 @@ def test_cost_of_a_tiny_network_is_the_number_worked_by_hand():
     up, second, to_rgb = 9 * 2 * 1 * 64, 9 * 1 * 1 * 64, 1 * 1 * 64  # 1152, 576, 64
     assert tiny.multiply_adds(8) == dense + conv + up + second + to_rgb == 2464
     assert tiny.multiply_adds(4) == dense + conv + 2 * 1 * 16 == 704
-    assert tiny.features_up_to(8) == 16 * tiny.width(4) + 64 * tiny.width(8)
+    assert tiny.activations_up_to(8) == 16 * tiny.width(4) + 64 * tiny.width(8)
 
 
 def test_resolutions_are_the_powers_of_two_from_first_to_final():

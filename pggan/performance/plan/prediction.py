@@ -169,7 +169,8 @@ def prediction_notes(prediction: dict[str, Any]) -> list[str]:
         f"broadcasts {a.broadcast_of_copy_rate:.1%} and reductions {a.reduction_of_copy_rate:.0%} of the copy's. "
         f"Launching a kernel takes {1e6 * a.graph_launch_seconds:g} µs in a CUDA graph, and "
         f"{1e6 * a.host_launch_seconds:g} µs of the host without one. With these shares, captured steps of the paper's "
-        "networks on one H100 are within 9 % of the prediction; on other cards expect ±25 %."
+        "networks on one H100 are within 9 % of the prediction, narrower ones up to a third slower; on other cards "
+        "expect ±25 %."
     ]
     split = [row for row in prediction["phases"] if row["micro_batch_size"] is not None]
     if split:
