@@ -36,8 +36,8 @@ STEPS = 3  # timed of each kind, of which the fastest counts: it says most about
 # What a step costs by its operations, where it is too dear to measure: G's forward pass counts UPDATE_PASSES times, and
 # PENALTY_PASSES times more where penalties are due; a level's operations take START_SECONDS to start; the rest goes at
 # RATE_SHARE of a matrix product's rate, or moves ACTIVATION_BYTES per activation and pass at a copy's rate if that is
-# slower.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of CUDA from steps on an H100 (lab book, "The
-# first GPU: an H100"), of Apple silicon a guess.
+# slower.  Of CPUs from the demo's steps (lab book, "Plans against runs, again"), of CUDA from steps on an H100 (lab
+# book, "The first GPU: an H100"), of Apple silicon a guess.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
 START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0005}
 RATE_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.75}
