@@ -64,11 +64,17 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 
 
 def check_resumable(
-    checkpoint: Checkpoint, config: TrainConfig, architecture: Architecture, now: dict[str, Any], fingerprint: str
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    schedule: Schedule,
+    architecture: Architecture,
+    *,
+    now: dict[str, Any],
+    fingerprint: str,
 ) -> list[str]:
     """The changes since `checkpoint`, as lines to log; raises UserError when some of it is refused.
 
-    Args: now: the description of `config`; fingerprint: of the data now.
+    Args: schedule: of `config`, as it is planned; now: the description of `config`; fingerprint: of the data now.
     """
     check_networks(checkpoint, architecture)
     allowed = config.allow_changes
@@ -76,7 +82,7 @@ def check_resumable(
         if name not in REFUSED:
             raise UserError(f"allow_changes={name} is not the name of a refused change.", nearest(name, REFUSED))
     changed = {key: line for key, line in changes(checkpoint.header["config"], now) if key not in ("resume", "run_dir")}
-    refused = dict(_refusals(checkpoint, list(changed), fingerprint, config.schedule.build()))
+    refused = dict(_refusals(checkpoint, list(changed), fingerprint, schedule))
     lines = []
     for key in changed | refused:
         verdict = "allowed"

@@ -17,7 +17,7 @@ from pggan.cli.recipe_file import (
     named_file,
     overrides_of,
     read_recipe,
-    set_images,
+    set_schedule,
     with_recipes,
     write_recipe,
 )
@@ -35,6 +35,7 @@ GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentat
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 TOTAL = "schedule.total_images"
+LENGTHS = ("stable_images", "fade_images", "lr_decay_images", "total_images")  # of the schedule, planned on the way
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
             raise UserError(problem, "Leave out one of them.")
         recipe = recipe_for(command, values, overrides, folder)
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
-    from pggan.checkpoints.read import checkpoints_of
+    from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
     from pggan.run.lock import lock_run_dir
@@ -107,45 +108,75 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
-    refuse_more_hours(run_dir, values["hours"])
+    checkpoint, _ = newest_checkpoint(run_dir, light=True)
+    header = None if checkpoint is None else checkpoint.header
+    refuse_more_hours(run_dir, header, values["hours"])
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
-        # A run that has ended has the number of its images there, which was not of its configuration.
-        kept = [f"{TOTAL}=null" if key_of(one) == TOTAL else one for one in read_recipe(file)]
+        kept = as_configured(read_recipe(file), header)
     return compose(command.name, merged(kept, overrides), folder) | {"run_dir": str(run_dir)}
 
 
-def refuse_more_hours(run_dir: Path, hours: float) -> None:
-    """Raise UserError where the run in `run_dir` has ended after fewer `hours`: its learning rates have fallen."""
-    from pggan.checkpoints.read import newest_checkpoint
+def as_configured(recipe: Sequence[str], header: Mapping[str, Any] | None) -> list[str]:
+    """The overrides of `recipe` with the lengths that its run was given: as it ends, it writes there what they became.
 
-    checkpoint, _ = newest_checkpoint(run_dir, light=True)
-    if checkpoint is None or checkpoint.images < checkpoint.header.get("total_images", checkpoint.images + 1):
+    Args: header: of the run's newest checkpoint, None: it has none.
+    """
+    before = {"total_images": None} if header is None else header["config"]["schedule"]
+    given = {f"schedule.{name}": before[name] for name in LENGTHS if name in before}
+    lengths = [Difference(key, value, "", is_group=False) for key, value in given.items()]
+    written = dict(zip(given, overrides_of(lengths), strict=True))
+    return [written.get(key_of(one), one) for one in recipe]
+
+
+def refuse_more_hours(run_dir: Path, header: Mapping[str, Any] | None, hours: float) -> None:
+    """Raise UserError where the run in `run_dir` has ended after fewer `hours`: its learning rates have fallen.
+
+    Args: header: of its newest checkpoint.
+    """
+    if header is None or header["images"] < header.get("total_images", header["images"] + 1):
         return
-    before = checkpoint.header["config"]["hours"]
+    before = header["config"]["hours"]
     if hours > before:
         remedy = f"init_from={run_dir} with a new run_dir= starts another run from its weights."
         raise UserError(f"The run in {run_dir} has ended, after hours={before:g}: hours= can't prolong it.", remedy)
 
 
-def record_total_images(command: Command, values: Mapping[str, Any], code: int) -> int:
-    """Write into the recipe of a run that was given hours, and ended with `code`, at how many images it ended.
+def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> int:
+    """Write into the recipe of a run that was given hours, and ended with `code`, the lengths that it had in the end.
 
-    So the recipe repeats the run, which ends there without a clock.  It is the planned number, which the last batch may
-    exceed: learning rates fall towards it.  Returns `code`.
+    So the recipe repeats the run, which ends there without a clock.  The last image is the planned one, which the last
+    batch may exceed: learning rates fall towards it.  Returns `code`.
     """
     if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
         return code
     from pggan.checkpoints.header import read_header
     from pggan.checkpoints.read import checkpoints_of
 
-    run_dir = Path(values["run_dir"])
-    if (run_dir / RECIPE_FILE).exists():
-        header = read_header(checkpoints_of(run_dir)[-1])
+    file = Path(values["run_dir"], RECIPE_FILE)
+    if file.exists():
+        header = read_header(checkpoints_of(file.parent)[-1])
         # A run that had ended before this command keeps the hours that it took.
-        set_images(run_dir / RECIPE_FILE, int(header["total_images"]), f"shown in hours={header['config']['hours']:g}")
+        within = f"hours={header['config']['hours']:g}"
+        set_schedule(file, {"total_images": int(header["total_images"])}, f"shown in {within}")
+        if shorter := shorter_growth(values, header):
+            set_schedule(file, shorter, f"of a machine that was too slow for longer ones in {within}")
     return code
+
+
+def shorter_growth(values: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str, Any]:
+    """The lengths of the phases that a run of `values` had in the end, where its growth became shorter; else none."""
+    from pggan.config.schedule import ScheduleConfig
+    from pggan.core.validation import validated
+
+    schedule = validated(ScheduleConfig, values["schedule"]).build()
+    growth = header.get("growth_images")
+    if growth is None or tuple(growth) == schedule.growth_images:
+        return {}
+    shorter = schedule.with_growth(growth)
+    tables = {"stable_images": shorter.stable_images, "fade_images": shorter.fade_images}
+    return {**tables, "lr_decay_images": header["lr_decay_images"]}
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-from pggan.cli.auto_recipe import record_total_images, with_choices
+from pggan.cli.auto_recipe import record_lengths, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder
 from pggan.cli.help import help_text, overview
@@ -93,7 +93,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     config = checked_config(command, values)
     with no_garbage_collection():
         run: Callable[[object], int] = import_module(command.module).run
-    return record_total_images(command, values, run(config))
+    return record_lengths(command, values, run(config))
 
 
 @contextmanager

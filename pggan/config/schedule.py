@@ -34,6 +34,7 @@ class ScheduleConfig:
     lr_warmup_images: int
     lr_decay_images: int
     total_images: int | None
+    max_growth_share: float | None = None
 
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution
@@ -44,6 +45,7 @@ class ScheduleConfig:
             problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
             raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
         bounds = {"batch_factor": ">=1", "lr_warmup_images": ">=0", "lr_decay_images": ">=0", "total_images": ">=1"}
+        bounds["max_growth_share"] = ">0 <=1"
         require_bounds(self, "schedule.", **bounds)
         if self.build().total == 0:
             problem = "schedule.stable_images and schedule.fade_images are 0 for every resolution."

@@ -4,7 +4,7 @@ Images shown (real images that the discriminator has seen) is the only clock of 
 Source: paper appendix A.1; official `TrainingSchedule`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -92,6 +92,20 @@ class Schedule:
     def decay_images(self) -> int:
         """The last images over which the learning rates fall: `lr_decay_images`, or half of a training cut short."""
         return min(self.lr_decay_images, self.total // 2)
+
+    @property
+    def growth_images(self) -> tuple[int, ...]:
+        """The images of every phase before the last one."""
+        return tuple(phase.end - phase.start for phase in self.phases[:-1])
+
+    def with_growth(self, images: Sequence[int]) -> "Schedule":
+        """The schedule whose phases before the last one show so many `images`, one number for each, from 1 up."""
+        levels = resolutions_between(self.first_resolution, self.final_resolution)
+        stable = {level: value_at(self.stable_images, level) for level in levels}
+        fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
+        for phase, count in zip(self.phases[:-1], images, strict=True):
+            (fade if phase.fading else stable)[phase.resolution] = count
+        return replace(self, stable_images=stable, fade_images=fade)
 
     def steps(self) -> tuple[int, ...]:
         """The number of steps in each phase; a phase begins with the first step after the one before."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cache
 from math import inf, isfinite
@@ -75,6 +75,18 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
         arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
     return schema(**arguments)
+
+
+def with_defaults(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with what they lack of `schema`, a dataclass with nested ones: its defaults, where it has them."""
+    filled = dict(values)
+    for field in fields(schema):
+        if isinstance(field.type, type) and is_dataclass(field.type):
+            filled[field.name] = with_defaults(field.type, values.get(field.name) or {})
+        elif field.default is not MISSING:
+            plain = field.default.name if isinstance(field.default, Enum) else field.default
+            filled.setdefault(field.name, plain)
+    return filled
 
 
 @cache

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +17,7 @@ from pggan.core.devices import memory_problem
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.intervals import is_due, lies_between
 from pggan.core.next_command import next_command
-from pggan.core.schedule import Phase
+from pggan.core.schedule import Phase, Schedule
 from pggan.core.signals import StopSignal
 from pggan.data.format.pyramid import ImagePyramid
 from pggan.data.stream.reals import RealBatches
@@ -36,7 +35,7 @@ from pggan.run.report import NullReporter, without_copies
 from pggan.run.run_dir import RunContext
 from pggan.run.step_profiler import StepProfiler
 from pggan.run.time_breakdown import TimeBreakdown
-from pggan.run.time_limit import TimeLimit
+from pggan.run.time_limit import TimeLimit, with_plan
 from pggan.sampling.output.stored_grid import FOLDER
 from pggan.training.step import Trainer
 
@@ -112,7 +111,8 @@ class Events:
         self.written: int | None = None  # the images of the last checkpoint given to the writer
         self.announced = -1  # the phase that was reported last
         self.save_asked = self.save_wanted = self.is_milestone = False
-        self.is_late = False  # in a run of given hours, while its rates fall; said once
+        # In a run of given hours, said once each: while its networks grow, and while its rates fall.
+        self.is_growth_shorter = self.is_late = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
 
     def before_step(self) -> Phase | None:
@@ -217,21 +217,33 @@ class Events:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _plan_end(self) -> None:
-        """Plan the last image anew, so that the run ends in time; the same on all ranks."""
-        images, limit, side = self.state.images, self.time_limit, self.schedule.final_resolution
+        """Plan growth and last image anew, so that the run ends in time; the same on all ranks."""
+        images, limit, before = self.state.images, self.time_limit, self.schedule
         planned = None
         if limit is not None:
-            reserve = self.evaluator.seconds_at_end(side, limit.seconds_per_image, limit.seconds)
-            planned = limit.last_image(images, time.monotonic(), reserve)
-        total = self.group.broadcast_object(planned)
-        falling = images >= self.schedule.total - self.schedule.decay_images
-        if falling and total < self.schedule.total and not self.is_late:
-            self.is_late = True
-            self.reporter.line(f"The machine is slower than planned: the rates fall faster, to 0 at {total:,} images.")
-        self.schedule = replace(self.schedule, total_images=total)
-        self.reporter.plan_end(self.schedule)
+            reserve = self.evaluator.seconds_at_end(before.final_resolution, limit.seconds_per_image, limit.seconds)
+            limit.plan(images, time.monotonic(), reserve)
+            planned = limit.planned
+        now = self.schedule = with_plan(before, self.group.broadcast_object(planned))
+        self._report_slow_machine(before, now)
+        self.milestones = self.config.checkpoint.milestone_images(now)
+        self.stream.phase_at = now.at
+        self.reporter.plan_end(now)
         if self.recorder is not None:
-            self.recorder.schedule = self.schedule
+            self.recorder.schedule = now
+
+    def _report_slow_machine(self, before: Schedule, now: Schedule) -> None:
+        """Say, once each, that growth becomes shorter, and that the rates fall faster."""
+        said, side = "The machine is slower than planned:", now.final_resolution
+        start, falling = now.phases[-1].start, self.state.images >= before.total - before.decay_images
+        if start < before.phases[-1].start and not self.is_growth_shorter:
+            self.is_growth_shorter = True
+            self.reporter.line(
+                f"{said} growth becomes shorter, and ends at {start:,} images, so that {side}x{side} has time."
+            )
+        if falling and now.total < before.total and not self.is_late:
+            self.is_late = True
+            self.reporter.line(f"{said} the rates fall faster, to 0 at {now.total:,} images.")
 
     def _way_back(self) -> str:
         begins_from_weights = self.config.init_from is not None
@@ -268,7 +280,7 @@ class Events:
         self.is_milestone, self.evaluator.mark = False, None
         if self.time_limit is not None:
             spent = self.time_limit.spent_seconds(time.monotonic())
-            metadata |= {"spent_seconds": spent, "total_images": self.schedule.total}
+            metadata |= {"spent_seconds": spent, **self.time_limit.planned}
         self.group.wait_for_device()
         with self.watchdog.slow():
             extra_state = self.trainer.reducer.extra_state()

@@ -44,7 +44,7 @@ from pggan.run.process_memory import process_memory
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
-from pggan.run.time_limit import TimeLimit
+from pggan.run.time_limit import PLANNED, TimeLimit, with_plan
 from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer, choose_backbone
 from pggan.training.compute_options import configure_process
@@ -168,12 +168,15 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # the last image was planned anew
-        total = group.broadcast_object(checkpoint and checkpoint.header.get("total_images"))
-        schedule = replace(schedule, total_images=total or schedule.total_images)
+    if config.hours is not None:  # growth and last image were planned anew
+        header = {} if checkpoint is None else checkpoint.header
+        planned = {key: header[key] for key in PLANNED if key in header}
+        schedule = with_plan(schedule, group.broadcast_object(planned))
     with group.collective_errors():
         if checkpoint is not None:
-            notes += check_resumable(checkpoint, config, architecture, description, pyramid.fingerprint)
+            notes += check_resumable(
+                checkpoint, config, schedule, architecture, now=description, fingerprint=pyramid.fingerprint
+            )
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     seconds = time.monotonic() - began
@@ -256,7 +259,9 @@ def start_eta(
         return eta, None
     spent = 0.0 if run.checkpoint is None else float(run.checkpoint.header.get("spent_seconds", 0.0))
     starting = command_seconds() - run.finding_seconds
-    return eta, TimeLimit(config.hours, eta, began=time.monotonic(), spent=spent + starting)
+    configured, most = config.schedule.build(), config.schedule.max_growth_share
+    limit = TimeLimit(config.hours, eta, time.monotonic(), spent + starting, configured, max_growth_share=most)
+    return eta, limit
 
 
 def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """hours= on the command line: what is given stays, the choice is kept, and the run repeats without a clock."""
 
+from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
@@ -252,15 +253,16 @@ def test_a_file_beside_flags_of_hydra_is_a_recipe_too(recipe_file, tmp_path, mon
 
 @pytest.fixture
 def even_clock(monkeypatch, after_step):
-    """A run's clock, by which every step takes as long as expected, however busy the machine is."""
-    now = [1000.0]
+    """A run's clock, by which every step takes as long as expected, or so many `times`, however busy the machine is."""
+    clock = SimpleNamespace(now=1000.0, times=1.0)
 
     def pass_by(state) -> None:
-        now[0] += 8 * SECONDS_PER_IMAGE
+        clock.now += clock.times * 8 * SECONDS_PER_IMAGE
 
     after_step(pass_by)
     for module in (events, open_run, report):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
 @pytest.mark.slow
@@ -291,6 +293,34 @@ def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(
     capsys.readouterr()
     assert main(["train", "hours=1", f"run_dir={run_dir}"]) == 2
     assert f"init_from={run_dir}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repeated_by_it(
+    toy_data, tmp_path, even_costs, even_clock
+):
+    run_dir, again, even_clock.times = tmp_path / "run", tmp_path / "again", 5.0
+    words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=16", "schedule.final_resolution=8"]
+    words += ["checkpoint.every_images=320", f"hours={5 * SECONDS / 3600}", f"run_dir={run_dir}"]
+    assert main(words) == 0
+    log, (checkpoint, _) = (run_dir / "train.log").read_text(), newest_checkpoint(run_dir)
+    assert log.count("growth becomes shorter, and ends at ") == 1
+    assert "was faded in" not in log
+    configured = checkpoint.header["config"]["schedule"]
+    stable, fade = checkpoint.header["growth_images"]
+    assert stable == configured["stable_images"]["4"]
+    assert fade < configured["fade_images"]["8"]
+    assert main(["train", f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={again}"]) == 0
+    repeated, _ = newest_checkpoint(again)
+    assert repeated.header["state_sha256"] == checkpoint.header["state_sha256"]
+    before = (run_dir / "recipe.yaml").read_bytes()
+    assert main(words) == 0
+    assert (run_dir / "recipe.yaml").read_bytes() == before
+    rmtree(checkpoint.directory)
+    assert newest_checkpoint(run_dir)[0].images == 320  # when growth was over
+    assert main(words) == 0
+    assert newest_checkpoint(run_dir)[0].header["growth_images"] == [stable, fade]
+    assert "Changed since then" not in (run_dir / "train.log").read_text()
 
 
 @pytest.mark.slow

@@ -218,6 +218,15 @@ def test_a_run_may_be_resumed_from_a_checkpoint_of_another(tmp_path):
     assert compose("train", ["resume=elsewhere", f"run_dir={tmp_path}"])["resume"] == "elsewhere"
 
 
+def test_a_run_that_began_before_there_was_a_key_resumes_with_its_default(saved_run):
+    run_dir, config = saved_run
+    file = run_dir / "config.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if "max_growth_share" not in line))
+    assert "max_growth_share" not in file.read_text()
+    assert validated(TrainConfig, compose("train", [f"run_dir={run_dir}"])) == config
+
+
 def test_cfg_job_shows_the_configuration_of_the_run(saved_run, capsys):
     run_dir, _ = saved_run
     assert main(["train", f"run_dir={run_dir}", "--cfg", "job"]) == 0

@@ -4,7 +4,15 @@ import pytest
 
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.cli.recipe_file import Difference, merged, overrides_of, read_recipe, set_images, with_recipes, write_recipe
+from pggan.cli.recipe_file import (
+    Difference,
+    merged,
+    overrides_of,
+    read_recipe,
+    set_schedule,
+    with_recipes,
+    write_recipe,
+)
 from pggan.core.errors import UserError
 
 DIFFERENCES = [
@@ -65,11 +73,15 @@ def test_a_recipe_is_an_experiment_of_ones_own_too(recipe, tmp_path):
 
 
 def test_a_recipe_ends_where_its_run_has_ended(recipe, tmp_path):
+    before = read_recipe(recipe)
     for images in (5000, 6000):
-        set_images(recipe, images, "shown in hours=2")
-    assert [one for one in read_recipe(recipe) if "total_images" in one] == ["schedule.total_images=6000"]
+        set_schedule(recipe, {"total_images": images, "fade_images": {8: images}}, "shown in hours=2")
+    ended = {"schedule.total_images=6000", "schedule.fade_images={8: 6000}"}
+    assert ended == {*read_recipe(recipe)} - {*before}
+    assert {*before} - {*read_recipe(recipe)} == {"schedule.total_images=null"}
+    assert len(read_recipe(recipe)) == len(before) + 1
     write_recipe(tmp_path / "other.yaml", "Without a schedule.", DIFFERENCES[:2])
-    set_images(tmp_path / "other.yaml", 7, "shown")
+    set_schedule(tmp_path / "other.yaml", {"total_images": 7}, "shown")
     assert "schedule.total_images=7" in read_recipe(tmp_path / "other.yaml")
 
 

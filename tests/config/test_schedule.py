@@ -44,6 +44,7 @@ def test_every_key_of_the_schedule_reaches_it():
         "lr_warmup_images": 8,
         "lr_decay_images": 10,
         "total_images": 100,
+        "max_growth_share": None,
     }
     schedule = validated(ScheduleConfig, values).build()
     assert [(phase.name, phase.start, phase.end) for phase in schedule.phases] == [

@@ -1,6 +1,7 @@
 """The schedule, against the official presets and the paper's appendix A.1."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -415,3 +416,15 @@ def test_updates_per_phase_are_those_of_a_run(stable, fade, first, then, total):
         counts[phase.index] += 1
         images += phase.batch
     assert list(schedule.steps()) == counts
+
+
+@given(schedules(), st.data())
+def test_phases_on_the_way_take_other_lengths_and_the_last_one_its_own(schedule, data):
+    schedule = replace(schedule, total_images=None)
+    lengths = [data.draw(st.integers(1, 500)) for _ in schedule.growth_images]
+    other = schedule.with_growth(lengths)
+    assert [phase.end - phase.start for phase in other.phases[:-1]] == lengths == [*other.growth_images]
+    assert [phase.name for phase in other.phases] == [phase.name for phase in schedule.phases]
+    last, own = other.phases[-1], schedule.phases[-1]
+    assert last.end - last.start == own.end - own.start
+    assert other.with_growth(schedule.growth_images).phases == schedule.phases

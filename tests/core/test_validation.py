@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.core.validation import require, require_bounds, validated
+from pggan.core.validation import require, require_bounds, validated, with_defaults
 
 
 class Colour(Enum):
@@ -123,3 +123,13 @@ def test_a_key_that_is_left_out_is_missing_even_where_the_dataclass_has_a_defaul
     """The YAML files are complete, so that --help shows every key."""
     with pytest.raises(UserError, match="'colour' needs a value"):
         validated(Outer, {key: value for key, value in VALUES.items() if key != "colour"})
+
+
+def test_what_values_lack_is_filled_with_the_defaults_of_the_dataclasses():
+    """The keys that there were not yet when a run began; those without a default stay missing."""
+    values = {"name": "a", "inner": {"size": 1}, "sizes": [1]}
+    filled = with_defaults(Outer, values)
+    assert filled == values | {"inner": {"size": 1, "rate": 0.5}, "colour": "red", "limit": None}
+    assert validated(Outer, filled).colour is Colour.red
+    assert with_defaults(Outer, VALUES) == VALUES
+    assert "name" not in with_defaults(Outer, {})

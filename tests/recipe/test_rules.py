@@ -424,6 +424,21 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(avatars_32, 1.0, given=typed)[0])
 
 
+def test_growth_may_take_so_much_more_than_planned_that_half_of_the_final_resolution_stays(config, avatars_32):
+    """But not where its lengths are typed, which stay, or nothing grows."""
+    key, recipe = "schedule.max_growth_share", GivenKeys(recipe=["schedule.stable_images"])
+    chosen, scaled = choose(config, 1.0), choose(avatars_32, 1.0, given=recipe)
+    for found, networks, batch in (chosen, scaled):
+        each, side = two_cores(networks, batch), networks.resolution
+        grown = seconds_of(found, networks) - each[side] * found["schedule.stable_images"][side]
+        assert found[key] == pytest.approx((1 + grown / seconds_of(found, networks)) / 2, abs=0.02)
+    for typed in ("schedule.stable_images", "schedule.fade_images"):
+        assert key not in choose(config, 1.0, given=GivenKeys(typed))[0]
+    assert key not in choose(avatars_32, 1.0, given=GivenKeys("schedule.fade_images", recipe=LENGTHS))[0]
+    at_4 = replace(config, schedule=replace(config.schedule, final_resolution=4))
+    assert key not in choose(at_4, 1.0, given=GivenKeys("schedule.final_resolution"))[0]
+
+
 LENGTHS = [f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay")]
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -141,10 +142,26 @@ def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config
     assert sorted({*reported}) == [(images, True) for images in (16, 32, 48, 64, 80, 96)]
 
 
-def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(tiny_config, tmp_path, monkeypatch):
+@pytest.fixture
+def plan_ends(monkeypatch):
+    """Makes runs of given hours plan their last image with a function of the images shown; lists the reserves."""
+    reserves = []
+
+    def with_ends(last_image):
+        def plan(self, images, now, reserve):
+            reserves.append(reserve)
+            self.eta.schedule = replace(self.eta.schedule, total_images=last_image(images))
+
+        monkeypatch.setattr(TimeLimit, "plan", plan)
+        return reserves
+
+    return with_ends
+
+
+def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(tiny_config, tmp_path, plan_ends):
     """The rates of 96 images would fall over the last 48."""
     ends = {40: 96, 48: 96, 56: 80, 64: 72}
-    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now, reserve: ends.get(images, 72))
+    plan_ends(lambda images: ends.get(images, 72))
     words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
     words += ["schedule.lr_decay_images=48", "hours=1", "monitor.tick_images=8", f"run_dir={tmp_path}"]
     assert train.run(tiny_config(*words)) == 0
@@ -165,8 +182,8 @@ def test_waiting_for_a_gpu_that_is_behind_counts_as_training_steps(tiny_config, 
     assert (last["overhead_share"], last["step_share"] > 0) == (0, True)
 
 
-def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now, reserve: 32)
+def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, plan_ends):
+    plan_ends(lambda images: 32)
     assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     log = (tmp_path / "train.log").read_text()
     assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log
@@ -182,10 +199,9 @@ def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_
     ],
 )
 def test_a_run_of_given_hours_keeps_time_for_the_evaluation_at_its_end(
-    tiny_config, tmp_path, monkeypatch, words, is_reserved
+    tiny_config, tmp_path, plan_ends, words, is_reserved
 ):
-    reserved = []
-    monkeypatch.setattr(TimeLimit, "last_image", lambda self, images, now, reserve: reserved.append(reserve) or 64)
+    reserved = plan_ends(lambda images: 64)
     short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
     assert train.run(tiny_config("hours=1", *short, *words, f"run_dir={tmp_path}")) == 0
     assert reserved

@@ -1,5 +1,6 @@
 """A run that was given hours ends in time, on machines that turn out faster or slower."""
 
+import json
 from dataclasses import replace
 from datetime import datetime
 
@@ -7,7 +8,7 @@ import pytest
 
 from pggan.core.schedule import Schedule
 from pggan.run.eta import Eta
-from pggan.run.time_limit import TRAINING_SHARE, TimeLimit
+from pggan.run.time_limit import TRAINING_SHARE, TimeLimit, with_plan
 from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -18,21 +19,29 @@ PHASE_TIMES = PhaseTimes((0.01, 0.04, 0.04), measured=frozenset({4}))  # so the 
 HOURS = 400 / 3600
 
 
-def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9, rates=None):
+def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9, phases=None, configured=None, share=None):
     """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images.
 
-    Args: rates: is given the learning rate of every step, by the images shown before.
+    Args: phases: is given the phase of every step, by the images shown before; share: of the hours that growth may
+    take.
     """
     eta, now = Eta(schedule, PHASE_TIMES, images, 0.0), 0.0
-    limit = TimeLimit(HOURS, eta, now, spent)
+    limit = TimeLimit(HOURS, eta, now, spent, configured or schedule, share)
     while images < eta.schedule.total and images < stop:
         phase = eta.schedule.at(images)
-        if rates is not None:
-            rates[images] = phase.learning_rate_g
-        images, now = images + phase.batch, now + phase.batch * times * PHASE_TIMES.seconds_per_image[phase.index]
+        if phases is not None:
+            phases[images] = phase
+        slower = times(images) if callable(times) else times
+        images, now = images + phase.batch, now + phase.batch * slower * PHASE_TIMES.seconds_per_image[phase.index]
         if images % 160 == 0 and images < eta.schedule.total:
-            eta.schedule = replace(eta.schedule, total_images=limit.last_image(images, now))
+            limit.plan(images, now)
     return images, now, limit
+
+
+def last_image(limit, images, now, reserve=0.0):
+    """The image count at which a run is then to end."""
+    limit.plan(images, now, reserve)
+    return limit.eta.schedule.total
 
 
 @pytest.mark.parametrize("times", [0.2, 0.7, 1.0, 1.5, 4.0, 20.0])
@@ -45,8 +54,9 @@ def test_the_end_comes_within_a_tenth_of_the_hours(times):
 @pytest.mark.parametrize("times", [0.2, 0.7, 1.0, 1.5, 4.0, 20.0])
 def test_a_run_whose_learning_rate_falls_ends_in_time_too(times):
     """On a slow machine, its fall is shorter than asked for, and no rate that was used is another one afterwards."""
-    rates = {}
-    _, seconds, limit = train(times, replace(SCHEDULE, lr_decay_images=3000), rates=rates)
+    phases = {}
+    _, seconds, limit = train(times, replace(SCHEDULE, lr_decay_images=3000), phases=phases)
+    rates = {images: phase.learning_rate_g for images, phase in phases.items()}
     assert seconds == pytest.approx(400, rel=0.1)
     end = limit.eta.schedule
     if times < 20:  # where a tick takes a seventh of the hours, they are over in the fall
@@ -59,7 +69,7 @@ def test_a_machine_that_becomes_slower_while_the_rates_fall_ends_in_time_too(slo
     """What a step is trained with depends on the planned end alone, so a resumed run goes on with the same rates."""
     schedule, rates, now, images = replace(SCHEDULE, lr_decay_images=1000), [], 0.0, 0
     eta = Eta(schedule, PHASE_TIMES, images, now)
-    limit = TimeLimit(HOURS, eta, now, 0.0)
+    limit = TimeLimit(HOURS, eta, now, 0.0, schedule)
     ends = []  # planned in the fall
     while images < eta.schedule.total:
         phase, falls = eta.schedule.at(images), images >= eta.schedule.total - eta.schedule.decay_images
@@ -67,7 +77,7 @@ def test_a_machine_that_becomes_slower_while_the_rates_fall_ends_in_time_too(slo
         times = slower if falls else 1.0
         images, now = images + phase.batch, now + phase.batch * times * PHASE_TIMES.seconds_per_image[phase.index]
         if images % 80 == 0 and images < eta.schedule.total:
-            eta.schedule = replace(eta.schedule, total_images=limit.last_image(images, now))
+            limit.plan(images, now)
             ends += [eta.schedule.total] * falls
     assert now < 1.1 * 400
     assert now > TRAINING_SHARE * 400 - 1
@@ -86,19 +96,19 @@ def test_a_resumed_run_has_the_time_that_is_left():
 
 def test_the_planned_end_is_that_of_the_hours_whatever_the_schedule_takes():
     eta, noon = Eta(SCHEDULE, PHASE_TIMES, 0, 0.0), datetime(2026, 3, 1, 12, 0)
-    assert TimeLimit(2.0, eta, 0.0, 0.0).planned_end(noon) == "about 2 h, until 14:00, as hours=2 asks for"
-    assert TimeLimit(2.0, eta, 0.0, 5400.0).planned_end(noon).startswith("about 30 min, until 12:30")
+    assert TimeLimit(2.0, eta, 0.0, 0.0, SCHEDULE).planned_end(noon) == "about 2 h, until 14:00, as hours=2 asks for"
+    assert TimeLimit(2.0, eta, 0.0, 5400.0, SCHEDULE).planned_end(noon).startswith("about 30 min, until 12:30")
 
 
 def test_a_run_that_has_no_time_left_takes_one_more_step():
     eta = Eta(SCHEDULE, PHASE_TIMES, 500, 0.0)
-    assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(500, 1.0) == 501
+    assert last_image(TimeLimit(HOURS, eta, 0.0, 1000.0, SCHEDULE), 500, 1.0) == 501
 
 
 def test_the_end_comes_as_much_earlier_as_something_after_it_takes():
     """Here, 20 s: 500 images of 0.04 s."""
-    limit = TimeLimit(HOURS, Eta(SCHEDULE, PHASE_TIMES, 3000, 0.0), 0.0, 100.0)
-    assert limit.last_image(3000, 0.0) - limit.last_image(3000, 0.0, reserve=20.0) == 500
+    limit = TimeLimit(HOURS, Eta(SCHEDULE, PHASE_TIMES, 3000, 0.0), 0.0, 100.0, SCHEDULE)
+    assert last_image(limit, 3000, 0.0) - last_image(limit, 3000, 0.0, reserve=20.0) == 500
 
 
 def test_the_end_stays_from_where_the_learning_rate_falls():
@@ -109,5 +119,61 @@ def test_the_end_stays_from_where_the_learning_rate_falls():
     assert images >= end.total > schedule.total
     assert end.at(end.total - 3001).learning_rate_g == TABLES["learning_rate_g"][4]
     eta = Eta(schedule, PHASE_TIMES, 7500, 0.0)  # the rate falls from 7000 on
-    assert TimeLimit(HOURS, eta, 0.0, 0.0).last_image(7500, 1.0) == schedule.total
-    assert TimeLimit(HOURS, eta, 0.0, 1000.0).last_image(6900, 1.0) == 6900 + 1 + 3000
+    assert last_image(TimeLimit(HOURS, eta, 0.0, 0.0, schedule), 7500, 1.0) == schedule.total
+    assert last_image(TimeLimit(HOURS, eta, 0.0, 1000.0, schedule), 6900, 1.0) == 6900 + 1 + 3000
+
+
+# ---- growth on a machine that is too slow for it -----------------------------------------------------------
+
+# As configured, growth takes 180 of 500 s.
+GROWING = replace(SCHEDULE, stable_images={4: 2000, 8: 5500}, fade_images={8: 4000}, lr_decay_images=1500)
+SHARE = 0.7
+
+
+@pytest.mark.parametrize("times", [1.0, 2.5, 4.0, 8.0])
+def test_growth_keeps_to_its_share_of_the_hours_on_a_slower_machine(times):
+    """Phases that have begun stay as they are, and what is planned in the end is what every step was trained with."""
+    phases = {}
+    _, seconds, limit = train(times, GROWING, phases=phases, share=SHARE)
+    end = limit.eta.schedule
+    assert {at: end.at(at) for at in phases} == phases
+    assert seconds == pytest.approx(400, rel=0.1)
+    grown = PHASE_TIMES.seconds(end, 0, end.phases[-1].start) * times
+    assert grown <= 1.1 * SHARE * 400  # the correction comes closer to the times with every tick
+    assert (end.growth_images == GROWING.growth_images) == (times < 1.5)
+    assert end.growth_images[0] == GROWING.growth_images[0]  # it had begun before the machine was known
+    assert end.phases[-1].start < end.total - end.decay_images  # no rate falls while the networks grow
+
+
+def test_growth_without_a_share_stays_as_it_is_and_the_hours_end_before_it():
+    _, _, limit = train(8.0, GROWING)
+    assert limit.eta.schedule.growth_images == GROWING.growth_images
+    assert limit.eta.schedule.total < GROWING.phases[-1].start
+    assert [*limit.planned] == ["total_images"]
+
+
+def test_growth_is_as_configured_again_where_the_machine_was_slow_for_a_while():
+    _, _, limit = train(4.0, GROWING, stop=320, share=SHARE)
+    assert limit.eta.schedule.growth_images < GROWING.growth_images
+    _, seconds, limit = train(lambda images: 4.0 if images < 320 else 1.0, GROWING, share=SHARE)
+    assert limit.eta.schedule.growth_images == GROWING.growth_images
+    assert limit.eta.schedule.lr_decay_images == GROWING.lr_decay_images
+    assert seconds == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
+
+
+def test_a_phase_keeps_an_update_where_no_time_is_left_for_it():
+    limit = TimeLimit(HOURS, Eta(GROWING, PHASE_TIMES, 0, 0.0), 0.0, 0.0, GROWING, SHARE)
+    limit.plan(16, 390.0)
+    assert limit.eta.schedule.growth_images == (2000, 16)
+    assert limit.eta.schedule.lr_decay_images == 0
+
+
+def test_a_checkpoint_has_the_plan_and_a_run_resumes_with_it():
+    _, _, limit = train(4.0, GROWING, stop=1000, share=SHARE)
+    planned = limit.eta.schedule
+    assert with_plan(GROWING, json.loads(json.dumps(limit.planned))) == replace(
+        planned, stable_images={4: 2000, 8: 5500}, batch=GROWING.batch
+    )
+    assert with_plan(GROWING, {"total_images": 700}) == replace(GROWING, total_images=700)
+    other_phases = replace(GROWING, first_resolution=8)
+    assert with_plan(other_phases, limit.planned).growth_images == other_phases.growth_images

@@ -69,7 +69,7 @@ class RealBatches:
         self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
         self._loader = Loader(pyramid, device, budget)
         self._floats = FloatMaker(device)
-        self._phase_at = phase_at
+        self.phase_at = phase_at
         self._indices = indices
         self._on_device: dict[int, slice | Tensor] = {}
         self.seconds = 0.0  # spent in `batch` so far
@@ -87,9 +87,9 @@ class RealBatches:
     def _make(self, phase: Phase, rng: StepRng) -> Reals:
         request, positions = self._request(phase, rng.images), self._positions(phase.batch)
         stored = self._loader.get(request)  # [N, R, R, C]
-        if self._phase_at is not None and not self._loader.fits(phase.resolution):
+        if self.phase_at is not None and not self._loader.fits(phase.resolution):
             later = rng.images + phase.batch
-            self._loader.prefetch(self._request(self._phase_at(later), later))
+            self._loader.prefetch(self._request(self.phase_at(later), later))
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = self._floats.make(stored, flip)
         if phase.alpha < 1:
