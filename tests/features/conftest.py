@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pggan.networks.features import discriminator
-from pggan.networks.features.backbone import Backbone
+from pggan.networks.features.backbone import Backbone, split_at_strides
 
 WIDTHS = (3, 4, 5, 6, 7, 8)  # of the image, and of the maps at strides 2 to 32
 
@@ -18,7 +18,7 @@ def tiny_backbone(_: str = "tiny") -> Backbone:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = [layer for i, o in pairwise(WIDTHS) for layer in (nn.Conv2d(i, o, 3, stride=2, padding=1), nn.ReLU6())]
-    return Backbone(layers, "tiny", [127.5] * 3, [127.5] * 3)
+    return Backbone(split_at_strides(layers, "tiny"), [127.5] * 3, [127.5] * 3)
 
 
 @pytest.fixture

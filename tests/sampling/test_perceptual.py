@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pggan.networks.fade import downsample, upsample
-from pggan.networks.features.backbone import Backbone, load_backbone
+from pggan.networks.features.backbone import Backbone, load_backbone, split_at_strides
 from pggan.sampling.perceptual import MAX_SIDE, feature_distance, laplacian_distance, laplacian_pyramid
 
 
@@ -42,7 +42,7 @@ def by_features():
     """The distance by a small network with a map at each stride, in float64."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(width, 4, 3, stride=2, padding=1) for width in (3, 4, 4, 4, 4)]
-    return feature_distance(Backbone(layers, "small", [127.0] * 3, [128.0] * 3).double())
+    return feature_distance(Backbone(split_at_strides(layers, "small"), [127.0] * 3, [128.0] * 3).double())
 
 
 def test_features_are_compared_by_their_directions_at_every_place():

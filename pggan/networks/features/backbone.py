@@ -27,7 +27,8 @@ WEIGHTS_KEY = "model.features_weights"
 STRIDES = (4, 8, 16, 32)
 CHOOSE = f"Choose model.features={LITE0}, or a sequence of convolutions such as torchvision:resnet18."
 SIDE = 64  # to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
-LITE0_HEAD = 3  # last layers of efficientnet-lite0 that are left out: 1280 maps for the classifier
+LITE0_ENDS = (6, 8, 14, 19)  # layers of efficientnet-lite0 up to the last map of each stride; others are for classes
+LITE0_CHANNELS = (24, 40, 112, 320)
 LITE0_SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of its maps, of noise
 ENDS = (nn.AdaptiveAvgPool2d, nn.Dropout, nn.Flatten, nn.Linear)  # where a classifier begins
 HEX_DIGITS = 16  # of a file's SHA-256, in the identity of features
@@ -41,16 +42,13 @@ class Backbone(nn.Module):
 
     def __init__(
         self,
-        layers: Iterable[nn.Module],
-        name: str,
+        blocks: Iterable[tuple[nn.Sequential, int]],
         mean: list[float],
         std: list[float],
         scales: Sequence[float] = (1.0,) * len(STRIDES),
     ) -> None:
-        """Args: layers: applied one after another; mean, std: of the pixels [0, 255] it was trained with; scales:
-        what its maps are divided by.
-
-        Raises UserError unless there is a map at each stride.
+        """Args: blocks: one for each stride, applied one after another, each with the channels of its map; mean, std:
+        of the pixels [0, 255] that they were trained with; scales: what the maps are divided by.
         """
         super().__init__()
         self.scales = scales
@@ -58,7 +56,7 @@ class Backbone(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
         self.train(False)
         self.blocks, self.channels = nn.ModuleList(), []
-        for block, channels in split_at_strides(layers, name):
+        for block, channels in blocks:
             self.blocks.append(block)
             self.channels.append(channels)
         freeze(self)
@@ -74,7 +72,10 @@ class Backbone(nn.Module):
 
 
 def split_at_strides(layers: Iterable[nn.Module], name: str) -> Iterator[tuple[nn.Sequential, int]]:
-    """The layers as four blocks, each of which ends with the last map of its stride, and the channels of that map."""
+    """The layers as four blocks, each of which ends with the last map of its stride, and the channels of that map.
+
+    Raises UserError unless there is a map at each stride.
+    """
     found: list[nn.Module] = []
     sides: list[tuple[int, int]] = []  # stride and channels after each layer
     with torch.no_grad():
@@ -113,10 +114,14 @@ def fuse_conv_bn(network: nn.Module) -> nn.Module:
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 assert norm.running_mean is not None, "else it would not be pretrained"
                 assert norm.running_var is not None, "likewise"
-                factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-                bias = norm.bias - norm.running_mean * factor
-                freeze_tensor(conv, "weight", conv.weight * factor.view(-1, 1, 1, 1))
-                freeze_tensor(conv, "bias", bias if conv.bias is None else bias + conv.bias * factor)
+                weight, bias = conv.weight.detach(), norm.bias.detach()
+                if not weight.is_meta:  # else shapes are all that is asked for, and arithmetic would import _dynamo
+                    factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+                    weight = weight * factor.view(-1, 1, 1, 1)
+                    bias = bias - norm.running_mean * factor
+                    bias = bias if conv.bias is None else bias + conv.bias * factor
+                freeze_tensor(conv, "weight", weight)
+                freeze_tensor(conv, "bias", bias)
                 setattr(sequence, following, nn.Identity())
     return network
 
@@ -173,10 +178,11 @@ def _lite0_file(weights: str | None) -> Path:
 
 
 def _lite0(network: efficientnet_lite0.EfficientNetLite0) -> Backbone:
-    layers = list(flatten_sequential(fuse_conv_bn(network).children()))[:-LITE0_HEAD]
-    return Backbone(layers, LITE0, [127.0] * 3, [128.0] * 3, LITE0_SCALES)
+    layers = list(flatten_sequential(fuse_conv_bn(network).children()))
+    blocks = [nn.Sequential(*layers[start:end]) for start, end in pairwise((0, *LITE0_ENDS))]
+    return Backbone(zip(blocks, LITE0_CHANNELS, strict=True), [127.0] * 3, [128.0] * 3, LITE0_SCALES)
 
 
 def _torchvision(network: nn.Module, name: str) -> Backbone:
     mean, std = normalization_of(name.partition(":")[2])
-    return Backbone(flatten_sequential(fuse_conv_bn(network).children()), name, mean, std)
+    return Backbone(split_at_strides(flatten_sequential(fuse_conv_bn(network).children()), name), mean, std)
