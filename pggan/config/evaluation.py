@@ -38,3 +38,8 @@ class EvaluationConfig:
         ordered = [name for name in self.metrics if name in ORDERED]
         name = next(iter(ordered), None) if self.best == AUTO else self.best
         return None if name is None else ORDERED[name]
+
+    @property
+    def share(self) -> float:
+        """The share of the time that is kept for evaluations, 0 to 1: 0 where none come, or at an interval."""
+        return self.max_share if self.metrics and self.interval_images is None else 0.0

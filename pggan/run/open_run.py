@@ -250,9 +250,7 @@ def start_eta(
     phase_times = measure_phase_times(
         config, run.architecture, schedule, partition, device=device, images=images, method_table=method_table
     )
-    planned = config.evaluation.metrics and config.evaluation.interval_images is None
-    share = config.evaluation.max_share if planned else 0.0
-    eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=share)
+    eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
     if config.hours is None:
         if run.checkpoint is None:
             run.notes.extend(too_long(eta, config, run.description["versions"]["command"]))

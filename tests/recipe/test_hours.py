@@ -252,6 +252,23 @@ def test_evaluations_at_an_interval_are_a_part_of_what_images_cost_and_are_state
     assert "of which evaluations every 1,000 images take about" in about
 
 
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [(["evaluation.metrics=[swd]", "evaluation.max_share=0.3"], 0.3), (["evaluation.metrics=[]"], 0)],
+)
+def test_the_share_of_evaluations_is_no_time_for_images(costs, monkeypatch, words, share):
+    monkeypatch.setattr(hours, "MeasuredCosts", lambda *_: costs)
+    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
+    monkeypatch.setattr(hours, "command_seconds", lambda: 10.0)
+    seen, choose_recipe = [], hours.choose_recipe
+    monkeypatch.setattr(hours, "choose_recipe", lambda situation: [seen.append(situation), choose_recipe(situation)][1])
+    config = configured(f"data.path={costs.config.data.path}", *words)
+    find_recipe(config, 0.1, Nothing(), lambda _: config, lambda text: None)
+    left = hours.TRAINING_SHARE * 360 - 10
+    for situation in seen:
+        assert (situation.seconds, situation.other_seconds) == pytest.approx(((1 - share) * left, 360 - left))
+
+
 def test_the_precision_is_named_unless_it_is_given(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     (choice,) = hours.precision_choice(Nothing(), torch.device("cpu"))

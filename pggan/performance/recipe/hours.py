@@ -152,8 +152,9 @@ def find_recipe(
     all_costs = with_evaluations(costs, evaluation, config.evaluation.interval_images)
     situation = Situation(config, given, facts, machine, all_costs, seconds, has_lite0=has_lite0, fit=fit)
     for _ in range(ATTEMPTS):
-        training = TRAINING_SHARE * seconds - command_seconds()
-        situation = replace(situation, seconds=training, other_seconds=seconds - training)
+        left = TRAINING_SHARE * seconds - command_seconds()
+        training = (1 - config.evaluation.share) * left
+        situation = replace(situation, seconds=training, other_seconds=seconds - left)
         recipe = choose_recipe(situation)
         if costs.has_measured(recipe.sizes, recipe.batch):
             break
