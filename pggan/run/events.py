@@ -235,12 +235,10 @@ class Events:
     def _report_slow_machine(self, before: Schedule, now: Schedule) -> None:
         """Say, once each, that growth becomes shorter, and that the rates fall faster."""
         said, side = "The machine is slower than planned:", now.final_resolution
-        start, falling = now.phases[-1].start, self.state.images >= before.total - before.decay_images
-        if start < before.phases[-1].start and not self.is_growth_shorter:
+        if now.phases[-1].start < before.phases[-1].start and not self.is_growth_shorter:
             self.is_growth_shorter = True
-            self.reporter.line(
-                f"{said} growth becomes shorter, and ends at {start:,} images, so that {side}x{side} has time."
-            )
+            self.reporter.line(f"{said} growth becomes shorter, so that {side}x{side} has time.")
+        falling = self.state.images >= before.total - before.decay_images
         if falling and now.total < before.total and not self.is_late:
             self.is_late = True
             self.reporter.line(f"{said} the rates fall faster, to 0 at {now.total:,} images.")

@@ -304,7 +304,7 @@ def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repea
     words += ["checkpoint.every_images=320", f"hours={5 * SECONDS / 3600}", f"run_dir={run_dir}"]
     assert main(words) == 0
     log, (checkpoint, _) = (run_dir / "train.log").read_text(), newest_checkpoint(run_dir)
-    assert log.count("growth becomes shorter, and ends at ") == 1
+    assert log.count("growth becomes shorter, so that 8x8 has time.") == 1
     assert "was faded in" not in log
     configured = checkpoint.header["config"]["schedule"]
     stable, fade = checkpoint.header["growth_images"]
