@@ -20,6 +20,7 @@ from pggan.core.schedule import Schedule
 from pggan.run.eta import Eta, until
 
 TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
+KNOWN_SHARE = 0.1  # of the hours; before, the lowest levels say too little about a machine to shorten growth by it
 # What is planned on the way, as state.json has it; the first two where growth has a share of the hours.
 PLANNED = ("growth_images", "lr_decay_images", "total_images")
 LATE_SHARE = 1.05  # of the hours; where training would take more, its end comes nearer even while the rates fall
@@ -91,7 +92,7 @@ class TimeLimit:
         """The schedule whose phases to come are as configured, or shorter, so that growth keeps to its share."""
         schedule, share = self.eta.schedule, self.max_growth_share
         to_come = [phase.index for phase in schedule.phases[:-1] if phase.start >= images]
-        if share is None or not to_come:
+        if share is None or not to_come or self.spent_seconds(now) < KNOWN_SHARE * 3600 * self.hours:
             return schedule
         growth = [*schedule.growth_images]
         for index in to_come:

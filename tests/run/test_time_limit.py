@@ -153,12 +153,24 @@ def test_growth_without_a_share_stays_as_it_is_and_the_hours_end_before_it():
 
 
 def test_growth_is_as_configured_again_where_the_machine_was_slow_for_a_while():
-    _, _, limit = train(4.0, GROWING, stop=320, share=SHARE)
-    assert limit.eta.schedule.growth_images < GROWING.growth_images
-    _, seconds, limit = train(lambda images: 4.0 if images < 320 else 1.0, GROWING, share=SHARE)
-    assert limit.eta.schedule.growth_images == GROWING.growth_images
-    assert limit.eta.schedule.lr_decay_images == GROWING.lr_decay_images
+    """With three times what was expected of 1,600 images, 48 s, it would leave no time for 8x8."""
+    schedule = replace(GROWING, stable_images={4: 12_000, 8: 5500}, fade_images={8: 1000})
+
+    def times(images):
+        return 3.0 if images < 1600 else 1.0
+
+    _, _, limit = train(times, schedule, stop=1600, share=SHARE)
+    assert limit.eta.schedule.growth_images == (12_000, 16)
+    _, seconds, limit = train(times, schedule, share=SHARE)
+    assert limit.eta.schedule.growth_images == schedule.growth_images
+    assert limit.eta.schedule.lr_decay_images == schedule.lr_decay_images
     assert seconds == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
+
+
+def test_growth_stays_as_long_as_a_machine_is_not_known():
+    """The first tenth of the hours is 40 s."""
+    assert train(3.0, GROWING, stop=1280, share=SHARE)[2].eta.schedule.growth_images == GROWING.growth_images
+    assert train(3.0, GROWING, stop=1440, share=SHARE)[2].eta.schedule.growth_images < GROWING.growth_images
 
 
 def test_a_phase_keeps_an_update_where_no_time_is_left_for_it():
@@ -169,7 +181,7 @@ def test_a_phase_keeps_an_update_where_no_time_is_left_for_it():
 
 
 def test_a_checkpoint_has_the_plan_and_a_run_resumes_with_it():
-    _, _, limit = train(4.0, GROWING, stop=1000, share=SHARE)
+    _, _, limit = train(4.0, GROWING, stop=1600, share=SHARE)
     planned = limit.eta.schedule
     assert with_plan(GROWING, json.loads(json.dumps(limit.planned))) == replace(
         planned, stable_images={4: 2000, 8: 5500}, batch=GROWING.batch
