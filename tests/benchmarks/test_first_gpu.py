@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.first_gpu import __main__ as command
-from benchmarks.first_gpu import collectives, convolutions, kernels, parity, parts, stages, worker
+from benchmarks.first_gpu import collectives, convolutions, kernels, parity, parts, resume, stages, worker
 from benchmarks.first_gpu.context import Context, Judgement, Part
 from benchmarks.first_gpu.expected import ORDER, STAGES
 from benchmarks.first_gpu.record import Record
@@ -353,9 +353,31 @@ def test_several_gpus_work_together_and_train_with_the_bits_of_one(context, monk
     assert "elastic=true" in asked[0]
 
 
+@pytest.mark.parametrize(("digests", "verdict"), [(["8a", "8a"], "the same bits"), (["8a", "8b"], "other bits")])
+def test_a_run_that_was_stopped_and_resumed_has_the_bits_of_a_whole_one(context, monkeypatch, digests, verdict):
+    asked, left = [], iter(digests)
+    monkeypatch.setattr(Runs, "begin", lambda self, name, *keys: asked.append((name, *keys)) or name)
+    monkeypatch.setattr(Runs, "end", lambda self, process: asked.append(process))
+    monkeypatch.setattr(resume, "facts_of_run", lambda run_dir: {"state_sha256": next(left)})
+    found = resume.resume(context)
+    half = ("stopped", "schedule.total_images=48")
+    assert asked == [("whole",), half, "stopped", ("stopped",), "whole", "stopped"]
+    assert resume.judge(context, {"resume": found}).measured == verdict
+
+
+@pytest.mark.slow
+def test_the_kit_trains_in_processes_of_their_own_and_says_why_one_failed(context):
+    with Runs(context) as runs:
+        process, mistaken = runs.begin("run", "schedule.total_images=8"), runs.begin("other", "schedule.batch=many")
+        runs.end(process)
+        with pytest.raises(RuntimeError, match="ended with 2: "):
+            runs.end(mistaken)
+    assert resume.facts_of_run(context.folder / "run")["images"] == 8
+
+
 @pytest.mark.slow
 def test_the_kit_runs_to_its_end_on_a_cpu(context, capsys):
-    """But for the runs that are resumed: they take as long as all else, and tests/cuda/test_first_gpu.py has them."""
+    """But for the runs that are resumed, which take as long as all else."""
     names = [part.name for part in parts.PARTS if part.name != "resume"]
     assert worker.measure(context, LATER, ",".join(names)) == 0
     assert on_disk(context)["complete"]

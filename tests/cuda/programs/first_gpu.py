@@ -1,4 +1,4 @@
-"""Runs the kit for the first GPU with its small sizes, and prints its result file.
+"""Runs parts of the kit for the first GPU with its small sizes: `first_gpu.py FOLDER NAMES`; prints its result file.
 
 Run by test_first_gpu.py, which says what has to be in it.
 """
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     record = Record(folder / "result.json")
     with redirect_stdout(sys.stderr):
-        worker.measure(Context(choose_device("cuda"), True, folder, record), inf)
+        worker.measure(Context(choose_device("cuda"), True, folder, record), inf, sys.argv[2])
     print(json.dumps(record.content))
