@@ -13,6 +13,9 @@ from pggan.performance.recipe.situation import NetworkSizes, Situation
 from pggan.performance.recipe.sizes import least_seconds
 
 GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs show more images on the way to the final resolution
+LONGER_FROM = (
+    1.25  # times the lengths that were tried; below, those stay, so that five minutes begin with the demo's bits
+)
 MAX_IMAGES = 600_000  # of a phase on the way, those of the official presets
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
@@ -54,7 +57,8 @@ def choose_lengths(
     held = growth_seconds(each, *(table if key in given else {MIN_RESOLUTION: 0} for key, table in tables.items()))
     growth = growth_seconds(each, *tables.values()) - held
     fitting = (GROWTH_SHARE * seconds - held) / growth if growth else 1.0
-    factor = max(fitting, 1.0) if worth else min(fitting, 1.0)
+    longer = fitting if fitting >= LONGER_FROM else 1.0
+    factor = longer if worth else min(fitting, 1.0)
 
     def of_level(key: str, level: int) -> int:
         images = value_at(tables[key], level)
