@@ -160,6 +160,9 @@ def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> in
         # A run that had ended before this command keeps the hours that it took.
         within = f"hours={header['config']['hours']:g}"
         set_schedule(file, {"total_images": int(header["total_images"])}, f"shown in {within}")
+        configured = values["schedule"]["lr_decay_images"]
+        if (fall := header.get("lr_decay_images", configured)) != configured:
+            set_schedule(file, {"lr_decay_images": fall}, "the chosen share of the last phase, as long as it became")
         if shorter := shorter_growth(values, header):
             set_schedule(file, shorter, f"of a machine that was too slow for longer ones in {within}")
     return code
@@ -175,8 +178,7 @@ def shorter_growth(values: Mapping[str, Any], header: Mapping[str, Any]) -> dict
     if growth is None or tuple(growth) == schedule.growth_images:
         return {}
     shorter = schedule.with_growth(growth)
-    tables = {"stable_images": shorter.stable_images, "fade_images": shorter.fade_images}
-    return {**tables, "lr_decay_images": header["lr_decay_images"]}
+    return {"stable_images": shorter.stable_images, "fade_images": shorter.fade_images}
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:

@@ -1,7 +1,8 @@
 """Ending a run in the hours that it was given: growth and last image are planned anew at every tick.
 
 On a machine that is so slow that growth would take more than its share of the hours, the phases to come become shorter,
-so that the final resolution still has time.  Phases that have begun stay as they are.
+so that the final resolution still has time.  Phases that have begun stay as they are.  The fall of the learning rates
+keeps its share of the last phase, until it begins.
 
 Where no learning rate falls, the end of a schedule decides nothing before it; where one falls, the end stays as it is
 from the image on at which that begins.  So a run of the images that were shown in the end repeats every bit.
@@ -80,10 +81,10 @@ class TimeLimit:
         else:
             self.eta.schedule = schedule = self._with_growth_in_time(images, now)
             reached = self.eta.images_after(TRAINING_SHARE * 3600 * self.hours - spent, images)
-            start = schedule.phases[-1].start
-            if images < start < self.configured.phases[-1].start:  # the rates are not to fall while the networks grow
-                decay = min(self.configured.lr_decay_images, max(reached - start, 0) // 2)
-                schedule = replace(schedule, lr_decay_images=decay)
+            if self.max_growth_share is not None:  # the fall keeps its share of the last phase
+                last, configured = schedule.phases[-1], self.configured.phases[-1]
+                share = max(reached - last.start, 0) / max(configured.end - configured.start, 1)
+                schedule = replace(schedule, lr_decay_images=int(share * self.configured.lr_decay_images))
             # The rates shown so far stay as they were: the fall begins with the next image at the earliest.
             total = max(reached, images + 1 + min(schedule.lr_decay_images, images))
         self.eta.schedule = replace(schedule, total_images=total)
@@ -97,7 +98,7 @@ class TimeLimit:
         growth = [*schedule.growth_images]
         for index in to_come:
             growth[index] = self.configured.growth_images[index]
-        whole = replace(schedule.with_growth(growth), lr_decay_images=self.configured.lr_decay_images)
+        whole = schedule.with_growth(growth)
         times, correction = self.eta.phase_times, self.eta.correction
         growing = correction * times.seconds(whole, images, whole.phases[-1].start)
         late = self.spent_seconds(now) + growing - share * 3600 * self.hours

@@ -432,9 +432,10 @@ def test_growth_may_take_so_much_more_than_planned_that_half_of_the_final_resolu
         each, side = two_cores(networks, batch), networks.resolution
         grown = seconds_of(found, networks) - each[side] * found["schedule.stable_images"][side]
         assert found[key] == pytest.approx((1 + grown / seconds_of(found, networks)) / 2, abs=0.02)
-    for typed in ("schedule.stable_images", "schedule.fade_images"):
+    for typed in LENGTHS:
         assert key not in choose(config, 1.0, given=GivenKeys(typed))[0]
-    assert key not in choose(avatars_32, 1.0, given=GivenKeys("schedule.fade_images", recipe=LENGTHS))[0]
+    for typed in LENGTHS[1:]:
+        assert key not in choose(avatars_32, 1.0, given=GivenKeys(typed, recipe=LENGTHS))[0]
     at_4 = replace(config, schedule=replace(config.schedule, final_resolution=4))
     assert key not in choose(at_4, 1.0, given=GivenKeys("schedule.final_resolution"))[0]
 

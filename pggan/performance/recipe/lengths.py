@@ -76,7 +76,7 @@ def choose_lengths(
         why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
     reason = f"{why}, {side}x{side} the rest"
     choices.take_all({"schedule.stable_images": stable, "schedule.fade_images": fade or 0}, reason)
-    if not given and side > levels[0]:
+    if side > levels[0] and not (given or situation.given.has("schedule.lr_decay_images")):
         choose_growth_share(choices, growing / seconds, side)
     if "schedule.stable_images" in given or situation.config.schedule.total_images is not None:
         ends = f"{side}x{side} lasts until the hours are over, however many images it is given"
@@ -120,7 +120,7 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
         if not typed(key):
             choices.replace(key, value or 0, reason)
     growing = [phase for phase in images if phase.resolution < config.final_resolution or phase.fading]
-    if growing and not keeps_fades:
+    if growing and not (keeps_fades or typed("schedule.lr_decay_images")):
         spent = sum(images[phase] * each[phase.resolution] for phase in growing)
         choose_growth_share(choices, spent / seconds, config.final_resolution)
     ends = over_before(config.final_resolution) if held > seconds else "decided on the way, to end in time"
