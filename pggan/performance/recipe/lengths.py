@@ -13,9 +13,7 @@ from pggan.performance.recipe.situation import NetworkSizes, Situation
 from pggan.performance.recipe.sizes import least_seconds
 
 GROWTH_SHARE = 0.3  # of the time, as in the demo: longer runs show more images on the way to the final resolution
-LONGER_FROM = (
-    1.25  # times the lengths that were tried; below, those stay, so that five minutes begin with the demo's bits
-)
+LONGER_FROM = 1.5  # times the lengths that were tried; below, those stay: five minutes begin with the demo's bits
 MAX_IMAGES = 600_000  # of a phase on the way, those of the official presets
 PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
 # Share of the images at the final resolution over which the rates fall to 0, as in the demo, up to PUBLISHED_FROM: at
