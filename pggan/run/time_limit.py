@@ -59,7 +59,7 @@ class TimeLimit:
 
     @property
     def planned(self) -> dict[str, Any]:
-        """What of the schedule is planned on the way, as plain values."""
+        """The part of the schedule that is planned on the way, as plain values."""
         schedule = self.eta.schedule
         growth = {"growth_images": [*schedule.growth_images], "lr_decay_images": schedule.lr_decay_images}
         return {**({} if self.max_growth_share is None else growth), "total_images": schedule.total}
