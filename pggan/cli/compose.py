@@ -92,7 +92,12 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
         try:
             values = to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
             values = without_options_of_others(values, overrides)
-            return values if file == COMMANDS[name].config_file else with_defaults_of_training(values)
+            if file == COMMANDS[name].config_file:
+                return values
+            from pggan.config import TrainConfig
+            from pggan.core.validation import with_defaults
+
+            return with_defaults(TrainConfig, values)  # a run's own: some keys may not have existed when it began
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except OverrideParseException as error:
@@ -108,14 +113,6 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
                 except (HydraException, OmegaConfBaseException, ValueError):
                     continue  # what is chosen can't be composed either
             raise explanation(overrides, OmegaConf.to_container(composed, resolve=False), set(groups), error) from error
-
-
-def with_defaults_of_training(values: dict[str, Any]) -> dict[str, Any]:
-    """The `values` of a run's config.yaml, with keys that did not exist yet when it began."""
-    from pggan.config import TrainConfig
-    from pggan.core.validation import with_defaults
-
-    return with_defaults(TrainConfig, values)
 
 
 def allow_new_keys(overrides: list[str]) -> list[str]:
