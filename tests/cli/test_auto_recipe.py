@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.header import MILESTONE, mark_of
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.auto_recipe import TOTAL, GivenKeys, with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
@@ -301,7 +302,12 @@ def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repea
 ):
     run_dir, again, even_clock.times = tmp_path / "run", tmp_path / "again", 5.0
     words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=16", "schedule.final_resolution=8"]
-    words += ["checkpoint.every_images=320", f"hours={5 * SECONDS / 3600}", f"run_dir={run_dir}"]
+    words += [
+        "checkpoint.every_images=320",
+        "checkpoint.milestones=phases",
+        f"hours={5 * SECONDS / 3600}",
+        f"run_dir={run_dir}",
+    ]
     assert main(words) == 0
     log, (checkpoint, _) = (run_dir / "train.log").read_text(), newest_checkpoint(run_dir)
     assert log.count("growth becomes shorter, so that 8x8 has time.") == 1
@@ -310,6 +316,8 @@ def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repea
     stable, fade = checkpoint.header["growth_images"]
     assert stable == configured["stable_images"]["4"]
     assert fade < configured["fade_images"]["8"]
+    milestones = [int(saved.name) for saved in checkpoints_of(run_dir) if mark_of(saved, MILESTONE)]
+    assert [images // 8 for images in milestones[:2]] == [-(-stable // 8), -(-(stable + fade) // 8)]
     assert main(["train", f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={again}"]) == 0
     repeated, _ = newest_checkpoint(again)
     assert repeated.header["state_sha256"] == checkpoint.header["state_sha256"]
