@@ -11,6 +11,7 @@ from pggan.cli.commands import Command
 from pggan.cli.compose import ConfigSource, compose
 from pggan.cli.recipe_file import (
     RECIPE_FILE,
+    RECIPE_GROUPS,
     Difference,
     keys_of_recipe,
     merged,
@@ -33,7 +34,6 @@ OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may 
 NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, unless a recipe does that was given
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
-RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 TOTAL = "schedule.total_images"
 LENGTHS = ("stable_images", "fade_images", "lr_decay_images", "total_images")  # of the schedule, planned on the way
 
@@ -210,7 +210,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
         choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
     console.print(table_of(choices, about))
-    given_keys = differences_of(keys, values, {choice.key for choice in choices})
+    given_keys = differences_of(keys, values, {choice.key for choice in choices}, folder)
     return Recipe(title, [*given_keys, *(difference(choice) for choice in choices)])
 
 
@@ -233,14 +233,17 @@ def difference(choice: "Choice") -> Difference:
     return Difference(*choice, is_group=choice.key in GROUPS)
 
 
-def differences_of(overrides: Sequence[str], values: dict[str, Any], chosen: Set[str]) -> list[Difference]:
+def differences_of(
+    overrides: Sequence[str], values: dict[str, Any], chosen: Set[str], folder: str | None
+) -> list[Difference]:
     """The lines of a recipe for `overrides`, without the keys that are `chosen`; `values` are composed.
 
+    Args: folder: of configuration files of one's own.
     Recipes that they name by their paths are written out, so that it can do without their files.
     """
     typed = {key_of(one) for one in overrides if named_file(one) is None}
     found = []
-    for one in with_recipes(overrides):
+    for one in with_recipes(overrides, folder):
         key = key_of(one)
         is_typed = key in typed
         if key not in chosen | (NOT_IN_RECIPES if is_typed else OF_ONE_RUN):

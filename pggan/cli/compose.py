@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.recipe_file import options_of_choices, with_recipes
+from pggan.cli.recipe_file import RECIPE_GROUPS, keys_of_recipe, options_of_choices, with_recipes
 from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
 from pggan.core.errors import UserError, nearest_name
 from pggan.core.next_command import key_of
@@ -83,15 +83,15 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
     from yaml import YAMLError
 
     source = ConfigSource.of(COMMANDS[name], overrides)
-    overrides = with_recipes(overrides)
+    overrides = with_recipes(overrides, folder)
     refuse_typos(overrides, sweeps=False)
     file, groups = source.file, source.groups
     more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
     more += source.changes
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         try:
-            values = to_plain(hydra_compose(file.stem, [*allow_new_keys(allow_plain_lists(overrides, groups)), *more]))
-            values = without_options_of_others(values, overrides)
+            given = [*allow_new_keys(allow_plain_lists(overrides, groups)), *options_of_others(overrides, folder)]
+            values = to_plain(hydra_compose(file.stem, [*given, *more]))
             if file == COMMANDS[name].config_file:
                 return values
             from pggan.config import TrainConfig
@@ -145,18 +145,19 @@ def to_plain(composed: "DictConfig") -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def without_options_of_others(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """`values` without the options that a recipe has for another choice than the command line's.
+def options_of_others(overrides: Sequence[str], folder: str | None) -> list[str]:
+    """Overrides that delete the options that a recipe has for another choice than the one in `overrides`.
 
+    Args: folder: of configuration files of one's own.
     `experiment=demo loss=wgan_gp` leaves out the demo's gamma, which this loss does not know.  What is typed stays, and
     is refused by the schema.
     """
+    own = options_of_choices(overrides, folder)
     typed = {key_of(override) for override in overrides}
-    for group, own in options_of_choices(overrides).items():
-        values[group] = {
-            name: value for name, value in values[group].items() if name in own or f"{group}.{name}" in typed
-        }
-    return values
+    recipes = [(key_of(one), one.partition("=")[2]) for one in overrides if key_of(one) in RECIPE_GROUPS]
+    keys = set[str]().union(*(keys_of_recipe(group, name, folder) for group, name in recipes)) - typed
+    parts = [(key, *key.partition(".")[::2]) for key in sorted(keys)]
+    return [f"~{key}" for key, group, name in parts if name and group in own and name not in own[group]]
 
 
 def numbered(values: Any) -> Any:

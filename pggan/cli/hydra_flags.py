@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import Command
-from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, config_folder, to_plain
+from pggan.cli.compose import ConfigSource, allow_new_keys, allow_plain_lists, compose, config_folder, options_of_others
 from pggan.cli.recipe_file import named_file, with_recipes
 from pggan.cli.suggestions import is_of_jobs, missing_choice, refuse_typos
 from pggan.cli.sweep import OWN_RUN_DIR, SweepJob, jobs_of, run_sweep, sum_up
@@ -66,20 +66,24 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     folder, several = config_folder(flags), bool({"-m", "--multirun"} & set(flags))
     if several and not any(map(is_of_jobs, typed)):
         return run_sweep(command, typed, [] if folder is None else ["--config-dir", folder], folder)
-    overrides = with_recipes(typed)  # Hydra knows no files by their paths
+    overrides = with_recipes(typed, folder)  # Hydra knows no files by their paths
     jobs: list[SweepJob] = []
+    deleted: list[str] = []
     if several:
         refuse_typos(overrides, sweeps=True)
         jobs = _jobs_of_launcher(command, overrides, folder)
     else:
         overrides = allow_plain_lists(overrides, command.groups)
         compose(command.name, overrides, folder)  # a typo gets our own answer
+        deleted = options_of_others(overrides, folder)  # for --cfg: Hydra shows what it has composed
     job_settings, source = _job_settings(command, overrides), ConfigSource.of(command, overrides)
 
-    def task(composed: "DictConfig") -> None:
-        of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one) and one not in source.changes]
+    def task(_: "DictConfig") -> None:
+        added = [*deleted, *source.changes]
+        of_job = [one for one in HydraConfig.get().overrides.task if not is_of_jobs(one) and one not in added]
+        given = as_typed(of_job, typed, overrides)
         with hydra_at_rest():
-            values = with_choices(command, to_plain(composed), as_typed(of_job, typed, overrides), folder)
+            values = with_choices(command, compose(command.name, given, folder), given, folder)
         code = run(command, values)
         if code:
             sys.exit(code)
@@ -87,7 +91,7 @@ def run_with_flags(command: Command, arguments: list[str], run: Callable[[Comman
     tolerate_lazy_help()
     refuse_callbacks()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
-    words = [*job_settings, *allow_new_keys(overrides), *source.changes, *QUIET, *flags]
+    words = [*job_settings, *allow_new_keys(overrides), *deleted, *source.changes, *QUIET, *flags]
     sys.argv = [f"pggan {command.name}", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(source.file.parent), config_name=source.file.stem)(task)()

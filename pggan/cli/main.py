@@ -49,7 +49,8 @@ def run_arguments(arguments: list[str]) -> int:
     command = COMMANDS[name]
     arguments = [command.spelled_out(argument) for argument in arguments[words:]]
     if {"--help", "-h", "help"} & {*arguments}:
-        print(help_text(command, with_recipes(arguments), config_folder(arguments)), flush=True)
+        folder = config_folder(arguments)
+        print(help_text(command, with_recipes(arguments, folder), folder), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):
         return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))

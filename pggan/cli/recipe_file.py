@@ -18,6 +18,7 @@ from pggan.core.next_command import key_of
 
 RECIPE_FILE = "recipe.yaml"
 WIDTH = 118
+RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
 OPTION_GROUPS = {"loss", "augmentation", "gradients"}  # whose choices have options of their own
 REMEDY = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
 
@@ -130,14 +131,15 @@ def named_file(override: str) -> Path | None:
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 
-def with_recipes(overrides: Sequence[str]) -> list[str]:
+def with_recipes(overrides: Sequence[str], folder: str | None = None) -> list[str]:
     """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority.
 
+    Args: folder: of configuration files of one's own.
     Options of the file's loss, augmentation or gradients are left out where another is given that has no such option.
     """
     found = [one for override in overrides if (file := named_file(override)) is not None for one in read_recipe(file)]
     given = [one for one in overrides if named_file(one) is None]
-    own = options_of_choices(given)
+    own = options_of_choices(given, folder)
 
     def applies(override: str) -> bool:
         group, _, name = override.partition("=")[0].partition(".")
@@ -146,11 +148,14 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
     return merged([one for one in found if applies(one)], given)
 
 
-def options_of_choices(overrides: Sequence[str]) -> dict[str, set[str]]:
-    """The options that each loss, augmentation and gradients has that `overrides` choose."""
+def options_of_choices(overrides: Sequence[str], folder: str | None) -> dict[str, set[str]]:
+    """The options that each loss, augmentation and gradients has that `overrides` choose.
+
+    Args: folder: of configuration files of one's own.
+    """
     chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
-    groups = [group for group in OPTION_GROUPS if group in chosen and chosen[group] in choices_of(group)]
-    return {group: names_in(group, chosen[group]) for group in groups}
+    groups = [group for group in OPTION_GROUPS if group in chosen and chosen[group] in choices_of(group, folder)]
+    return {group: names_in(group, chosen[group], folder) for group in groups}
 
 
 def merged(recipe: Sequence[str], given: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pggan.cli.commands import CONFIGS, choices_of
+from pggan.cli.commands import choices_of, roots
 from pggan.core.errors import UserError, nearest, nearest_name
 
 MAX_LISTED = 20
@@ -136,9 +136,18 @@ def keys_of_choices(known: Collection[str]) -> dict[str, list[str]]:
     return found
 
 
-def names_in(group: str, choice: str) -> set[str]:
-    """The names that the file of `choice` in a config group gives values."""
-    return {*re.findall(r"^(\w+):", (CONFIGS / group / f"{choice}.yaml").read_text(), re.MULTILINE)}
+def names_in(group: str, choice: str, folder: str | None = None) -> set[str]:
+    """The names that the file of `choice` in a config group, and the files there that it is based on, give values.
+
+    Args: folder: of configuration files of one's own, where it is looked for, too.
+    """
+    file = next((file for root in roots(folder) if (file := root / group / f"{choice}.yaml").is_file()), None)
+    if file is None:
+        return set()
+    text = file.read_text()
+    bases = re.search(r"^defaults:\n((?:\s*- .*\n)*)", text, re.MULTILINE)
+    names = {*re.findall(r"^(\w+):", text, re.MULTILINE)} - {"defaults"}
+    return names.union(*(names_in(group, base, folder) for base in re.findall(r"- (\w+)", bases[1] if bases else "")))
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:

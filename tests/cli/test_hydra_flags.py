@@ -10,6 +10,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from pggan.cli.commands import COMMANDS
+from pggan.cli.compose import compose as compose_values
 from pggan.cli.compose import config_folder
 from pggan.cli.hydra_flags import FLAGS, _job_settings, as_typed
 from pggan.cli.main import main
@@ -60,6 +61,27 @@ def test_experiments_can_lie_in_a_folder_of_ones_own(flag, own_folder, capsys):
     for mistake, hint in {"experiment=mime": "'mine'", "experiment=mine loss.gama=1": "'loss.gamma'"}.items():
         assert main(["train", *words, *mistake.split()]) == 2
         assert hint in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_loss(own_folder):
+    """A folder with a loss of one's own, which is the paper's with more drift."""
+    (own_folder / "loss").mkdir()
+    (own_folder / "loss" / "mine.yaml").write_text("defaults:\n  - wgan_gp\ndrift: 0.01\n")
+    return own_folder
+
+
+@pytest.mark.parametrize("loss", ["wgan_gp", "mine"])
+def test_options_of_a_recipe_go_with_the_loss_also_beside_flags(loss, own_loss, capsys):
+    words = ["--config-dir", str(own_loss), "experiment=demo", f"loss={loss}"]
+    expected = compose_values("train", words[2:], words[1])["loss"]
+    assert "gamma" not in expected
+    assert expected["drift"] == {"wgan_gp": 0.001, "mine": 0.01}[loss]
+    assert main(["train", *words, "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["loss"] == expected
+    assert main(["plan", *words, "json=true"]) == 0  # refused where an option is not the loss's
+    assert main(["train", *words, "loss.gamma=3"]) == 2
+    assert "'loss.gamma'" in capsys.readouterr().err
 
 
 def test_the_help_lists_the_experiments_of_ones_own_folder_too(own_folder, capsys):
