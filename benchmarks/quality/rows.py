@@ -34,6 +34,7 @@ ORL_64 = (  # three times its lengths
     "schedule.lr_decay_images=75000",
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=60000")  # at most half of the run, as its p has to rise in it
+BLIT = (*ADA, "augmentation.geometry=false", "augmentation.colors=false")  # no pixel between pixels, no other colour
 
 
 def few_avatars(stable_images: str) -> tuple[str, ...]:
@@ -98,6 +99,7 @@ ROWS = (
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),
     Row("few-avatars-32-longer", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-longer-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
+    Row("few-avatars-32-longer-blit", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *BLIT), SMALL),
     Row("few-avatars-32-million", "augmentation of 500 avatars, a million images", FEW_AVATARS, FEW_MILLION, SMALL),
     Row(
         "few-avatars-32-million-ada",
@@ -107,4 +109,5 @@ ROWS = (
         SMALL,
     ),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
+    Row("orl-hours-1", "the recipe that chooses itself, 400 photographs", ORL, ("hours=1",), SMALL, JUDGES),
 )
