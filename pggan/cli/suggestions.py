@@ -131,7 +131,7 @@ def keys_of_choices(known: Collection[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for group in {name.partition(".")[0] for name in known if "." in name}:
         for choice in choices_of(group):
-            for key in sorted({f"{group}.{name}" for name in names_in(group, choice)} - {*known, f"{group}.defaults"}):
+            for key in sorted({f"{group}.{name}" for name in names_in(group, choice)}.difference(known)):
                 found.setdefault(key, []).append(f"{group}={choice}")
     return found
 
@@ -144,10 +144,11 @@ def names_in(group: str, choice: str, folder: str | None = None) -> set[str]:
     file = next((file for root in roots(folder) if (file := root / group / f"{choice}.yaml").is_file()), None)
     if file is None:
         return set()
-    text = file.read_text()
-    bases = re.search(r"^defaults:\n((?:\s*- .*\n)*)", text, re.MULTILINE)
+    text = re.sub(r"#.*", "", file.read_text())
     names = {*re.findall(r"^(\w+):", text, re.MULTILINE)} - {"defaults"}
-    return names.union(*(names_in(group, base, folder) for base in re.findall(r"- (\w+)", bases[1] if bases else "")))
+    listed = re.search(r"^defaults:(.*(?:\n\s*- .*)*)", text, re.MULTILINE)  # one below another, or in brackets
+    bases = set[str]() if listed is None else {*re.findall(r"\w+", listed[1])} - {choice}
+    return names.union(*(names_in(group, base, folder) for base in bases))
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
