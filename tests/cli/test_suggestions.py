@@ -76,12 +76,16 @@ def test_the_last_part_of_a_key_is_enough_to_find_it():
     assert suggestion("zzzz", {"data.cache", "seed"}) == "Valid names: data.cache, seed."
 
 
-@pytest.mark.parametrize(
-    "defaults", ["  - wgan_gp  # as in the paper\n  - _self_\n", "- wgan_gp\n", " [wgan_gp, _self_]\n"]
-)
+BASES = {
+    "below": "\n  - wgan_gp  # as in the paper\n  - _self_",
+    "not indented": "\n- wgan_gp",
+    "in brackets": " [wgan_gp]",
+}
+
+
+@pytest.mark.parametrize("defaults", BASES.values(), ids=BASES)
 def test_a_file_has_the_names_of_the_files_that_it_is_based_on(defaults, tmp_path):
     (tmp_path / "loss").mkdir()
-    separator = "" if defaults.startswith(" [") else "\n"
-    (tmp_path / "loss" / "mine.yaml").write_text(f"# gamma: 3\ndefaults:{separator}{defaults}own: 0.01\n")
+    (tmp_path / "loss" / "mine.yaml").write_text(f"# gamma: 3\ndefaults:{defaults}\nown: 0.01\n")
     assert names_in("loss", "mine", str(tmp_path)) == names_in("loss", "wgan_gp") | {"own"}
     assert names_in("loss", "mine") == set()
