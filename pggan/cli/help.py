@@ -9,6 +9,7 @@ from shutil import get_terminal_size
 from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of, roots
+from pggan.cli.recipe_file import with_recipes
 
 WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
 STAGES = {
@@ -107,7 +108,7 @@ def full_text(command: Command, arguments: Sequence[str], folder: str | None) ->
         without_defaults = re.sub(r"^defaults:\n(?:  .*\n)+", "", file.read_text(), flags=re.MULTILINE)
         name = file.relative_to(CONFIGS.parent)
         parts.append(f"Keys of {name} with their defaults:\n\n{indent(without_defaults.strip(), '  ')}")
-    chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    chosen = dict(argument.split("=", 1) for argument in with_recipes(arguments, folder) if "=" in argument)
     for group, default in command.groups.items():
         choices, choice = choices_of(group, folder), chosen.get(group, default)
         parts.append(f"{group}={'|'.join(choices)}")

@@ -18,7 +18,6 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder
 from pggan.cli.help import help_text, overview
 from pggan.cli.output import outlive_readers
-from pggan.cli.recipe_file import with_recipes
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
@@ -49,8 +48,7 @@ def run_arguments(arguments: list[str]) -> int:
     command = COMMANDS[name]
     arguments = [command.spelled_out(argument) for argument in arguments[words:]]
     if {"--help", "-h", "help"} & {*arguments}:
-        folder = config_folder(arguments)
-        print(help_text(command, with_recipes(arguments, folder), folder), flush=True)
+        print(help_text(command, arguments, config_folder(arguments)), flush=True)
         return 0
     if any(argument.startswith("-") for argument in arguments):
         return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))
