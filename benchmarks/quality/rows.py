@@ -58,7 +58,6 @@ FEW_MILLION = (
     "evaluation.count=500",
 )
 LOSSES = "the loss, at equal images, without the filter"
-FEW_PAPER = "augmentation of 500 avatars with the paper's loss, equal images"
 BY_NAME = "recipes by their names, at equal images"
 SHORT = (  # data, networks and lengths of a CPU; rates, batch, penalty, EMA and filters are the recipe's
     "data.path=null",
@@ -101,8 +100,6 @@ ROWS = (
     Row("few-avatars-32-longer", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-longer-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("few-avatars-32-longer-blit", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *BLIT), SMALL),
-    Row("few-avatars-32-wgan-gp", FEW_PAPER, FEW_AVATARS, (*FEW, "loss=wgan_gp"), SMALL),
-    Row("few-avatars-32-wgan-gp-ada", FEW_PAPER, FEW_AVATARS, (*FEW, "loss=wgan_gp", *ADA), SMALL),
     Row("few-avatars-32-million", "augmentation of 500 avatars, a million images", FEW_AVATARS, FEW_MILLION, SMALL),
     Row(
         "few-avatars-32-million-ada",
