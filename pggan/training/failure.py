@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+import torch
+
 # As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
@@ -28,3 +30,13 @@ def _first_line(error: BaseException) -> str:
     """The first line of the message that says something: torch.compile's begins with a heading."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line and not line.endswith(":")), type(error).__name__)
+
+
+def wait_for_autograd(device: torch.device) -> None:
+    """Wait until autograd's thread for `device` has dropped the backward pass that failed, and with it its tensors.
+
+    The error reaches the caller a moment before.  The thread takes one pass after another, so another one that needs no
+    memory comes to its end only then.
+    """
+    empty = torch.empty(0, device=device, requires_grad=True)
+    torch.autograd.backward(empty.clone(), empty.detach(), inputs=[empty])

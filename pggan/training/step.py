@@ -25,7 +25,7 @@ from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.training.cuda_graphs import CudaGraphs
 from pggan.training.dry_run import DryRun, out_of_memory, reserve_memory
-from pggan.training.failure import Failure
+from pggan.training.failure import Failure, wait_for_autograd
 from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, scalars_to_tensors, split_into_micro_batches
 from pggan.training.passes import Passes
 
@@ -140,6 +140,7 @@ class Trainer:
         for trainable in (self.state.g, self.state.d):
             trainable.zero_grad()
         self.reducer.abort_step()
+        wait_for_autograd(self.state.d.network.weights[0].device)
 
     # What `slow_section` and `log` are is looked up at each call: open_run sets them after this trainer was made.
 

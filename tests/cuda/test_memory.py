@@ -49,3 +49,10 @@ def test_a_step_that_can_not_be_captured_is_taken_eagerly(found):
     assert "without CUDA graphs" in notice
     assert outcome["same_stream"]  # as before the capture
     assert outcome["grown_bytes"] == 0  # memory that steps give back is used again
+
+
+def test_nothing_is_left_of_a_capture_whose_backward_pass_failed(found):
+    outcome = complete(found["autograd_lags"])
+    (notice,), (left,) = outcome["notices"], outcome["left_bytes"]
+    assert "CUDA graphs do not fit into the memory" in notice
+    assert left < 2**20  # less than one tensor of the pass, of 4 MiB: the inputs of the step

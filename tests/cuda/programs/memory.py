@@ -5,6 +5,8 @@ Run by test_memory.py, which says what has to happen.
 
 import gc
 import json
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.cuda.programs.trainers import CUDA, growth, new_trainer, take_step
 LARGE = 2**37  # bytes of a card on which everything fits
 SEGMENT = 2**21  # bytes that PyTorch takes from a card at a time, or multiples of them
 WARMUP_STEPS = 1  # instead of three, which would only take longer
+FLOATS = 2**20  # of tensors that are much larger than the inputs of a step
 STEPS = WARMUP_STEPS + 2  # of a phase: until a captured step has been replayed once more
 
 
@@ -117,6 +120,37 @@ def too_small_for_graphs() -> dict[str, Any]:
     return found | {"second": outcome(trainer, notices, second)}
 
 
+def autograd_lags() -> dict[str, Any]:
+    """The backward pass of a capture fails, and its thread comes to rest long after the error was raised.
+
+    That thread shares one processor with the main one, and runs only while that waits.
+    """
+    session.set_card_bytes(LARGE)
+    (phase,) = growth(4, 4, 8)
+    trainer, notices = new_trainer((phase,))
+    train(trainer, phase, WARMUP_STEPS)
+    main_thread, processors, left = threading.get_native_id(), os.sched_getaffinity(0), []
+
+    def fail(gradient: torch.Tensor) -> None:
+        assert threading.get_native_id() != main_thread
+        os.sched_setaffinity(0, {min(processors)})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def step(inputs: Any) -> Any:
+        x = torch.ones(FLOATS, device=CUDA, requires_grad=True).exp()
+        x.register_hook(fail)
+        x.square().sum().backward()
+
+    before = torch.cuda.memory_allocated(CUDA)
+    trainer.graphs.step = step
+    trainer.graphs.log = lambda text: (notices.append(text), left.append(torch.cuda.memory_allocated(CUDA) - before))
+    os.sched_setaffinity(0, {min(processors)})
+    train(trainer, phase, 1)
+    os.sched_setaffinity(0, processors)
+    return {"left_bytes": left, "notices": notices}
+
+
 def waits_inside_a_capture() -> dict[str, Any]:
     """The step reads a number from the device, which no capture allows."""
     session.set_card_bytes(LARGE)
@@ -140,5 +174,11 @@ def waits_inside_a_capture() -> dict[str, Any]:
 
 if __name__ == "__main__":
     cuda_graphs.WARMUP_STEPS = WARMUP_STEPS
-    cases = (too_small_for_the_next_phase, too_small_for_moments, too_small_for_graphs, waits_inside_a_capture)
+    cases: tuple[Callable[[], dict[str, Any]], ...] = (
+        too_small_for_the_next_phase,
+        too_small_for_moments,
+        too_small_for_graphs,
+        waits_inside_a_capture,
+        autograd_lags,  # the last one: its thread of autograd stays slow
+    )
     print(json.dumps({case.__name__: attempt(case) for case in cases}))
