@@ -98,6 +98,11 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
             from pggan.core.validation import with_defaults
 
             return with_defaults(TrainConfig, values)  # a run's own: some keys may not have existed when it began
+        except RecursionError as error:
+            if folder is None:  # the files of this program do not
+                raise
+            remedy = "Look at defaults: of the files that the command names; they must not lead back."
+            raise UserError(f"A configuration file in {folder} is based on itself.", remedy) from error
         except YAMLError as error:
             raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
         except OverrideParseException as error:

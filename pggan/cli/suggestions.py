@@ -136,10 +136,10 @@ def keys_of_choices(known: Collection[str]) -> dict[str, list[str]]:
     return found
 
 
-def names_in(group: str, choice: str, folder: str | None = None) -> set[str]:
+def names_in(group: str, choice: str, folder: str | None = None, seen: frozenset[str] = frozenset()) -> set[str]:
     """The names that the file of `choice` in a config group, and the files there that it is based on, give values.
 
-    Args: folder: of configuration files of one's own, where it is looked for, too.
+    Args: folder: of configuration files of one's own, where it is looked for, too; seen: files that are left out.
     """
     file = next((file for root in roots(folder) if (file := root / group / f"{choice}.yaml").is_file()), None)
     if file is None:
@@ -147,8 +147,9 @@ def names_in(group: str, choice: str, folder: str | None = None) -> set[str]:
     text = re.sub(r"#.*", "", file.read_text())
     names = {*re.findall(r"^(\w+):", text, re.MULTILINE)} - {"defaults"}
     listed = re.search(r"^defaults:(.*(?:\n\s*- .*)*)", text, re.MULTILINE)  # one below another, or in brackets
-    bases = set[str]() if listed is None else {*re.findall(r"\w+", listed[1])} - {choice}
-    return names.union(*(names_in(group, base, folder) for base in bases))
+    seen |= {choice}
+    bases = set[str]() if listed is None else {*re.findall(r"\w+", listed[1])} - seen
+    return names.union(*(names_in(group, base, folder, seen) for base in bases))
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:

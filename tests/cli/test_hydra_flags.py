@@ -86,6 +86,15 @@ def test_options_of_a_recipe_go_with_the_loss_also_beside_flags(loss, own_loss, 
     assert "'loss.gamma'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("group", "start"), [("loss", ""), ("experiment", "# @package _global_\n")])
+def test_files_that_are_based_on_each_other_are_refused(group, start, own_loss, capsys):
+    for name, base in (("first", "second"), ("second", "first")):
+        (own_loss / group / f"{name}.yaml").write_text(f"{start}defaults:\n  - {base}\n")
+    for more in ([], ["--cfg", "job"], ["hours=1"]):
+        assert main(["train", "--config-dir", str(own_loss), f"{group}=first", *more]) == 2
+        assert f"in {own_loss} is based on itself" in capsys.readouterr().err
+
+
 def test_the_help_lists_the_experiments_of_ones_own_folder_too(own_folder, capsys):
     assert main(["train", "--config-dir", str(own_folder), "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
