@@ -51,12 +51,17 @@ def few_avatars(stable_images: str) -> tuple[str, ...]:
 
 # 4.4 times the lengths of avatars_32: before, D does not know 500 images by heart.
 FEW = few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 205000}")
+LESS_R1, LITTLE_R1 = ("loss.gamma=0.1",), ("loss.gamma=0.0128",)  # the latter is StyleGAN2-ADA's rule
+DIFFAUGMENT = ("augmentation=diffaugment",)
 FEW_MILLION = (
     *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"),
     "evaluation.metrics=[kid,precision_recall]",
     "evaluation.interval_images=40000",
     "evaluation.count=500",
 )
+FEW_EQUAL = "augmentation of 500 avatars, equal images"
+FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
+FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
 LOSSES = "the loss, at equal images, without the filter"
 BY_NAME = "recipes by their names, at equal images"
 SHORT = (  # data, networks and lengths of a CPU; rates, batch, penalty, EMA and filters are the recipe's
@@ -97,9 +102,15 @@ ROWS = (
     ),
     Row("orl-64-longer", "augmentation of ORL, equal images", ORL, ORL_64, SMALL, JUDGES),
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),
-    Row("few-avatars-32-longer", "augmentation of 500 avatars, equal images", FEW_AVATARS, FEW, SMALL),
-    Row("few-avatars-32-longer-ada", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *ADA), SMALL),
-    Row("few-avatars-32-longer-blit", "augmentation of 500 avatars, equal images", FEW_AVATARS, (*FEW, *BLIT), SMALL),
+    Row("few-avatars-32-longer", FEW_EQUAL, FEW_AVATARS, FEW, SMALL),
+    Row("few-avatars-32-longer-ada", FEW_EQUAL, FEW_AVATARS, (*FEW, *ADA), SMALL),
+    Row("few-avatars-32-longer-blit", FEW_EQUAL, FEW_AVATARS, (*FEW, *BLIT), SMALL),
+    Row("few-avatars-32-longer-diffaugment", FEW_EQUAL, FEW_AVATARS, (*FEW, *DIFFAUGMENT), SMALL),
+    Row("few-avatars-32-less-r1", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1), SMALL),
+    Row("few-avatars-32-less-r1-ada", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1, *ADA), SMALL),
+    Row("few-avatars-32-little-r1", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1), SMALL),
+    Row("few-avatars-32-little-r1-ada", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *ADA), SMALL),
+    Row("few-avatars-32-little-r1-diffaugment", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *DIFFAUGMENT), SMALL),
     Row("few-avatars-32-million", "augmentation of 500 avatars, a million images", FEW_AVATARS, FEW_MILLION, SMALL),
     Row(
         "few-avatars-32-million-ada",
