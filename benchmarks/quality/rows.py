@@ -34,6 +34,7 @@ ORL_64 = (  # three times its lengths
     "schedule.lr_decay_images=75000",
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=60000")  # at most half of the run, as its p has to rise in it
+SHORT_ADA = ("augmentation=ada", "augmentation.rampup_images=30000")
 BLIT = (*ADA, "augmentation.geometry=false", "augmentation.colors=false")  # no pixel between pixels, no other colour
 
 
@@ -53,6 +54,16 @@ def few_avatars(stable_images: str) -> tuple[str, ...]:
 FEW = few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 205000}")
 LESS_R1, LITTLE_R1 = ("loss.gamma=0.1",), ("loss.gamma=0.0128",)  # the latter is StyleGAN2-ADA's rule
 DIFFAUGMENT = ("augmentation=diffaugment",)
+FEW_PLAIN = (  # avatars_32 as it was on 22 November 2026
+    *AVATARS_32,
+    *UNFILTERED,
+    "data.count=500",
+    "data.mirror=false",
+    "model.residual=false",
+    "schedule.stable_images={4: 1500, 8: 2500, 16: 5000, 32: 40000}",
+    "schedule.lr_decay_images=0",
+    "ema.half_life_images=3000",
+)
 FEW_MILLION = (
     *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"),
     "evaluation.metrics=[kid,precision_recall]",
@@ -60,6 +71,7 @@ FEW_MILLION = (
     "evaluation.count=500",
 )
 FEW_EQUAL = "augmentation of 500 avatars, equal images"
+FEW_STEADY = "augmentation of 500 avatars, equal images, rates that do not fall"
 FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
 FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
 LOSSES = "the loss, at equal images, without the filter"
@@ -106,6 +118,8 @@ ROWS = (
     Row("few-avatars-32-longer-ada", FEW_EQUAL, FEW_AVATARS, (*FEW, *ADA), SMALL),
     Row("few-avatars-32-longer-blit", FEW_EQUAL, FEW_AVATARS, (*FEW, *BLIT), SMALL),
     Row("few-avatars-32-longer-diffaugment", FEW_EQUAL, FEW_AVATARS, (*FEW, *DIFFAUGMENT), SMALL),
+    Row("few-avatars-32-plain", FEW_STEADY, FEW_AVATARS, FEW_PLAIN, SMALL),
+    Row("few-avatars-32-plain-ada", FEW_STEADY, FEW_AVATARS, (*FEW_PLAIN, *SHORT_ADA), SMALL),
     Row("few-avatars-32-less-r1", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1), SMALL),
     Row("few-avatars-32-less-r1-ada", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1, *ADA), SMALL),
     Row("few-avatars-32-little-r1", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1), SMALL),
