@@ -53,10 +53,10 @@ def recipe_in_short(seeds: list[Found]) -> str:
 
 
 def in_short(values: list[float | None]) -> str:
-    """The median, and what it is the median of; a dash stands for what was not measured."""
+    """The median, and what it is the median of unless all are the same; a dash stands for what was not measured."""
     known = [value for value in values if value is not None]
     if not known:
         return MISSING
     middle = f"{median(known):.4g}"
     each = [MISSING if value is None else f"{value:.4g}" for value in values]
-    return middle if len(values) == 1 else f"{middle} ({', '.join(each)})"
+    return middle if len({*each}) == 1 else f"{middle} ({', '.join(each)})"
