@@ -23,6 +23,7 @@ from pggan.checkpoints.header import (
 )
 from pggan.checkpoints.read import generator_path
 from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import UserError
 from pggan.core.tensor_file import save_tensors
 from pggan.networks.networks import Generator
 
@@ -54,10 +55,19 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
             require_shapes(path, Generator(architecture))
         network = Generator(architecture)
         network.load_state_dict(load_file(path))
+    require_finite_weights(path, network)
     network.requires_grad_(False).to(device)
     names = check_class_names(about, architecture)
     stage = about["resolution"], float(about["alpha"]), about["images"]
     return LoadedGenerator(network, *stage, names, path, **check_provenance(about))
+
+
+def require_finite_weights(path: Path, network: Generator) -> None:
+    """Raise UserError, naming the tensor, where one of the file at `path` is not finite: its images would be black."""
+    for name, tensor in network.state_dict().items():
+        if not bool(torch.isfinite(tensor).all()):
+            problem = f"{path} draws nothing: its tensor {name} has numbers that are NaN or infinite."
+            raise UserError(problem, "Choose another checkpoint=, or an undamaged copy.")
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:

@@ -30,6 +30,12 @@ def require_extractor(prefix: str, name: str, weights: str | None) -> None:
     if family not in EXTRACTORS and not member:
         problem = f"There is no {prefix}extractor={name}."
         raise UserError(problem, nearest(name, [*EXTRACTORS[:-1], "torchvision:NAME", "MODULE:FUNCTION"]))
+    if family == "torchvision" and not member:
+        raise UserError(
+            f"{prefix}extractor={name} names no model.", "Write torchvision:NAME, as in torchvision:resnet50."
+        )
+    if family in EXTRACTORS and family != "torchvision" and member:
+        raise UserError(f"There is no {prefix}extractor={name}: {family} is one extractor.", f"Write {family}.")
     if weights is not None and family not in WITH_WEIGHTS:
         raise UserError(f"{prefix}extractor={name} takes no {prefix}weights=.", "Leave it out, or choose another one.")
 

@@ -158,6 +158,7 @@ class Metric(ABC):
     paper_images: ClassVar[int]  # that the paper compares, on each side
     least_images: ClassVar[int]
     uses_reals: ClassVar[bool] = True  # as many as fakes
+    takes_more_fakes: ClassVar[bool] = False  # than there are reals, where the user asks for so many
     uses_extractor: ClassVar[bool] = True
 
     def __init__(self, task: Task, count: int) -> None:
@@ -201,17 +202,18 @@ class Metric(ABC):
 
 
 class FeatureMetric(Metric):
-    """A metric of the features of fakes beside those of as many reals."""
+    """A metric of the features of fakes beside those of as many reals, or of all if there are fewer."""
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.fakes = task.want_features(self.extractor, fakes=count, reals=count)
+        self.real_count = min(count, task.reals.pyramid.images)
+        self.fakes = task.want_features(self.extractor, fakes=count, reals=self.real_count)
 
     def collectors(self) -> list[Collector]:
         return [self.fakes]
 
     def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.count)
+        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.real_count)
         if reals is None:
             return {}
         return self.task.precisely(self.compare, fakes, reals)

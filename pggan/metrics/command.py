@@ -29,14 +29,16 @@ from pggan.data.format.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import METRIC_CLASSES, Evaluation, evaluate, images_of, needs_extractor
+from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
-from pggan.metrics.inputs import find_generators, mirrored_in_training, open_images
+from pggan.metrics.inputs import find_generators, mirrored_in_training, notes_on_images, open_images
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.sampling.output.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
 
 COLUMNS = 4  # of checkpoints in a table: as many as fit beside the names into 80 characters
+RESULT_FILE = "evaluation.json"
 SHOW_SECONDS = 10.0  # between lines about the progress where there is no terminal
 
 
@@ -79,6 +81,7 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
         extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
     pyramid = open_images(config, newest, group)
     mirror = group.broadcast_object(mirrored_in_training(config.run))
+    notes = notes_on_images(config, newest.network.architecture.channels, pyramid)
     with group.collective_errors():
         for name in config.metrics:
             images_of(METRIC_CLASSES[name], config.count, pyramid)
@@ -105,21 +108,30 @@ def evaluate_generators(config: EvaluateConfig, group: ProcessGroup, folder: Pat
         if group.is_main:
             suffix = f"-{generator.images:09d}" if len(places) > 1 else ""
             pictures = [] if folder is None else save_pictures(evaluation, folder, suffix)
+            evaluation.notes[:0] = notes
             found.append(about | as_plain(evaluation) | {"pictures": pictures})
+            if folder is not None:  # after each, so that it is there when a later one is not finished
+                with atomic_write(folder / RESULT_FILE) as temporary:
+                    temporary.write_text(as_json(config, pyramid, extractor, found) + "\n")
     if group.is_main:
-        report(config, pyramid, None if extractor is None else {"name": extractor.name, **extractor.facts}, found)
+        report(config, pyramid, extractor, found)
 
 
 def check_generators(config: EvaluateConfig, places: list[Path]) -> TrainedGenerator:
     """The newest of the generators at `places`, after a look at all; raises UserError where one can't be evaluated."""
-    generators = [TrainedGenerator(load_generator(str(place), torch.device("cpu"))) for place in places]
-    drawn = [one.settings(resolution=config.resolution, alpha=config.alpha) for one in generators]
-    side = drawn[-1].resolution
+
+    def opened(place: Path) -> tuple[TrainedGenerator, int]:
+        generator = TrainedGenerator(load_generator(str(place), torch.device("cpu")))
+        return generator, generator.settings(resolution=config.resolution, alpha=config.alpha).resolution
+
+    for place in places[:-1]:
+        opened(place)  # one in memory at a time
+    newest, side = opened(places[-1])
     reasons = [METRIC_CLASSES[name].undefined(side) for name in config.metrics]
     if all(reasons):
         problem = f"metrics={config.metrics} do not exist at {side}x{side}: {reasons[0]}."
         raise UserError(problem, "Choose other metrics=, or another resolution=.")
-    return generators[-1]
+    return newest
 
 
 def save_pictures(evaluation: Evaluation, folder: Path, suffix: str) -> list[str]:
@@ -140,24 +152,27 @@ def as_plain(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def report(
-    config: EvaluateConfig, pyramid: ImagePyramid, extractor: dict[str, Any] | None, found: list[dict[str, Any]]
-) -> None:
-    """Print all evaluations, and write them where `out=` says."""
+def as_json(
+    config: EvaluateConfig, pyramid: ImagePyramid, extractor: Extractor | None, found: list[dict[str, Any]]
+) -> str:
+    """All evaluations, with what they depend on."""
     result = {
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
-        "extractor": extractor,
+        "extractor": None if extractor is None else {"name": extractor.name, **extractor.facts},
         "first_seed": config.seed,
         "versions": versions(),
         "evaluations": found,
     }
-    text = json.dumps(result, indent=1)
-    if config.out:
-        with atomic_write(Path(config.out) / "evaluation.json") as temporary:
-            temporary.write_text(text + "\n")
+    return json.dumps(result, indent=1)
+
+
+def report(
+    config: EvaluateConfig, pyramid: ImagePyramid, extractor: Extractor | None, found: list[dict[str, Any]]
+) -> None:
+    """Print all evaluations, as tables or as JSON."""
     if config.json:
-        print(text)
+        print(as_json(config, pyramid, extractor, found))
         return
     print_tables(pyramid, found)
     if not config.out and NearestNeighbours.key in config.metrics:
@@ -165,7 +180,7 @@ def report(
     chosen = generator_keys(config)
     if config.checkpoint == ALL:  # the export is of the newest
         del chosen["checkpoint"]
-    card = {"evaluation": Path(config.out) / "evaluation.json"} if config.out else {}
+    card = {"evaluation": Path(config.out) / RESULT_FILE} if config.out else {}
     print(next_command("export", "format=hf", "out=faces", **chosen, **card))
 
 
@@ -191,7 +206,8 @@ def shown(value: float | None) -> str:
     """A number for the table: three digits, with its sign."""
     if value is None:
         return ""
-    return f"-{three_digits(-value)}" if value < 0 else three_digits(value)
+    text = three_digits(abs(value))
+    return f"-{text}" if value < 0 and text != "0" else text
 
 
 @contextmanager

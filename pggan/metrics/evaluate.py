@@ -65,16 +65,19 @@ def has_weights(extractor: Extractor, features: str) -> bool:
 def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid, prefix: str = "") -> int:
     """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
 
+    Some take `count` fakes beside fewer reals all the same.
     Args: prefix: of the keys in messages.
     Raises UserError where that is too few.
     """
-    asked = count or metric.paper_images
-    images = min(asked, pyramid.images) if metric.uses_reals else asked
-    if images < metric.least_images or pyramid.images < metric.least_images:
-        had = min(images, pyramid.images)
-        problem = f"{prefix}metrics={metric.key} needs at least {metric.least_images} images, and has {had}."
-        raise UserError(problem, f"Raise {prefix}count=, give more data, or leave this metric out.")
-    return images
+    asked, least = count or metric.paper_images, metric.least_images
+    needs = f"{prefix}metrics={metric.key} needs at least {least} images"
+    if pyramid.images < least:
+        problem = f"{needs}; {pyramid.path} has {pyramid.images}."
+        raise UserError(problem, "Give more data, or leave this metric out.")
+    if asked < least:
+        raise UserError(f"{needs}; {prefix}count={asked}.", f"Raise {prefix}count=, or leave this metric out.")
+    more = not metric.uses_reals or (metric.takes_more_fakes and count is not None)
+    return asked if more else min(asked, pyramid.images)
 
 
 def evaluate(
@@ -113,6 +116,9 @@ def evaluate(
         notes.append(
             f"What draws {side} has hardly been trained since G grew beyond it, so the numbers say little about G."
         )
+    elif settings.resolution > generator.resolution:
+        grown, side = (f"{one}x{one}" for one in (generator.resolution, settings.resolution))
+        notes.append(f"G had grown to {grown} when it was saved: what draws {side} was not trained yet.")
     counts: dict[type[Metric], int] = {}
     for name in metrics:
         metric = METRIC_CLASSES[name]

@@ -5,9 +5,11 @@ of the centred features, S = R^T R / (N - 1), the eigenvalues of S1 S2 are the s
 that factor.  So the trace of the root is a sum of singular values: it is real and stable also where covariances are
 singular, as with fewer images than features.
 
-Published numbers have extractor=inception and 50,000 images on each side.  With other features or fewer images the
-number is another one: it is biased upwards, the more the fewer images there are.  KID is not.  With no more images than
-features, when the covariances are singular, a note says so.
+Published numbers have extractor=inception and 50,000 fakes beside as many reals, or beside all of a smaller set (the
+official code of progressive GANs repeats them up to 50,000, and mirrors them where training does; here they are taken
+once, as they are).  With other features or fewer images the number is another one: it is biased upwards, the more the
+fewer images there are.  KID is not.  With no more images than features, when the covariances are singular, a note says
+so.
 """
 
 from typing import Any
@@ -39,17 +41,21 @@ class FrechetInceptionDistance(FeatureMetric):
     key = "fid"
     paper_images = 50_000
     least_images = 16  # as of SWD; from there to the number of features, there is a note
+    takes_more_fakes = True
     features = 0  # of the extractor, known with the first ones
 
     def parameters(self) -> dict[str, Any]:
-        return {"covariance": "N - 1"}
+        return {"covariance": "N - 1", "reals": self.real_count}
 
     def notes(self) -> list[str]:
-        if self.count > self.features:
-            return []
-        counts = f"{self.count:,} images by {self.features:,} features"
-        why = "with no more images than features, covariances are singular"
-        return [f"fid compares {counts}: {why}, and the number is too high."]
+        notes = []
+        if self.real_count < self.count:
+            notes.append(f"fid compares {self.count:,} fakes with {self.real_count:,} images, all that the data has.")
+        if self.real_count <= self.features:
+            counts = f"{self.real_count:,} images by {self.features:,} features"
+            why = "with no more images than features, covariances are singular"
+            notes.append(f"fid compares {counts}: {why}, and the number is too high.")
+        return notes
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
         self.features = fakes.shape[1]

@@ -7,13 +7,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
+from pggan.checkpoints.header import mark_of
+from pggan.checkpoints.read import checkpoints_of, checkpoints_of_run, choose_checkpoint, is_checkpoint
 from pggan.config import Crop, DataConfig, EvaluateConfig
 from pggan.config.describe import flatten
 from pggan.config.evaluate import ALL
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.prepare.records import existing_dataset
 from pggan.data.stream.open import open_data
 from pggan.distributed.process_group import ProcessGroup
 from pggan.sampling.trained_generator import TrainedGenerator
@@ -37,15 +39,18 @@ def open_images(config: EvaluateConfig, generator: TrainedGenerator, group: Proc
     assert data is not None, "one of both was found"
     with group.collective_errors():
         if group.is_main:
-            open_at(data, highest, resolution)  # prepares it, while the others wait
+            open_at(data, highest, resolution, verify=data.verify)  # prepares it, while the others wait
     with group.collective_errors():
         pyramid = open_at(data, highest, resolution)
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     return pyramid
 
 
-def open_at(data: DataConfig, highest: int, resolution: int) -> ImagePyramid:
-    """The pyramid of `data`, which is prepared up to `highest` if need be, with a level of `resolution`."""
+def open_at(data: DataConfig, highest: int, resolution: int, *, verify: bool = False) -> ImagePyramid:
+    """The pyramid of `data`, which is prepared up to `highest` if need be, with a level of `resolution`.
+
+    Args: verify: compare the checksums of that level of images that were prepared before.
+    """
     if data.path is None or not (Path(data.path) / INDEX_FILE).is_file():
         try:
             pyramid = open_data(data, highest)
@@ -60,7 +65,33 @@ def open_at(data: DataConfig, highest: int, resolution: int) -> ImagePyramid:
         side = pyramid.resolution
         problem = f"The generator draws {resolution}x{resolution}; {pyramid.path} goes up to {side}x{side}."
         raise UserError(problem, "Prepare larger images.")
+    if verify:  # numbers of damaged images would be kept for the good ones, which have the same fingerprint
+        pyramid.verify([resolution])
     return pyramid
+
+
+def notes_on_images(config: EvaluateConfig, channels: int, pyramid: ImagePyramid) -> list[str]:
+    """What the numbers do not say: that images have changed since training, or lost colours beside `channels` of G."""
+    notes = []
+    if config.data is None and images_in_training(config.run) not in (None, pyramid.fingerprint):
+        notes.append(f"The images of {pyramid.path} are not those of training: they have changed since.")
+    if config.data is not None and channels == 1 and (dataset := existing_dataset(pyramid.path)) is not None:
+        headers = [record.header for record in dataset.records.values() if record.slot is not None]
+        coloured = sum(header is not None and header.channels > 1 for header in headers)
+        if coloured:
+            notes.append(
+                f"{coloured:,} of {len(headers):,} images of {pyramid.path} are in colour; they are made grey, as the "
+                "generator's are."
+            )
+    return notes
+
+
+def images_in_training(run: str) -> str | None:
+    """The fingerprint of the images that a run was trained with, by its newest checkpoint; None where none tells."""
+    path = Path(run)
+    run_dir = path if path.is_dir() else path.parent  # of a generator file
+    found = [path] if is_checkpoint(path) else checkpoints_of(run_dir)
+    return mark_of(found[-1], "data") if found else None
 
 
 def images_of_run(run: str) -> tuple[DataConfig, int]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.generator_file import load_generator, save_generator
 from pggan.core.errors import UserError
 
 CPU = torch.device("cpu")
@@ -25,6 +25,15 @@ def test_a_generator_of_another_program_is_refused(tmp_path):
     save_file({"weight": torch.zeros(3)}, tmp_path / "generator.safetensors")
     with pytest.raises(UserError, match="not a valid generator"):
         load_generator(str(tmp_path), CPU)
+
+
+def test_numbers_that_are_not_finite_are_refused(finished_run, tmp_path):
+    """Its images would be black, and metrics of them numbers like any others."""
+    loaded = load_generator(str(finished_run), CPU)
+    loaded.network.weights[-1].data.flatten()[2] = torch.nan
+    save_generator(loaded, tmp_path / "damaged.safetensors")
+    with pytest.raises(UserError, match=r"damaged.safetensors draws nothing: its tensor "):
+        load_generator(str(tmp_path / "damaged.safetensors"), CPU)
 
 
 @pytest.mark.parametrize("key", ["run", "init_from"])

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.cli.main import main
-from pggan.core.errors import EXIT_USER_ERROR
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 from pggan.metrics import command, images
 from pggan.metrics.command import Lines, shown
 from pggan.metrics.extractors import pixel_extractor
+from tests.definitions import variant, with_random_biases
 
 FAST = ["devices=cpu", "extractor=pixels", "count=20"]
 
@@ -38,6 +40,24 @@ def test_json_has_a_curve_with_everything_that_the_numbers_depend_on(finished_ru
     for name in pictures:
         with Image.open(tmp_path / name) as picture:
             assert picture.width == (1 + 4) * 64 + 4
+
+
+def test_what_is_done_is_kept_when_a_later_checkpoint_is_not_finished(finished_run, tmp_path, monkeypatch):
+    evaluated = []
+
+    def interrupted(generator, *given, **more):
+        evaluated.append(generator.images)
+        if len(evaluated) == 2:
+            raise KeyboardInterrupt
+        return evaluate(generator, *given, **more)
+
+    evaluate = command.evaluate
+    monkeypatch.setattr(command, "evaluate", interrupted)
+    line = ["evaluate", f"run={finished_run}", "checkpoint=all", "metrics=[kid]", f"out={tmp_path}", *FAST]
+    assert main(line) == EXIT_INTERRUPTED
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert evaluated == [128, 160]
+    assert [one["images"] for one in found["evaluations"]] == [128]
 
 
 def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys, tmp_path, monkeypatch):
@@ -70,6 +90,21 @@ def test_grey_images_beside_a_generator_of_colours_are_noted(finished_run, capsy
     assert note.endswith(" are grey, repeated to three channels.")
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_colours_that_a_generator_of_grey_images_does_not_have_are_noted(tmp_path, capsys, monkeypatch, mode):
+    monkeypatch.chdir(tmp_path)
+    network = with_random_biases(variant(resolution=16, fmap_max=8, channels=1))
+    save_generator(LoadedGenerator(network, 16, 1.0, 100), run := tmp_path / "generator.safetensors")
+    (tmp_path / "photos").mkdir()
+    draws = np.random.default_rng(0)
+    for number in range(20):
+        pixels = draws.integers(0, 256, (16, 16, 3)[: 2 + (mode == "RGB")], np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    assert main(["evaluate", f"run={run}", "data=photos", "metrics=[kid]", *FAST]) == 0
+    noted = "20 of 20 images of" in capsys.readouterr().out
+    assert noted == (mode == "RGB")
+
+
 def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys, monkeypatch):
     load, said = command.load_generator, []
 
@@ -97,11 +132,13 @@ def test_metrics_by_the_features_that_d_looked_at_are_noted(finished_run, capsys
         (["metrics=[swd]", "extractor=inception", "weights=nowhere.pth"], "metrics=[swd] need none"),
         (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
         (["metrics=[swd]", "extractor=pixls"], "pixels"),
+        (["metrics=[kid]", "extractor=pixels:16"], "Write pixels."),
+        (["metrics=[kid]", "extractor=torchvision"], "torchvision:NAME"),
         (["checkpoint=best"], "128, 160"),
         (["checkpoint=worst"], "newest"),
         (["checkpoint=7"], "128, 160"),
         (["count=1"], "at least 2"),
-        (["count=15", "metrics=[kid]"], "needs at least 16 images"),
+        (["count=15", "metrics=[kid]"], "needs at least 16 images; count=15.\n  Raise count="),
         (["count=19", "metrics=[precision_recall]"], "needs at least 20 images"),
         (["count=15", "metrics=[swd]"], "needs at least 16 images"),
         (["count=2", "metrics=[duplicates,neighbours]"], "needs at least 20 images"),
@@ -141,4 +178,5 @@ def test_progress_in_lines_tells_the_time_left(capsys, monkeypatch):
 
 
 def test_numbers_below_zero_keep_their_sign():
-    assert [shown(value) for value in (None, -3.14159, 0.0, 1234.5)] == ["", "-3.14", "0", "1,234"]
+    values = (None, -3.14159, 0.0, 1234.5, -0.0004)
+    assert [shown(value) for value in values] == ["", "-3.14", "0", "1,234", "0"]

@@ -17,9 +17,10 @@ from pggan.metrics import images
 from pggan.metrics.base import Task
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, has_weights, images_of
 from pggan.metrics.extractors import load_extractor, pixel_extractor
+from pggan.metrics.fid import frechet_distance
 from pggan.metrics.rank_partition import RankPartition
 from pggan.networks.features.backbone import LITE0, backbone_fingerprint
-from pggan.sampling.trained_generator import load
+from pggan.sampling.trained_generator import TrainedGenerator, load
 from tests.processes import in_processes, values_of
 
 
@@ -94,6 +95,32 @@ def test_smaller_choices_are_stated(finished_run, toy_data, alone):
     lower, left_out = found.notes
     assert lower.startswith("What draws 4x4 has hardly been trained since G grew beyond it")
     assert left_out == "swd is left out: at 4x4, patches of 7x7 do not fit."
+
+
+def test_what_was_not_trained_yet_is_noted(finished_run, toy_data, alone):
+    early = TrainedGenerator(replace(load(str(finished_run), "cpu").loaded, resolution=8))
+    given = {"extractor": None, "count": 16, "first_seed": 7, "group": alone}
+    notes = [
+        evaluate(early, early.settings(resolution=side), ImagePyramid(toy_data), ["ms_ssim"], **given).notes
+        for side in (8, 16)
+    ]
+    assert notes == [[], ["G had grown to 8x8 when it was saved: what draws 16x16 was not trained yet."]]
+
+
+def test_fid_takes_more_fakes_than_there_are_reals_where_the_user_says_so(finished_run, toy_data, alone):
+    """As the published numbers of small sets do."""
+    found = evaluated(finished_run, toy_data, ["fid", "kid"], alone, 60)
+    assert {"fid@pixels-60", "kid@pixels-48"} <= set(found.values)
+    assert found.parameters["fid"]["reals"] == 48
+    assert "fid compares 60 fakes with 48 images, all that the data has." in found.notes
+    generator, reals = load(str(finished_run), "cpu"), images.RealImages(ImagePyramid(toy_data), 16)
+    fakes = images.FakeImages(generator, generator.settings(), reals, 7)
+    x, y = (
+        pixel_extractor().features(images.to_device(one.read(range(count)), torch.device("cpu")))
+        for one, count in ((fakes, 60), (reals, 48))
+    )
+    assert found.values["fid@pixels-60"] == pytest.approx(frechet_distance(x, y), rel=1e-6)
+    assert "fid@pixels-48" in evaluated(finished_run, toy_data, ["fid"], alone).values  # without count=
 
 
 @pytest.mark.xdist_group("torchvision")  # which takes seconds to import
@@ -233,7 +260,7 @@ def on_a_rank(run, data, cache):
     found = []
 
     def work(group):
-        metrics = ["swd", "ms_ssim", "kid", "precision_recall", "neighbours"]
+        metrics = list(METRICS)
         found.append(evaluated(run, data, metrics, group, 20, mirror=True).values)
         return 0
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pggan.core.rng import generator_for
 from pggan.metrics.fid import FrechetInceptionDistance, frechet_distance
 
 
@@ -28,6 +29,17 @@ def test_a_note_tells_of_too_few_images_for_the_features(task_of, make_pyramid, 
     (note,), none = notes
     assert note.startswith("fid compares 20 images by 20 features: ")
     assert none == []
+
+
+def test_it_is_that_of_eigenvalues_where_covariances_are_singular():
+    """Of 12 and 15 images by 40 features.
+
+    Those of S1 S2 that are 0 come out as rounding, up to 1e-13 of the largest, and roots of 28 of them are added: 1e-5.
+    """
+    x, y = (torch.randn(count, 40, generator=generator_for(0, "few", count)).double() for count in (12, 15))
+    roots = torch.linalg.eigvals(x.T.cov() @ y.T.cov()).sqrt().real.sum()
+    expected = (x.mean(0) - y.mean(0)).square().sum() + x.T.cov().trace() + y.T.cov().trace() - 2 * roots
+    assert frechet_distance(x, y) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.xdist_group("torchvision")  # torchmetrics imports it, which takes seconds

@@ -1,6 +1,7 @@
 """From run=, checkpoint= and data= to generators and images."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,7 +10,8 @@ from PIL import Image
 from pggan.config import EvaluateConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.metrics.inputs import find_generators, images_of_run, mirrored_in_training, open_images
+from pggan.data.format.pyramid import ImagePyramid
+from pggan.metrics.inputs import find_generators, images_of_run, mirrored_in_training, notes_on_images, open_images
 from pggan.sampling.trained_generator import load
 from tests.composed import composed
 
@@ -68,6 +70,36 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
     with pytest.raises(UserError, match="goes up to 8x8"):
         open_images(config(f"run={finished_run}", f"data={small.path}"), generator, alone)
     assert open_images(config(f"run={finished_run}", f"data={small.path}", "resolution=8"), generator, alone)
+
+
+def test_damaged_images_are_refused_unless_the_run_does_not_verify_its_own(finished_run, make_pyramid, tmp_path, alone):
+    """Their numbers would be kept as those of the good images, which have the same fingerprint."""
+    damaged = make_pyramid(tmp_path / "damaged")
+    (shard,) = damaged.shard_paths(16)
+    shard.write_bytes(bytes(shard.stat().st_size))
+    generator, named = load(str(finished_run), "cpu"), [f"run={finished_run}", f"data={damaged.path}"]
+    with pytest.raises(UserError, match="changed or damaged"):
+        open_images(config(*named), generator, alone)
+    assert open_images(config(*named, "resolution=8"), generator, alone)  # another level
+    values = OmegaConf.load(finished_run / "config.yaml")
+    values.data.path, values.data.verify = str(damaged.path), False
+    OmegaConf.save(values, tmp_path / "config.yaml")
+    assert open_images(config(f"run={tmp_path}"), generator, alone)
+
+
+def test_images_that_are_not_those_of_training_are_noted(finished_run, make_pyramid, tmp_path):
+    trained, other = (
+        ImagePyramid(Path(images_of_run(str(finished_run))[0].path)),
+        make_pyramid(tmp_path / "other", images=40),
+    )
+    places = finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"
+    for place in places:
+        assert notes_on_images(config(f"run={place}"), 3, trained) == []
+        (note,) = notes_on_images(config(f"run={place}"), 3, other)
+        assert note.endswith("are not those of training: they have changed since.")
+        assert notes_on_images(config(f"run={place}", f"data={other.path}"), 3, other) == []
+    shutil.copy(finished_run / "config.yaml", tmp_path)
+    assert notes_on_images(config(f"run={tmp_path}"), 3, other) == []  # no checkpoint tells
 
 
 def test_files_that_are_too_small_are_refused_by_the_key_of_this_command(finished_run, tmp_path, alone, monkeypatch):

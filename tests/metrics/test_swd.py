@@ -20,7 +20,9 @@ from pggan.metrics.swd import (
 
 
 def test_patches_and_directions_are_those_of_the_paper():
+    """Section 5: 16,384 images, so 2^21 patches per level."""
     assert (swd.PATCHES, swd.SIDE, swd.DIRECTIONS) == (128, 7, 512)
+    assert SlicedWasserstein.paper_images * swd.PATCHES == 2**21
 
 
 def test_levels_go_from_the_resolution_down_to_16():
