@@ -290,7 +290,8 @@ def few_images(run: RunContext) -> list[str]:
     if images >= FEW_IMAGES or total < OFTEN_SHOWN * images:
         return []
     often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
-    return [f"{often} augmentation=ada keeps it from that; pggan train hours= chooses it by itself."]
+    chooses = "; pggan train hours= chooses it for photographs" if run.config.hours is None else ""
+    return [f"{often} augmentation=ada keeps it from that{chooses}."]
 
 
 def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGroup, cores: int) -> list[str]:

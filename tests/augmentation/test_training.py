@@ -21,7 +21,7 @@ from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training.passes import d_forward, g_forward
+from pggan.training.passes import d_forward, g_forward, make_fakes
 from pggan.training.step import Trainer
 from pggan.training.step_cost import StepCostEstimator
 from pggan.training.trainer_factory import TrainerFactory, choose_augmentation
@@ -88,18 +88,21 @@ def test_reals_and_fakes_of_both_passes_have_random_numbers_of_their_own():
     state.d.network.register_forward_pre_hook(lambda network, arguments: shown.append(arguments[0].detach().clone()))
     trainer = Trainer(state, RELATIVISTIC, ComputeOptions(), augmentation=made("ada", p=0.85))
     inputs = []
+    fakes = []
     trainer.passes = trainer.passes._replace(
+        fakes=lambda *arguments: fakes.append(make_fakes(*arguments)) or fakes[-1],
         d=lambda *arguments, **options: inputs.append(options["augment"]) or d_forward(*arguments, **options),
         g=lambda *arguments, **options: inputs.append(options["augment"]) or g_forward(*arguments, **options),
     )
     reals = reals_of()
     trainer.step(PHASE, reals, StepRng(0, 0, CPU), 0.9)
-    of_d, _, of_g, _ = shown  # reals before fakes
     numbers = inputs[0]
     assert torch.equal(numbers, inputs[1])
-    for transform, found in ((0, of_d), (2, of_g)):
-        assert torch.equal(found, trainer.augmentation.apply(reals.images, numbers[:, transform], None))
-    assert not torch.equal(of_d, of_g)
+    images = reals.images, fakes[0], reals.images, fakes[1]  # in D's pass, then in G's
+    for transform, (given, found) in enumerate(zip(images, shown, strict=True)):
+        assert torch.equal(found, trainer.augmentation.apply(given, numbers[:, transform], None))
+        for other in range(transform):
+            assert not torch.equal(numbers[:, transform], numbers[:, other])
 
 
 def test_a_step_of_a_part_of_the_batch_transforms_its_images_as_in_the_whole():

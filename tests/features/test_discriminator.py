@@ -4,8 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
+from pggan.augmentation import build_augmentation
+from pggan.cli.commands import CONFIGS
 from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
@@ -19,6 +22,7 @@ from pggan.networks.features.projection import WIDTH, FeatureProjection
 from pggan.networks.networks import Discriminator, initialize, use_options
 from pggan.networks.numerics import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
+from pggan.training.passes import d_forward, make_fakes
 from pggan.training.step import Trainer
 from pggan.training.step_cost import StepCostEstimator
 from pggan.training.trainer_factory import TrainerFactory
@@ -191,6 +195,31 @@ def test_gradients_at_images_are_those_of_finite_differences():
     ahead, behind = (network(images.detach() + sign * step * direction, 16)[0].sum() for sign in (1, -1))
     # Scores of order 1 in steps of 1e-6 leave rounding of 1e-10; between kinks, curvature only adds 1e-12.
     torch.testing.assert_close((gradient * direction).sum(), (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_features_are_those_of_transformed_images():
+    """Of reals and fakes in D's pass, of fakes in G's, each by random numbers of their own."""
+    state, shown, fakes, numbers = new_state(ARCHITECTURE, ADAM, 0, CPU), [], [], []
+    network = state.d.network
+    features = network.features
+    network.features = lambda images: shown.append(images.detach().clone()) or features(images)
+    augmentation = build_augmentation(
+        {**yaml.safe_load((CONFIGS / "augmentation" / "ada.yaml").read_text()), "p": 0.85}
+    )
+    trainer = Trainer(state, LOGISTIC, ComputeOptions(), augmentation=augmentation, reset_at_phase=False)
+    trainer.passes = trainer.passes._replace(
+        fakes=lambda *given: fakes.append(make_fakes(*given)) or fakes[-1],
+        d=lambda *given, **more: numbers.append(more["augment"]) or d_forward(*given, **more),
+    )
+    reals = reals_of()
+    trainer.step(PHASE, reals, StepRng(0, 0, CPU), 0.9)
+    transformed = [
+        augmentation.apply(images, numbers[0][:, transform], None).detach()
+        for transform, images in ((0, reals.images), (1, fakes[0]), (3, fakes[1]))
+    ]
+    assert torch.equal(shown[0], torch.cat(transformed[:2]))
+    assert torch.equal(shown[1], transformed[2])
+    assert len(shown) == 2
 
 
 def test_labels_are_judged_by_the_same_heads():

@@ -39,7 +39,10 @@ def test_a_folder_is_as_large_as_most_of_its_images(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     facts = facts_of(configured(f"data.path={tmp_path}").data)
     assert (facts.images, facts.resolution, facts.channels, facts.drawn) == (40, 128, 3, False)
-    assert "98% of them at least 128 pixels wide and high; the smaller ones are left out" in facts.note
+    assert (
+        "98% of them at least 128 pixels wide and high; images smaller than the final resolution are left out"
+        in facts.note
+    )
     padded = facts_of(configured(f"data.path={tmp_path}", "data.crop=pad").data)
     assert padded.resolution == 256
 

@@ -167,6 +167,24 @@ def test_wider_networks_learn_at_lower_rates(config, width, rate):
     assert found == {"schedule.learning_rate_g": rate, "schedule.learning_rate_d": rate}
 
 
+def test_d_follows_a_rate_of_g_that_is_given(config):
+    """As it does without hours=; the recipe would have G learn twice as fast as D."""
+    for given, chosen in ((["g"], {}), (["d"], {"g": 0.02}), ([], {"g": 0.02, "d": 0.01})):
+        situation = Situation(
+            config, GivenKeys(*(f"schedule.learning_rate_{one}" for one in given)), AVATARS, CPU, two_cores, 60
+        )
+        found = chosen_by(choose_rates, situation, NetworkSizes(32, 256, 64))
+        assert found == {f"schedule.learning_rate_{one}": rate for one, rate in chosen.items()}
+
+
+def test_rates_are_those_of_the_feature_maps_that_the_networks_have(config):
+    situation = Situation(config, GivenKeys(), PORTRAITS, CPU, two_cores, 60)
+    choices = Choices(situation.given)
+    choose_rates(situation, choices, NetworkSizes(4, 128, 256))
+    assert choices.found[0].value == 0.006
+    assert choices.found[0].reason.startswith("for 64 feature maps")
+
+
 def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config):
     for drawn in (True, False):
         for side in (32, 64, 128, 256):
@@ -333,7 +351,6 @@ def test_the_last_level_of_given_lengths_is_said_to_last_as_long_as_the_hours(co
     [
         ("model.fmap_base", "model.fmap_max"),
         ("schedule.stable_images", "schedule.fade_images"),
-        ("schedule.learning_rate_g", "schedule.learning_rate_d"),
     ],
 )
 def test_no_reason_points_to_a_row_that_is_missing(config, key, other):
@@ -382,6 +399,9 @@ def test_networks_for_which_memory_does_not_suffice_are_not_chosen_and_the_reaso
     narrow, reasons = choose_if(lambda networks: networks.fmap_max < 512, side=64)
     assert (narrow.resolution, narrow.fmap_max) == (64, 256)
     assert reasons["model.fmap_base"].endswith("; wider networks need more memory than is free")
+    plain, reasons = choose_if(lambda networks: not networks.features, side=64)
+    assert (plain.resolution, plain.features) == (64, False)
+    assert reasons["model.features"] == "with pretrained features, 64x64 needs more memory than is free"
 
 
 def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
@@ -425,7 +445,7 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
 
 
 def test_growth_may_take_so_much_more_than_planned_that_half_of_the_final_resolution_stays(config, avatars_32):
-    """But not where its lengths are typed, which stay, or nothing grows."""
+    """But not where its lengths are typed, which stay; where nothing grows, the fall of the rates keeps its share."""
     key, recipe = "schedule.max_growth_share", GivenKeys(recipe=["schedule.stable_images"])
     chosen, scaled = choose(config, 1.0), choose(avatars_32, 1.0, given=recipe)
     for found, networks, batch in (chosen, scaled):
@@ -437,7 +457,7 @@ def test_growth_may_take_so_much_more_than_planned_that_half_of_the_final_resolu
     for typed in LENGTHS[1:]:
         assert key not in choose(avatars_32, 1.0, given=GivenKeys(typed, recipe=LENGTHS))[0]
     at_4 = replace(config, schedule=replace(config.schedule, final_resolution=4))
-    assert key not in choose(at_4, 1.0, given=GivenKeys("schedule.final_resolution"))[0]
+    assert choose(at_4, 1.0, given=GivenKeys("schedule.final_resolution"))[0][key] == 1.0
 
 
 LENGTHS = [f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay")]

@@ -47,7 +47,9 @@ def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, images, tot
     assert len(notes) == warns
     if warns:
         assert "each of the 400 images 162 times" in notes[0]
-        assert "augmentation=ada" in notes[0]
+        assert notes[0].endswith("augmentation=ada keeps it from that; pggan train hours= chooses it for photographs.")
+        run.config = tiny_config("hours=1")
+        assert few_images(run)[0].endswith("augmentation=ada keeps it from that.")  # and hours= has not chosen it
 
 
 @pytest.mark.parametrize(

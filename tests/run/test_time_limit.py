@@ -19,20 +19,31 @@ PHASE_TIMES = PhaseTimes((0.01, 0.04, 0.04), measured=frozenset({4}))  # so the 
 HOURS = 400 / 3600
 
 
-def train(times, schedule=SCHEDULE, *, spent=0.0, images=0, stop=10**9, phases=None, configured=None, share=None):
+def train(
+    times,
+    schedule=SCHEDULE,
+    *,
+    spent=0.0,
+    images=0,
+    stop=10**9,
+    phases=None,
+    configured=None,
+    share=None,
+    each=PHASE_TIMES,
+):
     """(images, seconds, limit) of a run that takes so many `times` what was expected, with a tick every 160 images.
 
     Args: phases: is given the phase of every step, by the images shown before; share: of the hours that growth may
-    take.
+    take; each: seconds of an image.
     """
-    eta, now = Eta(schedule, PHASE_TIMES, images, 0.0), 0.0
+    eta, now = Eta(schedule, each, images, 0.0), 0.0
     limit = TimeLimit(HOURS, eta, now, spent, configured or schedule, share)
     while images < eta.schedule.total and images < stop:
         phase = eta.schedule.at(images)
         if phases is not None:
             phases[images] = phase
         slower = times(images) if callable(times) else times
-        images, now = images + phase.batch, now + phase.batch * slower * PHASE_TIMES.seconds_per_image[phase.index]
+        images, now = images + phase.batch, now + phase.batch * slower * each.seconds_per_image[phase.index]
         if images % 160 == 0 and images < eta.schedule.total:
             limit.plan(images, now)
     return images, now, limit
@@ -154,6 +165,18 @@ def test_the_fall_of_the_rates_keeps_its_share_of_the_last_phase(times):
     assert end.lr_decay_images / (end.total - end.phases[-1].start) == pytest.approx(1500 / 5500, rel=0.1)
     falls = [at for at, phase in phases.items() if phase.learning_rate_g < GROWING.at(0).learning_rate_g]
     assert min(falls) == pytest.approx(end.total - end.lr_decay_images, abs=16)
+
+
+@pytest.mark.parametrize("times", [0.5, 2.5])
+def test_the_fall_keeps_its_share_where_nothing_grows_too(times):
+    """As configured 1,500 of 8,000 images."""
+    at_4 = replace(SCHEDULE, final_resolution=4, stable_images={4: 8000}, fade_images={}, lr_decay_images=1500)
+    _, seconds, limit = train(times, at_4, share=1.0, each=PhaseTimes((0.05,), measured=frozenset({4})))
+    end = limit.eta.schedule
+    assert seconds == pytest.approx(400, rel=0.1)
+    assert end.lr_decay_images / end.total == pytest.approx(1500 / 8000, rel=0.1)
+    assert limit.planned["growth_images"] == []
+    assert with_plan(at_4, limit.planned) == replace(end, stable_images=at_4.stable_images)
 
 
 def test_growth_without_a_share_stays_as_it_is_and_the_hours_end_before_it():

@@ -71,7 +71,7 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     resolution, kinds = 1 << (side.bit_length() - 1), Counter(header.channels for header in headers)
     large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
-    note += "; the smaller ones are left out" * (large < len(sides))
+    note += "; images smaller than the final resolution are left out" * (large < len(sides))
     channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
     largest = 1 << (sides[-1].bit_length() - 1) if len(sample) == len(found) else None
     mixed = are_mixed(kinds)

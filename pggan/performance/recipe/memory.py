@@ -10,9 +10,10 @@ from pggan.config import TrainConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
+from pggan.networks.features.backbone import LITE0
 from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.recipe.data_facts import DataFacts
-from pggan.performance.recipe.situation import NetworkSizes
+from pggan.performance.recipe.situation import FEATURES_FROM, NetworkSizes
 from pggan.training.build import memory_for_steps
 from pggan.training.memory_fit import fit_memory
 from pggan.training.trainer_factory import TrainerFactory
@@ -33,6 +34,8 @@ def fits_into_memory(
     def fits(networks: NetworkSizes) -> bool:
         side = networks.resolution
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
+        if networks.features:
+            model = replace(model, features=LITE0, features_from=FEATURES_FROM)
         fading = side > MIN_RESOLUTION  # needs the most
         phase = Phase(0, side, fading, 0.5 if fading else 1.0, 0, images, images, 0.0, 0.0, missing_levels=0)
         try:

@@ -1,7 +1,7 @@
 """The situation that a recipe is chosen for: images, machine, time, and the keys that are given."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pggan.config import TrainConfig
@@ -56,3 +56,8 @@ class Situation:
     other_seconds: float = 0.0
     has_lite0: bool = True
     fit: Callable[[NetworkSizes], bool] = always_fit
+
+    def width(self, sizes: NetworkSizes, resolution: int) -> int:
+        """The feature maps at `resolution` of networks of these sizes."""
+        model = replace(self.config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
+        return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)

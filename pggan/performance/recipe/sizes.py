@@ -1,7 +1,5 @@
 """The final resolution, the widths of the networks and pretrained features: the most for which there is time."""
 
-from dataclasses import replace
-
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.formatting import duration
 from pggan.core.schedule import value_at
@@ -55,9 +53,8 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
     elif above in needs:
         reason = f"{above}x{above} would take at least {duration(needs[above])}"
     choices.take("schedule.final_resolution", side, reason)
-    model = replace(config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
-    width = model.architecture(side, facts.channels, facts.num_classes).width
-    maps = f"{width(MIN_RESOLUTION)} feature maps at 4x4, {width(side)} at {side}x{side}"
+    widest, narrowest = situation.width(sizes, MIN_RESOLUTION), situation.width(sizes, side)
+    maps = f"{widest} feature maps at 4x4, {narrowest} at {side}x{side}"
     if sizes != wide_in_time[-1]:
         maps += "; wider networks need more memory than is free"
     elif wider and sizes != wider[-1]:
@@ -80,6 +77,8 @@ def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes)
     elif least_seconds(situation, projected) > situation.seconds:
         worth = final_images(situation, side)
         reason = f"with pretrained features, fewer than {worth:,} images at {side}x{side} fit into the time"
+    elif not situation.fit(projected):
+        reason = f"with pretrained features, {side}x{side} needs more memory than is free"
     else:
         reason = "D looks at pretrained features, too: clearer faces in the same time"
         choices.take_all({"model.features": LITE0, "model.features_from": FEATURES_FROM}, reason)

@@ -1,5 +1,6 @@
 """Loss, learning rates, layers, augmentation, EMA and reports: by resolution, width, and kind of image."""
 
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.schedule import PerResolution, value_at
 from pggan.losses import MIN_GAMMA, gamma_by_rule
 from pggan.performance.recipe.choices import Choices
@@ -44,15 +45,17 @@ def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerRes
 
 
 def choose_rates(situation: Situation, choices: Choices, sizes: NetworkSizes) -> None:
-    """Choose the learning rates of G and D."""
-    width = max((width for width in WIDTHS if width <= sizes.fmap_max), default=WIDTHS[0])
+    """Choose the learning rates of G and D; beside a given one of G, that of D follows it."""
+    maps = situation.width(sizes, MIN_RESOLUTION)
+    width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
     rate_g = rate_d = RATES[width]
-    reason = f"for {sizes.fmap_max} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"
+    reason = f"for {maps} feature maps: from 0.006 for 64 (ORL) down to 0.0025 for 512 (StyleGAN2-ADA)"
     if sizes.resolution >= PUBLISHED_FROM:
         rate_g, rate_d, reason = PUBLISHED_RATE, PUBLISHED_RATE, "the official preset's"
     elif situation.facts.drawn and width == WIDTHS[0]:
         (rate_g, rate_d), reason = DRAWN_RATES, "the demo's"
-    choices.take_all({"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}, reason)
+    if not situation.given.has("schedule.learning_rate_g"):
+        choices.take_all({"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}, reason)
 
 
 def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -> None:
