@@ -1,10 +1,10 @@
 """What the first GPU has to show, in ten minutes: `make gpu`, or `python -m benchmarks.first_gpu`.
 
-Twelve parts, each of several items: rates of the device, gradients compared with float64, captured steps compared
+Thirteen parts, each of several items: rates of the device, gradients compared with float64, captured steps compared
 with eager ones, a resumed run, memory that runs out, a capture that fails, convolutions, the step of every stage,
-kernels by name, streaming, NCCL, compiled steps.  Every item is on disk as soon as it is measured; the same command
-resumes where it was stopped.  A second process does the work: one that crashes or hangs costs its item, and the next
-one follows.  On a slow host, `--retry --item-seconds 900 --seconds 1800` gives an item that compiles more time.
+kernels by name, streaming, NCCL, compiled steps, metrics.  Every item is on disk as soon as it is measured; the same
+command resumes where it was stopped.  A second process does the work: one that crashes or hangs costs its item, and the
+next one follows.  On a slow host, `--retry --item-seconds 900 --seconds 1800` gives an item that compiles more time.
 
 The exit code is 0 when all items are there, 75 when time ran out before, 1 when items failed (`--retry` tries them
 again).  `--parts stages,kernels` measures these parts alone.  `--small` measures reduced sizes, without expectations; a

@@ -6,6 +6,7 @@ from benchmarks.first_gpu import (
     convolutions,
     kernels,
     memory,
+    metrics,
     parity,
     rates,
     resume,
@@ -27,4 +28,5 @@ PARTS = (
     Part("streaming", streaming.items, streaming.judge),
     Part("collectives", collectives.items, collectives.judge, cuda_only=True),
     Part("compiled", stages.compiled_items, stages.judge_compiled, cuda_only=True),
+    Part("metrics", metrics.items, metrics.judge),
 )

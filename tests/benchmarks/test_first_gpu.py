@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.first_gpu import __main__ as command
-from benchmarks.first_gpu import collectives, convolutions, kernels, parity, parts, resume, stages, worker
+from benchmarks.first_gpu import collectives, convolutions, kernels, metrics, parity, parts, resume, stages, worker
 from benchmarks.first_gpu.context import Context, Judgement, Part
 from benchmarks.first_gpu.expected import ORDER, STAGES
 from benchmarks.first_gpu.record import Record
@@ -365,6 +365,25 @@ def test_a_run_that_was_stopped_and_resumed_has_the_bits_of_a_whole_one(context,
     assert resume.judge(context, {"resume": found}).measured == verdict
 
 
+def test_metrics_of_a_device_are_compared_with_those_of_the_cpu(context, monkeypatch):
+    monkeypatch.setattr(metrics, "in_new_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(metrics.efficientnet_lite0, "is_installed", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")  # which they set
+    found = metrics.compare(context)
+    assert found["cpu"] == found["device"]
+    assert {"swd/mean@patches-24", "kid@pixels-24", "recall@pixels-24", "copies@pixels-24"} <= set(found["cpu"])
+    assert metrics.judge(context, {"metrics": found}).good
+    name, value = "swd/mean@patches-24", found["cpu"]["swd/mean@patches-24"]
+    for times, good in ((1.009, True), (1.011, False)):
+        changed = {"cpu": found["cpu"], "device": found["device"] | {name: times * value}}
+        judged = metrics.judge(context, {"metrics": changed})
+        assert judged.good is good
+        assert name in judged.measured
+    for images, good in ((1, True), (2, False)):  # that are in another ball
+        changed = {"cpu": {"recall@x-24": 0.5}, "device": {"recall@x-24": 0.5 + images / 24}}
+        assert metrics.judge(context, {"metrics": changed}).good is good
+
+
 @pytest.mark.slow
 def test_the_kit_trains_in_processes_of_their_own_and_says_why_one_failed(context):
     with Runs(context) as runs:
@@ -377,8 +396,8 @@ def test_the_kit_trains_in_processes_of_their_own_and_says_why_one_failed(contex
 
 @pytest.mark.slow
 def test_the_kit_runs_to_its_end_on_a_cpu(context, capsys):
-    """But for the runs that are resumed, which take as long as all else."""
-    names = [part.name for part in parts.PARTS if part.name != "resume"]
+    """But for the runs that are resumed, which take as long as all else, and metrics, above."""
+    names = [part.name for part in parts.PARTS if part.name not in ("resume", "metrics")]
     assert worker.measure(context, LATER, ",".join(names)) == 0
     assert on_disk(context)["complete"]
     assert not context.record.failures
