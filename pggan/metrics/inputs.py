@@ -71,7 +71,7 @@ def open_at(data: DataConfig, highest: int, resolution: int, *, verify: bool = F
 
 
 def notes_on_images(config: EvaluateConfig, channels: int, pyramid: ImagePyramid) -> list[str]:
-    """What the numbers do not say: that images have changed since training, or lost colours beside `channels` of G."""
+    """Sentences about images that have changed since training, or lose colours beside `channels` of the generator."""
     notes = []
     if config.data is None and images_in_training(config.run) not in (None, pyramid.fingerprint):
         notes.append(f"The images of {pyramid.path} are not those of training: they have changed since.")
