@@ -63,10 +63,10 @@ def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGe
 
 
 def require_finite_weights(path: Path, network: Generator) -> None:
-    """Raise UserError, naming the tensor, where one of the file at `path` is not finite: its images would be black."""
+    """Raise UserError where weights of the file at `path` are NaN or infinite: its images would be black."""
     for name, tensor in network.state_dict().items():
         if not bool(torch.isfinite(tensor).all()):
-            problem = f"{path} draws nothing: its tensor {name} has numbers that are NaN or infinite."
+            problem = f"{path} is damaged: its weights {name} are NaN or infinite."
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy.")
 
 

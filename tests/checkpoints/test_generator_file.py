@@ -32,7 +32,7 @@ def test_numbers_that_are_not_finite_are_refused(finished_run, tmp_path):
     loaded = load_generator(str(finished_run), CPU)
     loaded.network.weights[-1].data.flatten()[2] = torch.nan
     save_generator(loaded, tmp_path / "damaged.safetensors")
-    with pytest.raises(UserError, match=r"damaged.safetensors draws nothing: its tensor "):
+    with pytest.raises(UserError, match=r"damaged.safetensors is damaged: its weights "):
         load_generator(str(tmp_path / "damaged.safetensors"), CPU)
 
 

@@ -74,8 +74,9 @@ def choose_lengths(
         why = f"fewer than are worth it: {side}x{side} with these networks should have more time"
     reason = f"{why}, {side}x{side} the rest"
     choices.take_all({"schedule.stable_images": stable, "schedule.fade_images": fade or 0}, reason)
-    if not (given or situation.given.has("schedule.lr_decay_images")):
-        choose_growth_share(choices, growing / seconds if side > levels[0] else None, side)
+    grows = side > levels[0]
+    if (grows or side < PUBLISHED_FROM) and not (given or situation.given.has("schedule.lr_decay_images")):
+        choose_growth_share(choices, growing / seconds if grows else None, side)
     if "schedule.stable_images" in given or situation.config.schedule.total_images is not None:
         ends = f"{side}x{side} lasts until the hours are over, however many images it is given"
         if growing > seconds:
@@ -118,7 +119,7 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
         if not typed(key):
             choices.replace(key, value or 0, reason)
     growing = [phase for phase in images if phase.resolution < config.final_resolution or phase.fading]
-    if not (keeps_fades or typed("schedule.lr_decay_images")):
+    if (growing or config.lr_decay_images) and not (keeps_fades or typed("schedule.lr_decay_images")):
         spent = sum(images[phase] * each[phase.resolution] for phase in growing)
         choose_growth_share(choices, spent / seconds if growing else None, config.final_resolution)
     ends = over_before(config.final_resolution) if held > seconds else "decided on the way, to end in time"
@@ -129,7 +130,7 @@ def scale_lengths(situation: Situation, choices: Choices, each: Mapping[int, flo
 def choose_growth_share(choices: Choices, planned: float | None, side: int) -> None:
     """Choose the share of the hours that growth may take: so much more than `planned` that `side` keeps half of its.
 
-    Args: planned: None for networks that do not grow.
+    Args: planned: None for networks that do not grow, whose learning rates fall.
     """
     if planned is None:
         reason = "nothing grows; with a share, the fall of the learning rates keeps its part of the hours"
