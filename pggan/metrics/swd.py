@@ -8,10 +8,10 @@ mirrored at borders without repeating the edge.  The paper compares 16384 images
 
 Lower is better.  The floor is the same distance between two sets of other reals: a perfect generator has that, not 0.
 
-This differs from the official code in three ways.  Reals are not mirrored where training mirrors them.  Grey images are
-not repeated to three channels.  And nothing is left to chance: places and directions are functions of the image's number,
-so that equal sets have the distance 0, and of nothing that differs between evaluations.  Of images smaller than 16x16
-there is one level, 8x8; 4x4 has no patches.  A channel without any variation is not divided by its deviation.
+The official code differs in three ways.  It mirrors reals where training does.  It repeats grey images to three
+channels.  And it leaves places and directions to chance; here they are functions of the image's number, so that equal
+sets have the distance 0, and of nothing that differs between evaluations.  Of images smaller than 16x16 there is one
+level, 8x8; 4x4 has no patches.  A channel without any variation is not divided by its deviation.
 
 N images, P patches per image, C channels, S side of a level, D directions.
 """
