@@ -70,9 +70,13 @@ FEW_MILLION = (
     "evaluation.interval_images=40000",
     "evaluation.count=500",
 )
+MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=200000")
+MILLION_LESS_R1 = (*FEW_MILLION, *LESS_R1, "precision=bf16")
 FEW_EQUAL = "augmentation of 500 avatars, equal images"
 FEW_STEADY = "augmentation of 500 avatars, equal images, rates that do not fall"
 FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
+FEW_MILLION_EQUAL = "augmentation of 500 avatars, a million images"
+FEW_MILLION_LESS_R1 = "augmentation of 500 avatars, a million images, gamma 0.1, bf16"
 FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
 LOSSES = "the loss, at equal images, without the filter"
 BY_NAME = "recipes by their names, at equal images"
@@ -125,12 +129,14 @@ ROWS = (
     Row("few-avatars-32-little-r1", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1), SMALL),
     Row("few-avatars-32-little-r1-ada", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *ADA), SMALL),
     Row("few-avatars-32-little-r1-diffaugment", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *DIFFAUGMENT), SMALL),
-    Row("few-avatars-32-million", "augmentation of 500 avatars, a million images", FEW_AVATARS, FEW_MILLION, SMALL),
+    Row("few-avatars-32-million", FEW_MILLION_EQUAL, FEW_AVATARS, FEW_MILLION, SMALL),
+    Row("few-avatars-32-million-ada", FEW_MILLION_EQUAL, FEW_AVATARS, (*FEW_MILLION, *MILLION_ADA), SMALL),
+    Row("few-avatars-32-million-less-r1", FEW_MILLION_LESS_R1, FEW_AVATARS, MILLION_LESS_R1, SMALL),
     Row(
-        "few-avatars-32-million-ada",
-        "augmentation of 500 avatars, a million images",
+        "few-avatars-32-million-less-r1-ada",
+        FEW_MILLION_LESS_R1,
         FEW_AVATARS,
-        (*FEW_MILLION, "augmentation=ada", "augmentation.rampup_images=200000"),
+        (*MILLION_LESS_R1, *MILLION_ADA),
         SMALL,
     ),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
