@@ -64,19 +64,20 @@ FEW_PLAIN = (  # avatars_32 as it was on 22 November 2026
     "schedule.lr_decay_images=0",
     "ema.half_life_images=3000",
 )
-FEW_MILLION = (
-    *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"),
+OFTEN = (
     "evaluation.metrics=[kid,precision_recall]",
     "evaluation.interval_images=40000",
     "evaluation.count=500",
 )
+FEW_MILLION = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"), *OFTEN)
 MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=200000")
-MILLION_LESS_R1 = (*FEW_MILLION, *LESS_R1, "precision=bf16")
+FEW_HALF = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 418600}"), *OFTEN, *LESS_R1, "precision=bf16")
+HALF_ADA = ("augmentation=ada", "augmentation.rampup_images=100000")
 FEW_EQUAL = "augmentation of 500 avatars, equal images"
 FEW_STEADY = "augmentation of 500 avatars, equal images, rates that do not fall"
 FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
 FEW_MILLION_EQUAL = "augmentation of 500 avatars, a million images"
-FEW_MILLION_LESS_R1 = "augmentation of 500 avatars, a million images, gamma 0.1, bf16"
+FEW_HALF_LESS_R1 = "augmentation of 500 avatars, half a million images, gamma 0.1, bf16"
 FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
 LOSSES = "the loss, at equal images, without the filter"
 BY_NAME = "recipes by their names, at equal images"
@@ -131,12 +132,12 @@ ROWS = (
     Row("few-avatars-32-little-r1-diffaugment", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *DIFFAUGMENT), SMALL),
     Row("few-avatars-32-million", FEW_MILLION_EQUAL, FEW_AVATARS, FEW_MILLION, SMALL),
     Row("few-avatars-32-million-ada", FEW_MILLION_EQUAL, FEW_AVATARS, (*FEW_MILLION, *MILLION_ADA), SMALL),
-    Row("few-avatars-32-million-less-r1", FEW_MILLION_LESS_R1, FEW_AVATARS, MILLION_LESS_R1, SMALL),
+    Row("few-avatars-32-half-million-less-r1", FEW_HALF_LESS_R1, FEW_AVATARS, FEW_HALF, SMALL),
     Row(
-        "few-avatars-32-million-less-r1-ada",
-        FEW_MILLION_LESS_R1,
+        "few-avatars-32-half-million-less-r1-ada",
+        FEW_HALF_LESS_R1,
         FEW_AVATARS,
-        (*MILLION_LESS_R1, *MILLION_ADA),
+        (*FEW_HALF, *HALF_ADA),
         SMALL,
     ),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
