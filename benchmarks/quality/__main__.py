@@ -2,13 +2,16 @@
 
 Every row of benchmarks/quality/rows.py is trained with every seed, measured by `pggan evaluate` and drawn; figures and
 grids are written to --results as soon as they are there, and what is there of the same recipe is not measured again.  A
-run that was stopped is resumed.  Times compare only when nothing else runs on the machine; `--print` shows the tables.
+run that was stopped is resumed.  Rows that need a GPU are left out without one.  Times compare only when nothing else
+runs on the machine; `--print` shows the tables.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
+
+import torch
 
 from benchmarks.quality.measure import measure, prepare_orl
 from benchmarks.quality.recipe import changes_since, measured_by
@@ -32,6 +35,10 @@ def main() -> int:
         arguments.work.mkdir(parents=True, exist_ok=True)
         arguments.results.mkdir(parents=True, exist_ok=True)
         chosen = [row for row in ROWS if row.name in arguments.rows]
+        if not torch.cuda.is_available():
+            if left_out := [row.name for row in chosen if row.gpu]:
+                print(f"Without a GPU, these rows are left out: {', '.join(left_out)}", flush=True)
+            chosen = [row for row in chosen if not row.gpu]
         if any(row.data == ORL for row in chosen):
             prepare_orl(arguments.work)
         for seed in arguments.seeds:  # the first seed of every row first

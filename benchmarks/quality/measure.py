@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.quality.recipe import measured_by, recipe_of
 from benchmarks.quality.rows import ORL, Row
 from pggan.config.describe import code_in_use
@@ -14,7 +16,6 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import available_cores, processor_facts
 
 COUNT = 512  # images on each side of a metric; ORL has 400
-GRID = "8x8"
 
 
 def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
     run, name = work / f"{row.name}-{seed}", f"{row.name}-{seed}"
     seconds = train(row, seed, work, run)
     figures = evaluate(row, run)
-    pggan("sample", f"run={run}", "seeds=0-63", f"grid={GRID}", f"out={results / name}.png")
+    pggan("sample", f"run={run}", *grid(row, results / name))
     inspected = json.loads(pggan("inspect", f"run={run}", "json=true"))
     found = {
         "row": row.name,
@@ -40,7 +41,7 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
         "images": inspected["images"],
         "resolution": inspected["resolution"],
         "seconds": seconds,
-        "machine": machine(),
+        "machine": machine(row),
         "figures": figures,
     }
     with atomic_write(results / f"{name}.json") as temporary:
@@ -48,8 +49,17 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
     return found
 
 
-def machine() -> str:
-    """The processor and the CPU threads of this machine's runs: what `seconds` depends on."""
+def grid(row: Row, path: Path) -> list[str]:
+    """The keys of `pggan sample` for the grid at `path`, without its ending: of a GPU's large images fewer, as JPEG."""
+    if row.gpu:
+        return ["seeds=0-15", "grid=4x4", f"out={path}.jpg"]
+    return ["seeds=0-63", "grid=8x8", f"out={path}.png"]
+
+
+def machine(row: Row) -> str:
+    """The GPU, or the processor and the CPU threads, of this machine's runs: what `seconds` depends on."""
+    if row.gpu:
+        return torch.cuda.get_device_name()
     threads = int(os.environ.get("OMP_NUM_THREADS", available_cores()))
     return f"{processor_facts()['model name']}, {threads} thread{'s' if threads > 1 else ''}"
 

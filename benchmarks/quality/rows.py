@@ -17,6 +17,7 @@ class Row(NamedTuple):
     keys: tuple[str, ...]
     metrics: tuple[str, ...] = USUAL
     extractors: tuple[str, ...] = ("efficientnet-lite0",)
+    gpu: bool = False  # weeks on a CPU
 
 
 UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
@@ -79,6 +80,25 @@ FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
 FEW_MILLION_EQUAL = "augmentation of 500 avatars, a million images"
 FEW_HALF_LESS_R1 = "augmentation of 500 avatars, half a million images, gamma 0.1, bf16"
 FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
+FEW_GPU = (  # ADA's paper at 32x32 (cfg cifar): its rates, batch and R1; five million images, 10,000 times each
+    *AVATARS_32,
+    "data.count=500",
+    "data.mirror=false",
+    "model.fmap_base=1024",
+    "model.fmap_max=128",
+    "schedule.batch=64",
+    "schedule.stable_images={4: 50000, 8: 50000, 16: 100000, 32: 4700000}",
+    "schedule.fade_images={8: 50000, 16: 50000, 32: 100000}",
+    "schedule.learning_rate_g=0.0025",
+    "schedule.learning_rate_d=0.0025",
+    "schedule.lr_decay_images=200000",
+    "loss.gamma=0.01",
+    "ema.half_life_images=50000",
+    "evaluation.metrics=[kid,precision_recall]",
+    "evaluation.interval_images=500000",
+    "evaluation.count=500",
+)
+FEW_MILLIONS = "augmentation of 500 avatars, five million images, on a GPU"
 LOSSES = "the loss, at equal images, without the filter"
 BY_NAME = "recipes by their names, at equal images"
 SHORT = (  # data, networks and lengths of a CPU; rates, batch, penalty, EMA and filters are the recipe's
@@ -139,6 +159,23 @@ ROWS = (
         FEW_AVATARS,
         (*FEW_HALF, *HALF_ADA),
         SMALL,
+    ),
+    Row("few-avatars-32-gpu", FEW_MILLIONS, FEW_AVATARS, FEW_GPU, SMALL, gpu=True),
+    Row(
+        "few-avatars-32-gpu-ada",
+        FEW_MILLIONS,
+        FEW_AVATARS,
+        (*FEW_GPU, "augmentation=ada", "augmentation.rampup_images=500000"),
+        SMALL,
+        gpu=True,
+    ),
+    Row("avatars-256", "cartoon faces at 256x256, on a GPU", AVATARS, ("experiment=avatars_256",), gpu=True),
+    Row(
+        "avatars-1024",
+        "cartoon faces at 1024x1024, ten minutes of a GPU",
+        AVATARS,
+        ("experiment=avatars_1024", "hours=0.16"),
+        gpu=True,
     ),
     Row("hours-5-minutes", "the recipe that chooses itself", AVATARS, ("hours=0.083",)),
     Row("orl-hours-1", "the recipe that chooses itself, 400 photographs", ORL, ("hours=1",), SMALL, JUDGES),
