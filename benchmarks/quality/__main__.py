@@ -35,17 +35,17 @@ def main() -> int:
         arguments.work.mkdir(parents=True, exist_ok=True)
         arguments.results.mkdir(parents=True, exist_ok=True)
         chosen = [row for row in ROWS if row.name in arguments.rows]
-        if not torch.cuda.is_available():
-            if left_out := [row.name for row in chosen if row.gpu]:
-                print(f"Without a GPU, these rows are left out: {', '.join(left_out)}", flush=True)
-            chosen = [row for row in chosen if not row.gpu]
         if any(row.data == ORL for row in chosen):
             prepare_orl(arguments.work)
         for seed in arguments.seeds:  # the first seed of every row first
             for row in chosen:
-                if not is_measured(row, seed, arguments.results):
-                    print(f"{row.name}, seed {seed}", flush=True)
-                    measure(row, seed, arguments.work, arguments.results)
+                if is_measured(row, seed, arguments.results):
+                    continue
+                if row.gpu and not torch.cuda.is_available():
+                    print(f"{row.name}, seed {seed}: left out, as it needs a GPU", flush=True)
+                    continue
+                print(f"{row.name}, seed {seed}", flush=True)
+                measure(row, seed, arguments.work, arguments.results)
     print(tables(arguments.results))
     return 0
 

@@ -16,6 +16,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import available_cores, processor_facts
 
 COUNT = 512  # images on each side of a metric; ORL has 400
+LARGE = 256  # pixels: from here on, a grid of 8x8 images would have 2048 or more on a side
 
 
 def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
@@ -27,8 +28,8 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
     run, name = work / f"{row.name}-{seed}", f"{row.name}-{seed}"
     seconds = train(row, seed, work, run)
     figures = evaluate(row, run)
-    pggan("sample", f"run={run}", *grid(row, results / name))
     inspected = json.loads(pggan("inspect", f"run={run}", "json=true"))
+    pggan("sample", f"run={run}", *grid(inspected["resolution"], results / name))
     found = {
         "row": row.name,
         "question": row.question,
@@ -49,9 +50,9 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
     return found
 
 
-def grid(row: Row, path: Path) -> list[str]:
-    """The keys of `pggan sample` for the grid at `path`, without its ending: of a GPU's large images fewer, as JPEG."""
-    if row.gpu:
+def grid(resolution: int, path: Path) -> list[str]:
+    """The keys of `pggan sample` for the grid at `path`, given without its ending: a PNG, or of large images a JPEG."""
+    if resolution >= LARGE:
         return ["seeds=0-15", "grid=4x4", f"out={path}.jpg"]
     return ["seeds=0-63", "grid=8x8", f"out={path}.png"]
 

@@ -17,7 +17,7 @@ class Row(NamedTuple):
     keys: tuple[str, ...]
     metrics: tuple[str, ...] = USUAL
     extractors: tuple[str, ...] = ("efficientnet-lite0",)
-    gpu: bool = False  # weeks on a CPU
+    gpu: bool = False  # it would take a CPU too long
 
 
 UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
@@ -65,22 +65,27 @@ FEW_PLAIN = (  # avatars_32 as it was on 22 November 2026
     "schedule.lr_decay_images=0",
     "ema.half_life_images=3000",
 )
-OFTEN = (
+EVALUATED_OFTEN = (
     "evaluation.metrics=[kid,precision_recall]",
     "evaluation.interval_images=40000",
     "evaluation.count=500",
 )
-FEW_MILLION = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"), *OFTEN)
+FEW_MILLION = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"), *EVALUATED_OFTEN)
 MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=200000")
-FEW_HALF = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 418600}"), *OFTEN, *LESS_R1, "precision=bf16")
-HALF_ADA = ("augmentation=ada", "augmentation.rampup_images=100000")
+FEW_HALF_MILLION = (
+    *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 418600}"),
+    *EVALUATED_OFTEN,
+    *LESS_R1,
+    "precision=bf16",
+)
+HALF_MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=100000")
 FEW_EQUAL = "augmentation of 500 avatars, equal images"
 FEW_STEADY = "augmentation of 500 avatars, equal images, rates that do not fall"
 FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
 FEW_MILLION_EQUAL = "augmentation of 500 avatars, a million images"
-FEW_HALF_LESS_R1 = "augmentation of 500 avatars, half a million images, gamma 0.1, bf16"
+FEW_HALF_MILLION_EQUAL = "augmentation of 500 avatars, half a million images, gamma 0.1, bf16"
 FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
-FEW_GPU = (  # ADA's paper at 32x32 (cfg cifar): its rates, batch and R1; five million images, 10,000 times each
+FEW_GPU = (  # ADA's paper at 32x32 (cfg=cifar of the official code): rates, batch and gamma; each image 10,000 times
     *AVATARS_32,
     "data.count=500",
     "data.mirror=false",
@@ -98,7 +103,7 @@ FEW_GPU = (  # ADA's paper at 32x32 (cfg cifar): its rates, batch and R1; five m
     "evaluation.interval_images=500000",
     "evaluation.count=500",
 )
-FEW_MILLIONS = "augmentation of 500 avatars, five million images, on a GPU"
+FEW_GPU_EQUAL = "augmentation of 500 avatars, five million images, on a GPU"
 LOSSES = "the loss, at equal images, without the filter"
 BY_NAME = "recipes by their names, at equal images"
 SHORT = (  # data, networks and lengths of a CPU; rates, batch, penalty, EMA and filters are the recipe's
@@ -152,18 +157,18 @@ ROWS = (
     Row("few-avatars-32-little-r1-diffaugment", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *DIFFAUGMENT), SMALL),
     Row("few-avatars-32-million", FEW_MILLION_EQUAL, FEW_AVATARS, FEW_MILLION, SMALL),
     Row("few-avatars-32-million-ada", FEW_MILLION_EQUAL, FEW_AVATARS, (*FEW_MILLION, *MILLION_ADA), SMALL),
-    Row("few-avatars-32-half-million-less-r1", FEW_HALF_LESS_R1, FEW_AVATARS, FEW_HALF, SMALL),
+    Row("few-avatars-32-half-million-less-r1", FEW_HALF_MILLION_EQUAL, FEW_AVATARS, FEW_HALF_MILLION, SMALL),
     Row(
         "few-avatars-32-half-million-less-r1-ada",
-        FEW_HALF_LESS_R1,
+        FEW_HALF_MILLION_EQUAL,
         FEW_AVATARS,
-        (*FEW_HALF, *HALF_ADA),
+        (*FEW_HALF_MILLION, *HALF_MILLION_ADA),
         SMALL,
     ),
-    Row("few-avatars-32-gpu", FEW_MILLIONS, FEW_AVATARS, FEW_GPU, SMALL, gpu=True),
+    Row("few-avatars-32-gpu", FEW_GPU_EQUAL, FEW_AVATARS, FEW_GPU, SMALL, gpu=True),
     Row(
         "few-avatars-32-gpu-ada",
-        FEW_MILLIONS,
+        FEW_GPU_EQUAL,
         FEW_AVATARS,
         (*FEW_GPU, "augmentation=ada", "augmentation.rampup_images=500000"),
         SMALL,

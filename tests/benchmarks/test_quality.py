@@ -36,9 +36,9 @@ def test_rows_that_are_compared_have_the_same_data():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrides, gpu):
-    """With the name of a GPU, and a grid of fewer images, which are large there."""
+@pytest.mark.parametrize(("gpu", "large"), [(False, 256), (True, 16)])
+def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrides, gpu, large):
+    """On a GPU with its name; from LARGE on with a grid of fewer images."""
 
     def in_this_process(*arguments):
         shown = io.StringIO()
@@ -49,12 +49,13 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, monkeypatch, tiny_overrid
     monkeypatch.setattr(measure, "pggan", in_this_process)
     monkeypatch.setattr(measure, "run_to_end", lambda command: in_this_process(*command[3:]))
     monkeypatch.setattr(measure, "COUNT", 32)
+    monkeypatch.setattr(measure, "LARGE", large)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     row = Row("tiny", "does it work", "toy", tuple(map(str, tiny_overrides)), ("swd",), gpu=gpu)
     found = measure.measure(row, 3, tmp_path, tmp_path)
     assert json.loads((tmp_path / "tiny-3.json").read_text()) == found
-    with Image.open(tmp_path / ("tiny-3.jpg" if gpu else "tiny-3.png")) as image:
-        assert image.size == ((512, 512) if gpu else (1024, 1024))  # enlarged to 128x128 each
+    with Image.open(tmp_path / ("tiny-3.jpg" if large == 16 else "tiny-3.png")) as image:
+        assert image.size == ((512, 512) if large == 16 else (1024, 1024))  # enlarged to 128x128 each
     assert (found["machine"] == "a GPU") == gpu
     assert (found["images"], found["resolution"], found["seed"]) == (160, 16, 3)
     assert any(name.startswith("swd") for name in found["figures"])
@@ -64,9 +65,9 @@ def test_rows_that_need_a_gpu_are_left_out_without_one(tmp_path, monkeypatch, ca
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(quality, "measure", lambda *_: pytest.fail("a row is trained that needs a GPU"))
     places = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
-    monkeypatch.setattr(sys, "argv", ["quality", "--rows", "avatars-256", "few-avatars-32-gpu", *places])
+    monkeypatch.setattr(sys, "argv", ["quality", "--rows", "avatars-256", "--seeds", "4", *places])
     assert quality.main() == 0
-    assert "Without a GPU, these rows are left out: few-avatars-32-gpu, avatars-256" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("avatars-256, seed 4: left out, as it needs a GPU\n")
 
 
 def test_a_row_of_which_anything_has_changed_is_measured_again(tmp_path):
