@@ -1,19 +1,18 @@
 """Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5 and its code).
 
-Per level of the pyramid, from the images' own resolution down to 16x16, which is the last, low-pass one:
-128 patches of 7x7 pixels per image, at random places; their values normalised to mean 0 and deviation 1 per channel,
-over all patches of each set; 4 x 128 random unit directions; along each, the mean distance between the sorted
-projections of both sets; the mean over directions, times 1000.  The pyramid has the 5x5 binomial filter [1 4 6 4 1],
-mirrored at borders without repeating the edge.  The paper compares 16384 images with as many.
+Per level of the pyramid, from the images' own resolution down to 16x16, which is the last, low-pass one: 128 patches of
+7x7 pixels at random positions of each image; their values normalised to zero mean and unit standard deviation per
+channel, over all patches of a set; 4 x 128 random unit vectors as projection directions; along each, the mean distance
+between the sorted projections of both sets; the mean over directions, times 1000.  The pyramid has the 5x5 binomial
+filter [1 4 6 4 1], with reflection padding.  The paper compares 16384 images with as many.
 
 Lower is better.  The floor is the same distance between two sets of other reals: a perfect generator has that, not 0.
 
-The official code differs in three ways.  It mirrors reals where training does.  It repeats grey images to three
-channels.  And it leaves places and directions to chance; here they are functions of the image's number, so that equal
-sets have the distance 0, and of nothing that differs between evaluations.  Of images smaller than 16x16 there is one
-level, 8x8; 4x4 has no patches.  A channel without any variation is not divided by its deviation.
-
-N images, P patches per image, C channels, S side of a level, D directions.
+The official code differs: it flips reals horizontally at random where training has mirror augmentation, it replicates
+grayscale images to three channels, and its patch positions and projection directions change with every evaluation.
+Here positions are seeded by image index and level, and directions by level, so that equal sets have the distance 0.
+Two cases are not in the official code: images smaller than 16x16 have one level, 8x8 (4x4 is smaller than a patch),
+and a channel of zero variance is not divided by its standard deviation.
 """
 
 import tempfile
@@ -121,7 +120,7 @@ class PatchCollector(Collector):
     def add(self, images: Tensor) -> None:
         first = self.own[self.blocks].start
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # The same places whatever the number of images in the last block.
+            # The same patch positions, whatever the number of images in the last block.
             corners = corners_of(first, self.partition.size, side)[:, : len(images)].to(images.device)
             patches = cut_patches(level, corners).cpu()
             self.patches[side][self.images : self.images + len(images)] = patches
@@ -131,7 +130,7 @@ class PatchCollector(Collector):
         self.images += len(images)
 
     def normalise(self, side: int) -> None:
-        """Give the patches of a level, over all ranks, mean 0 and deviation 1 per channel."""
+        """Give the patches of a level, over all ranks, zero mean and unit standard deviation per channel."""
         sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
