@@ -111,6 +111,13 @@ def test_folders_without_images_and_classes_that_are_not_known_are_refused(tmp_p
             facts_of(configured(f"data.path={tmp_path}", *overrides).data)
 
 
+def test_a_folder_whose_image_files_are_all_broken_or_tiny_is_refused(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    save(tmp_path / "tiny.png", 3, 3)
+    with pytest.raises(UserError, match=r"Of the 2 image files in .*, none can be used"):
+        facts_of(configured(f"data.path={tmp_path}").data)
+
+
 # ---- measuring -------------------------------------------------------------------------------------------
 
 NARROW, WIDE = NetworkSizes(16, 128, 64), NetworkSizes(16, 1024, 512)

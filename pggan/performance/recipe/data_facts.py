@@ -12,7 +12,7 @@ from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.prepare.command import open_sources
 from pggan.data.prepare.planning import are_mixed
 from pggan.data.sources.image_file import BadImage, ImageHeader, read_header, usable_side
-from pggan.data.sources.source import Entry
+from pggan.data.sources.source import Entry, no_images
 from pggan.data.sources.torchvision_sets import NamedSet
 
 MAX_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
@@ -59,14 +59,17 @@ def facts_of_files(config: DataConfig) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
     assert config.path is not None, "avatars have no files"
     entries = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True)).entries()
+    if not entries:
+        raise no_images(config.path)
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
     headers = headers_of(sample)
     sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
-        problem = f"There are no images in {config.path}."
-        raise UserError(problem, "Name a folder or archive of PNG, JPEG or WebP images.")
+        problem = f"Of the {len(entries):,} image files in {config.path}, none can be used."
+        needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
+        raise UserError(problem, f"{needed} pggan prepare source={config.path} dest=NEW tells what is wrong with each.")
     side = sides[int(SMALL_SHARE * len(sides))]
     resolution, kinds = 1 << (side.bit_length() - 1), Counter(header.channels for header in headers)
     large = sum(side >= resolution for side in sides)
