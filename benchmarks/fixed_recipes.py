@@ -1,0 +1,59 @@
+"""The keys that `hours=` chooses for known images and hours on a machine whose speed is fixed: one line per recipe.
+
+    python benchmarks/fixed_recipes.py
+
+`benchmarks/identity.py` compares the lines of two checkouts.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pggan.cli.compose import compose
+from pggan.config import TrainConfig
+from pggan.core.schedule import PerResolution
+from pggan.core.validation import validated
+from pggan.performance.recipe.chooser import choose_recipe
+from pggan.performance.recipe.data_facts import DataFacts
+from pggan.performance.recipe.situation import Machine, NetworkSizes, Situation
+
+STEP_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps, on two cores
+AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
+PORTRAITS = DataFacts(400, 256, 3, 0, drawn=False, note="portraits")
+CELEBRITIES = DataFacts(30_000, 1024, 3, 0, drawn=False, note="celebrities")
+SITUATIONS = {
+    "avatars, 2 cores": (AVATARS, "cpu", 1, (0.083, 0.5, 8)),
+    "portraits, 2 cores": (PORTRAITS, "cpu", 1, (0.083, 1, 8)),
+    "celebrities, GPU": (CELEBRITIES, "cuda", 200, (1, 24)),
+}
+
+
+class NothingGiven:
+    """A command line without keys."""
+
+    def in_command(self, key: str) -> bool:
+        """No key is typed."""
+        return False
+
+    def has(self, key: str) -> bool:
+        """No recipe is named."""
+        return False
+
+
+def main() -> None:
+    """Print the name of each recipe, a tab, and its keys."""
+    config = validated(TrainConfig, compose("train", ["loss=logistic"]))
+    for name, (facts, kind, speed, hours) in SITUATIONS.items():
+
+        def costs(sizes: NetworkSizes, batch: PerResolution, speed: int = speed) -> Mapping[int, float]:
+            width = (sizes.fmap_max / 64) ** 2 / speed
+            sides = [side for side in (4, 8, 16, 32, 64, 128, 256, 512, 1024) if side <= sizes.resolution]
+            return {side: width * STEP_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in sides}
+
+        for each in hours:
+            situation = Situation(config, NothingGiven(), facts, Machine(kind, 1), costs, 0.94 * 3600 * each)
+            chosen = {choice.key: choice.value for choice in choose_recipe(situation).choices}
+            print(f"{name}, {each} h\t{json.dumps(chosen, sort_keys=True)}")
+
+
+if __name__ == "__main__":
+    main()
