@@ -8,14 +8,14 @@ CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # One more than cores: tests that start processes and wait for them leave two workers a third of two cores.
 WORKERS ?= $(shell expr $(CORES) + 1)
 SHARED := --dist loadgroup --no-loadscope-reorder
-UNIT_TESTS := --numprocesses $(CORES) $(SHARED) -m "not slow" --ignore tests/faults --ignore tests/launch
+UNIT_TESTS := --numprocesses $(CORES) $(SHARED) -m "not slow and not rare" --ignore tests/faults --ignore tests/launch
 EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,metrics,slurm,video,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit quick check check-versions gpu docs
+.PHONY: help setup demo test test-slow lint unit quick check check-versions gpu docs
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,8 +40,11 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	@echo "Growth:      $(DEMO)/growth.mp4"
 	@echo "TensorBoard: $(BIN)/pggan monitor run=$(DEMO)"
 
-test: setup  ## Run all tests.
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(SHARED)
+test: setup  ## Run all tests but the slow and rare ones.
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(SHARED) -m "not rare"
+
+test-slow: setup  ## Run the slow and rare tests.
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(SHARED) -m rare
 
 lint: setup
 	$(BIN)/ruff check
