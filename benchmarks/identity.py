@@ -130,7 +130,7 @@ class Cases:
     def __init__(self, folder: Path, checkout: Path) -> None:
         """Args: checkout: the root of the repository whose program is run."""
         self.folder, self.checkout = folder, checkout
-        self.has_kernels = "kernels:" in (checkout / "configs/train.yaml").read_text()
+        self.has_kernels = "\n  kernels:" in (checkout / "configs/train.yaml").read_text()
 
     def digests(self, only: re.Pattern[str]) -> dict[str, Digests]:
         """The digests of all cases that `only` finds, by name."""
