@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import validated
+from pggan.core.withdrawn import withdrawal
 
 if TYPE_CHECKING:  # an augmentation imports torch, which composing a configuration must not do
     from pggan.augmentation.base import Augmentation
@@ -14,7 +15,8 @@ AUGMENTATIONS = ("none", "ada", "diffaugment")
 def require_augmentation(name: str) -> None:
     """Raise UserError unless `name` is in AUGMENTATIONS."""
     if name not in AUGMENTATIONS:
-        raise UserError(f"There is no augmentation '{name}'.", nearest(name, AUGMENTATIONS))
+        unknown = UserError(f"There is no augmentation '{name}'.", nearest(name, AUGMENTATIONS))
+        raise withdrawal(f"augmentation={name}") or unknown
 
 
 def build_augmentation(options: dict[str, Any]) -> "Augmentation | None":

@@ -96,8 +96,11 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
                 return values
             from pggan.config import TrainConfig
             from pggan.core.validation import with_defaults
+            from pggan.core.withdrawn import without_withdrawn
 
-            return with_defaults(TrainConfig, values)  # a run's own: some keys may not have existed when it began
+            return with_defaults(
+                TrainConfig, without_withdrawn(values)
+            )  # a run's own: some keys may not have existed when it began
         except RecursionError as error:
             if folder is None:  # the files of this program do not
                 raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from pggan.cli.commands import choices_of, roots
 from pggan.core.errors import UserError, nearest, nearest_name
+from pggan.core.withdrawn import withdrawal  # WITHDRAWN is the table there
 
 MAX_LISTED = 20
 
@@ -94,7 +95,7 @@ def explanation(overrides: list[str], values: Any, groups: set[str], error: Exce
         if parent in known and last.isdecimal():
             return UserError(f"'{given}' can't be given like this.", f"Write '{parent}={{{last}: …}}' (in quotes).")
         if key not in known and not key.startswith("hydra"):
-            return UserError(f"There is no key '{key}'.", suggestion(key, known))
+            return withdrawal(key) or UserError(f"There is no key '{key}'.", suggestion(key, known))
     return UserError(" ".join(str(error).split("\n")[:2]), "See --help for the keys and their values.")
 
 
@@ -154,6 +155,8 @@ def names_in(group: str, choice: str, folder: str | None = None, seen: frozenset
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
     """The error for a file that a config group has not."""
+    if error := withdrawal(f"{group}={choice}"):
+        return error
     remedy = nearest(choice, options)
     if group == "data" and not remedy.startswith("Did"):
         remedy = f"Images of your own are data.path={choice}; data= takes: {', '.join(sorted(options))}."

@@ -16,6 +16,7 @@ from typing import Any
 
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
 from pggan.core.version import __version__
+from pggan.core.withdrawn import WITHDRAWN
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
@@ -89,5 +90,5 @@ def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> It
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from changes(old, new, f"{prefix}{key}.")
-        elif old != new:
+        elif old != new and f"{prefix}{key}" not in WITHDRAWN:
             yield f"{prefix}{key}", f"{prefix}{key}: {old} -> {new}"

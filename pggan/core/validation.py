@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pggan.core.errors import UserError, nearest, nearest_name
+from pggan.core.withdrawn import withdrawal
 
 Conf = TypeVar("Conf")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
@@ -48,7 +49,8 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     for key in values:
         if key not in types:
             known = [f"{prefix}{name}" for name in types]
-            raise UserError(f"There is no key '{prefix}{key}'.", nearest(f"{prefix}{key}", known))
+            unknown = UserError(f"There is no key '{prefix}{key}'.", nearest(f"{prefix}{key}", known))
+            raise withdrawal(f"{prefix}{key}") or unknown
     typed = converter(schema)  # type: ignore[arg-type]
     arguments: dict[str, Any] = {}
     for name, kind in types.items():

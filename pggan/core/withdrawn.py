@@ -1,0 +1,29 @@
+"""Keys and choices of earlier versions, and what to do instead: looked up where a key or a choice is unknown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pggan.core.errors import UserError
+
+# A key, or group=choice, of any command: one short sentence that says what to do instead.
+WITHDRAWN = {
+    "augmentation=diffaugment": "augmentation=ada takes its place.",
+    "compute.activation_checkpointing": "Leave it out: a smaller compute.micro_batch_size= saves memory, too.",
+    "compute.compile": "Leave it out: compiled steps were not faster.",
+    "compute.convolution": "compute.kernels=auto takes the fastest, compute.kernels=reference the plainest.",
+    "compute.penalty": "Leave it out: penalties are differentiated twice.",
+}
+
+
+def withdrawal(name: str) -> UserError | None:
+    """The error for the key, or group=choice, `name` where it is one of WITHDRAWN."""
+    return UserError(f"{name} is no longer there.", WITHDRAWN[name]) if name in WITHDRAWN else None
+
+
+def without_withdrawn(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The nested `values` of an earlier version without its keys that are withdrawn."""
+    return {
+        key: without_withdrawn(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if f"{prefix}{key}" not in WITHDRAWN
+    }
