@@ -32,8 +32,8 @@ from pggan.config import OptimizerConfig, TrainConfig
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.validation import validated
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.reals import RealBatches
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import LossTerms

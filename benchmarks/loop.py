@@ -36,7 +36,7 @@ from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from pggan.performance.bench.variants import TrainerVariant
 from pggan.run.train import run
 from pggan.training.compute_options import configure_process

@@ -39,7 +39,7 @@ from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from pggan.run import train
 from pggan.training.step import Trainer
 

@@ -16,8 +16,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from pggan.cli import main
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.format import writer
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data import writer
+from pggan.data.pyramid import ImagePyramid
 from tests.composed import composed
 
 settings.register_profile("fixed", deadline=None, derandomize=True)  # the same examples on every machine, however slow

@@ -21,10 +21,7 @@ SUBPACKAGES = [
     "augmentation",
     "losses",
     "config",
-    "data/format",
-    "data/sources",
-    "data/prepare",
-    "data/stream",
+    "data",
     "distributed",
     "optim",
     "training",
@@ -44,7 +41,7 @@ SUBPACKAGES = [
     "performance/doctor",
     "cli",
 ]
-FOLDERS_ALONE = {"data", "performance"}  # hold nothing but subpackages
+FOLDERS_ALONE = {"performance"}  # hold nothing but subpackages
 DOORS = ["__init__.py", "__main__.py"]
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = {path: path.read_text() for path in FILES}
@@ -228,7 +225,7 @@ def test_the_configuration_is_importable_without_torch():
 def test_a_run_and_its_steps_import_neither_torchvision_nor_the_compiler():
     """They would take seconds of every start."""
     program = """
-import sys, torch, pggan.data.stream.open, pggan.run.train
+import sys, torch, pggan.data.open, pggan.run.train
 from pggan.optim.adam import Adam
 weight = torch.ones(3, requires_grad=True)
 optimizer = Adam([weight], beta1=0.0, beta2=0.99, epsilon=1e-8)

@@ -11,8 +11,8 @@ from benchmarks.first_gpu.context import Context, Item, Judgement, in_new_proces
 from benchmarks.first_gpu.record import Figures
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.config import METRICS
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.format.writer import write_pyramid
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.writer import write_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.evaluate import evaluate
 from pggan.metrics.extractors import load_extractor, pixel_extractor

@@ -7,7 +7,7 @@ from types import TracebackType
 import numpy as np
 
 from benchmarks.first_gpu.context import Context
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 
 PICTURES = 64
 Process = subprocess.Popen[str]

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.first_gpu.context import Context, Item, Judgement
 from benchmarks.first_gpu.record import Figures
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from pggan.performance.bench.loading import measure_loading
 from pggan.performance.bench.steps import phase_of
 

@@ -71,7 +71,7 @@ COMMANDS = {
         Command(
             "prepare",
             "Turn images (folder, archive, known data set) into a checked multi-resolution pyramid.",
-            "pggan.data.prepare.command",
+            "pggan.data.prepare",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
         Command(

@@ -54,7 +54,7 @@ def require_inputs(config: object) -> None:
             else:
                 grids_of_run(Path(config.run))
         case BenchConfig() if config.data.path is not None:
-            from pggan.data.format.pyramid import ImagePyramid
+            from pggan.data.pyramid import ImagePyramid
 
             ImagePyramid(Path(config.data.path))
 
@@ -67,7 +67,7 @@ def require_training_inputs(config: TrainConfig) -> None:
     if "RANK" in os.environ or config.distributed.nnodes > 1:
         return
     if config.data.path is not None:
-        from pggan.data.prepare.command import require_source
+        from pggan.data.sources import require_source
 
         require_source(config.data.path)
     files = {"evaluation.weights": config.evaluation.weights, "model.features_weights": config.model.features_weights}

@@ -25,7 +25,7 @@ from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.formatting import duration, new_table, three_digits
 from pggan.core.next_command import next_command
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.metrics.collect import Progress
 from pggan.metrics.evaluate import METRIC_CLASSES, Evaluation, evaluate, images_of, needs_extractor

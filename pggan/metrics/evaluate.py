@@ -14,7 +14,7 @@ from typing import Any
 from pggan.config import METRICS
 from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Metric, Task
 from pggan.metrics.collect import Collector, Progress, feed

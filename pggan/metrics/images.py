@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pggan.core.rng import generator_for
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import use_options
 from pggan.sampling.generate import RenderSettings, draw_in_batches

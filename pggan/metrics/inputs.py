@@ -14,9 +14,9 @@ from pggan.config.describe import flatten
 from pggan.config.evaluate import ALL
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.prepare.records import existing_dataset
-from pggan.data.stream.open import open_data
+from pggan.data.open import open_data
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.records import existing_dataset
 from pggan.distributed.process_group import ProcessGroup
 from pggan.sampling.trained_generator import TrainedGenerator
 

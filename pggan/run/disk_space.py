@@ -17,7 +17,7 @@ from pggan.core.disk import free_files, require_free_space
 from pggan.core.errors import UserError
 from pggan.core.intervals import multiples_between
 from pggan.core.schedule import Schedule
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.features.discriminator import LAST_FEATURES
 from pggan.run.grid_recorder import interval_of, layout
 from pggan.run.previews import grid_shape

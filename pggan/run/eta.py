@@ -11,7 +11,7 @@ from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.formatting import duration
 from pggan.core.next_command import key_of
 from pggan.core.schedule import Schedule
-from pggan.data.format.pyramid import INDEX_FILE
+from pggan.data.pyramid import INDEX_FILE
 from pggan.training.timing import PhaseTimes
 
 # Of what a run has taken, the last part counts most: the level in training says most about those to come, and other

@@ -19,7 +19,7 @@ from pggan.config.parse import BEST
 from pggan.core.errors import UserError
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
 from pggan.metrics.base import summary
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor

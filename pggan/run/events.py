@@ -19,8 +19,8 @@ from pggan.core.intervals import is_due, lies_between
 from pggan.core.next_command import next_command
 from pggan.core.schedule import Phase, Schedule
 from pggan.core.signals import StopSignal
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.reals import RealBatches
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.networks.networks import Generator

@@ -4,7 +4,7 @@ import torch
 
 from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.losses.base import Loss
 from pggan.metrics.distances import nearest
 from pggan.metrics.extractors import pixel_extractor

@@ -15,7 +15,7 @@ from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.next_command import next_command
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
 
 SHEET_IMAGES = 48

@@ -22,11 +22,11 @@ from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.schedule import Schedule
 from pggan.core.signals import StopSignal, interrupt_message
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.prepare.checks import left_out
-from pggan.data.stream.loader import budget_bytes
-from pggan.data.stream.open import open_data
-from pggan.data.stream.reals import RealBatches, whole_batch
+from pggan.data.checks import left_out
+from pggan.data.loader import budget_bytes
+from pggan.data.open import open_data
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import RealBatches, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractor import Extractor

@@ -8,7 +8,7 @@ import numpy as np
 from pggan.config import ReportConfig
 from pggan.config.parse import parse_grid
 from pggan.core.schedule import Phase, Schedule
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.output.images import MIN_TILE, Pixels, contact_sheet

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from pggan.core.devices import peak_memory
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.metrics.evaluate import METRIC_CLASSES
 from pggan.run.run_dir import RunContext
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.to_float import to_float
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import to_float
 from pggan.networks.activation import pixel_norm
 from pggan.networks.networks import Discriminator
 from pggan.optim.state import State

@@ -15,7 +15,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from pggan.config.describe import flatten
 from pggan.core.schedule import Schedule
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.run.run_dir import RunContext
 
 # The keys that people compare runs by; the others are in the text of the configuration.

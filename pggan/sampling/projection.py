@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.rng import generator_for
-from pggan.data.stream.to_float import to_float
+from pggan.data.reals import to_float
 from pggan.networks.layers import DEFAULT_OPTIONS
 from pggan.networks.networks import Generator, use_options
 from pggan.sampling.generate import RenderSettings

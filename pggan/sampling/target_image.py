@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.data.sources.image_file import MODES, BadImage, ImageFile, ImageSpec, load_image
+from pggan.data.image_file import MODES, BadImage, ImageFile, ImageSpec, load_image
 from pggan.sampling.output.images import Pixels
 
 Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]

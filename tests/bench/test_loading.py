@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.performance.bench import loading
 from pggan.performance.bench.loading import drop_from_memory, rate
 

@@ -10,11 +10,11 @@ from pggan.core.errors import EXIT_INTERRUPTED
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
 # What a steady step of a run may cost the host, by where the images come from.
 RESIDENT = {
-    "pageable copy to the device in pggan/data/stream/loader.py:get",  # the indices of a batch, 8 bytes per image
+    "pageable copy to the device in pggan/data/loader.py:get",  # the indices of a batch, 8 bytes per image
 }
 STREAMING = {  # all of it in the thread that reads ahead
-    "cudaHostAlloc in pggan/data/stream/loader.py:_buffer",  # two buffers per phase
-    "wait: cudaEventSynchronize in pggan/data/stream/loader.py:_buffer",  # until the copy from a buffer is complete
+    "cudaHostAlloc in pggan/data/loader.py:_buffer",  # two buffers per phase
+    "wait: cudaEventSynchronize in pggan/data/loader.py:_buffer",  # until the copy from a buffer is complete
 }
 UNUSUAL = re.compile(r"without CUDA graphs|without fused kernels|Out of memory|Error|Warning|Traceback")
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from tests.data.images import FILES, png, random_images
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.folders import open_source
-from pggan.data.sources.image_file import ImageSpec, load_image
+from pggan.data.image_file import ImageSpec, load_image
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.sources import open_source
 from tests.data.images import EXPECTED, FILES, TARS, everything, noise, png, write_tar, write_zip
 
 

@@ -14,13 +14,13 @@ import pytest
 from pggan.config import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.core.validation import validated
-from pggan.data.format.layout import Layout
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.prepare.records import read_journal
-from pggan.data.sources import avatars
-from pggan.data.sources.avatars import BACKGROUNDS, AvatarSource, avatar_styles
-from pggan.data.stream import open as stream
+from pggan.data import avatars
+from pggan.data import open as stream
+from pggan.data.avatars import BACKGROUNDS, AvatarSource, avatar_styles
+from pggan.data.layout import Layout
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.records import read_journal
 from tests.composed import composed
 
 pytest.importorskip("dicebear")
@@ -104,9 +104,9 @@ DRAWING = """
 import sys, time
 from pathlib import Path
 from pggan.cli.main import main
-from pggan.data.prepare import build
-from pggan.data.sources import avatars
-from pggan.data.stream import open
+from pggan.data import build
+from pggan.data import avatars
+from pggan.data import open
 
 draw, told = avatars._draw, Path(__file__).with_name("told")
 

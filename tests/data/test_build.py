@@ -18,12 +18,12 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.core.file_lock import try_lock
-from pggan.data.format.layout import Layout
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.prepare import build as building
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.prepare.records import FILLED
+from pggan.data import build as building
+from pggan.data.layout import Layout
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.records import FILLED
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_doing_it_again_opens_no_file_and_changes_nothing(photos, tmp_path, deco
     prepare(photos, tmp_path / "set", Options())
     before = contents(tmp_path / "set")
     decoded.clear()
-    monkeypatch.setattr("pggan.data.prepare.checks.read_header", None)
+    monkeypatch.setattr("pggan.data.checks.read_header", None)
     prepare(photos, tmp_path / "set", Options())
     assert decoded == []
     assert contents(tmp_path / "set") == before
@@ -465,10 +465,10 @@ import os, signal, sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
 from pathlib import Path
-from pggan.data.format.layout import Layout
-from pggan.data.prepare import build
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
+from pggan.data.layout import Layout
+from pggan.data import build
+from pggan.data.prepare import prepare
+from pggan.data.planning import Options
 
 def kill_before(owner, name, number):
     function, calls = getattr(owner, name), count(1)

@@ -16,12 +16,12 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.data.prepare.checks import REPORT_FILE, ValidationReport, left_out
-from pggan.data.prepare.command import check, prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.folders import open_source
-from pggan.data.sources.image_file import BadImage
+from pggan.data.checks import REPORT_FILE, ValidationReport, left_out
+from pggan.data.image_file import BadImage
+from pggan.data.planning import Options
+from pggan.data.prepare import check, prepare
+from pggan.data.sources import open_source
+from pggan.data.worker_pool import WorkerPool
 
 
 def photo(seed=0, side=64):
@@ -218,10 +218,10 @@ def test_check_names_images_too_small_or_without_landmarks(tmp_path):
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from pggan.data.prepare.checks import examine
-from pggan.data.sources.image_file import ImageSpec, load_image
-from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.folders import open_source
+from pggan.data.checks import examine
+from pggan.data.image_file import ImageSpec, load_image
+from pggan.data.worker_pool import WorkerPool
+from pggan.data.sources import open_source
 
 def largest():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

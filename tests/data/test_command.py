@@ -12,10 +12,10 @@ from pggan.cli.main import main
 from pggan.config import PrepareConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.prepare.command import default_workers, prepare, run
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.folders import open_source
+from pggan.data.planning import Options
+from pggan.data.prepare import default_workers, prepare, run
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.sources import open_source
 
 
 def noise(side, seed=0, channels=3):
@@ -230,7 +230,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(photos, tmp_path, mon
     def refuse(destination, needed, remedy):
         raise UserError(f"no room for {needed} bytes", "")
 
-    monkeypatch.setattr("pggan.data.prepare.build.require_free_space", refuse)
+    monkeypatch.setattr("pggan.data.build.require_free_space", refuse)
     with pytest.raises(UserError, match=f"no room for {4 * 3 * (16**2 + 8**2 + 4**2)} bytes"):
         prepare(photos, tmp_path / "out" / "set", Options())
     assert not (tmp_path / "out" / "set").exists()

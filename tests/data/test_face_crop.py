@@ -7,11 +7,11 @@ import pytest
 from PIL import Image, ImageDraw
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
-from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
+from pggan.data.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
+from pggan.data.image_file import BadImage, ImageSpec, load_image
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.source import disk_file
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
 UPRIGHT = np.array([(80.0, 100.0), (120.0, 100.0), (85.0, 150.0), (115.0, 150.0)])

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.folders import JoinedSource, open_source
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.sources import JoinedSource, open_source
 from tests.data.images import EXPECTED, everything, noise, png, write_tar
 
 

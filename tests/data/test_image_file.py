@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.data.sources import image_file
-from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import BadImage, ImageSpec
+from pggan.data import image_file
+from pggan.data.image_file import BadImage, ImageSpec
+from pggan.data.source import disk_file
 
 
 def load_image(path, target):

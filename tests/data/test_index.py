@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from tests.data.images import edit_index
 
 

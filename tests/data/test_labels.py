@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.labels import class_names, read_labels
+from pggan.data.labels import class_names, read_labels
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from pggan.data.format import layout as layouts
-from pggan.data.format.layout import Layout, close_files
-from pggan.data.format.levels import all_levels
+from pggan.data import layout as layouts
+from pggan.data.layout import Layout, close_files
+from pggan.data.levels import all_levels
 
 
 def images(count):

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.data.format.levels import block_sums, rounded_mean
-from pggan.data.format.writer import write_pyramid
+from pggan.data.levels import block_sums, rounded_mean
+from pggan.data.writer import write_pyramid
 
 
 def test_a_lower_level_is_the_rounded_mean_of_blocks_of_the_top_level(tmp_path):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
+from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
+from pggan.data.pyramid import ImagePyramid
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def test_two_buffers_take_turns(pyramid):
 
 
 def test_large_batches_are_read_in_parts_without_a_gap(make_pyramid, tmp_path, monkeypatch):
-    monkeypatch.setattr("pggan.data.stream.loader.MIN_BYTES_PER_READER", 1000)
+    monkeypatch.setattr("pggan.data.loader.MIN_BYTES_PER_READER", 1000)
     pyramid = make_pyramid(tmp_path / "set", images=20)
     indices = np.random.default_rng(0).permutation(20)[:17]
     found = Loader(pyramid, CPU, budget=0).get(Request(16, indices)).numpy()
@@ -158,7 +158,7 @@ def test_a_level_travels_to_a_gpu_in_pinned_pieces_two_of_which_take_turns(pyram
 
     loader, current = Loader(pyramid, CPU, budget=pyramid.level_bytes(8)), Stream()
     loader.device, loader._stream = torch.device("cuda"), Stream()
-    monkeypatch.setattr("pggan.data.stream.loader.PIECE_BYTES", 20 * 8 * 8 * 3 + 100)
+    monkeypatch.setattr("pggan.data.loader.PIECE_BYTES", 20 * 8 * 8 * 3 + 100)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch, "empty", empty_here)
     monkeypatch.setattr(ImagePyramid, "read", noting)
@@ -180,7 +180,7 @@ def test_after_a_rollback_to_a_level_on_the_device_what_was_read_ahead_is_waited
     monkeypatch.setattr(
         ImagePyramid, "read", lambda self, *arguments, **out: release.wait(60) and read(self, *arguments, **out)
     )
-    monkeypatch.setattr("pggan.data.stream.loader.wait", lambda futures: release.set() or wait(futures))
+    monkeypatch.setattr("pggan.data.loader.wait", lambda futures: release.set() or wait(futures))
     loader.prefetch(Request(16, np.array([1])))
     assert len(loader.get(Request(8, np.array([3])))) == 1
     assert release.is_set()

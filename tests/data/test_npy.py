@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pggan.data.prepare.command import prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources import image_file
-from pggan.data.sources.folders import disk_file
-from pggan.data.sources.image_file import ImageSpec
+from pggan.data import image_file
+from pggan.data.image_file import ImageSpec
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.source import disk_file
 from tests.data.images import everything, noise, png
 
 

@@ -10,17 +10,17 @@ from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.prepare import build as building
-from pggan.data.prepare.build import PreparedElsewhereError
-from pggan.data.stream import open as opening
-from pggan.data.stream.open import open_data
+from pggan.data import build as building
+from pggan.data import open as opening
+from pggan.data.build import PreparedElsewhereError
+from pggan.data.open import open_data
 from tests.composed import composed
 
 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch):
     """Work is done in this process: starting others takes seconds."""
-    monkeypatch.setattr("pggan.data.stream.open.default_workers", lambda: 1)
+    monkeypatch.setattr("pggan.data.open.default_workers", lambda: 1)
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.format.writer import write_pyramid
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.writer import write_pyramid
 from tests.data.images import edit_index, random_images
 
 
 def test_images_come_in_the_order_asked_for_across_shards(tmp_path, monkeypatch):
     images = random_images(11)
-    monkeypatch.setattr("pggan.data.format.layout.SHARD_BYTES", 3 * images[0].nbytes)
+    monkeypatch.setattr("pggan.data.layout.SHARD_BYTES", 3 * images[0].nbytes)
     pyramid = write_pyramid(tmp_path / "set", images, {})
     assert sorted(path.name for path in pyramid.path.glob("r0016-*")) == [
         f"r0016-{number:05d}.bin" for number in range(4)

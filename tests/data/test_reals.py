@@ -9,8 +9,8 @@ import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
-from pggan.data.format.writer import write_pyramid
-from pggan.data.stream.reals import RealBatches, epoch_order, indices_at
+from pggan.data.reals import RealBatches, epoch_order, indices_at
+from pggan.data.writer import write_pyramid
 from pggan.performance.bench.steps import phase_of
 
 CPU = torch.device("cpu")

@@ -12,11 +12,12 @@ import pytest
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.command import open_sources, prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources import torchvision_sets
-from pggan.data.sources.image_file import ImageSpec, load_image
-from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, load_torchvision, named_set
+from pggan.data import torchvision_sets
+from pggan.data.image_file import ImageSpec, load_image
+from pggan.data.planning import Options
+from pggan.data.prepare import prepare
+from pggan.data.sources import open_sources
+from pggan.data.torchvision_sets import NamedSet, NamedSource, load_torchvision, named_set
 
 HERE = NamedSet(Path(), "train", download=False)
 

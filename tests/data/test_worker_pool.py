@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.worker_pool import WorkerPool
 
 KILLED_PARENT = """
 import os, sys, time
 from pathlib import Path
-from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.worker_pool import WorkerPool
 
 def work(number):
     Path(sys.argv[1], str(os.getpid())).touch()
@@ -55,7 +55,7 @@ def is_running(process):
 @pytest.mark.slow
 def test_worker_processes_do_not_import_torch():
     """It takes seconds and hundreds of megabytes in each of them."""
-    code = "import sys, pggan.data.prepare.command, pggan.data.sources.avatars; sys.exit('torch' in sys.modules)"
+    code = "import sys, pggan.data.prepare, pggan.data.avatars; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
@@ -101,7 +101,7 @@ def test_a_killed_worker_is_a_user_error():
 SIGNALLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pggan.data.prepare.worker_pool import WorkerPool
+from pggan.data.worker_pool import WorkerPool
 
 def work(number):
     Path(sys.argv[1], str(number)).touch()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from tests.data.images import random_images
 
 
@@ -14,7 +14,7 @@ def test_the_top_level_file_holds_the_images_byte_by_byte(tmp_path):
 
 def test_an_image_larger_than_a_shard_gets_its_own(tmp_path, monkeypatch):
     images = random_images(2)
-    monkeypatch.setattr("pggan.data.format.layout.SHARD_BYTES", 1)
+    monkeypatch.setattr("pggan.data.layout.SHARD_BYTES", 1)
     pyramid = write_pyramid(tmp_path / "set", images, {})
     np.testing.assert_array_equal(pyramid.read(16, np.arange(2)), images)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pggan.core.rng import generator_for
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Task
 from pggan.metrics.extractors import pixel_extractor

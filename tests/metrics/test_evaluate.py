@@ -11,7 +11,7 @@ import torch
 
 from pggan.config import METRICS
 from pggan.core.errors import EXIT_USER_ERROR, UserError
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import images
 from pggan.metrics.base import Task

@@ -10,7 +10,7 @@ from PIL import Image
 from pggan.config import EvaluateConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.metrics.inputs import find_generators, images_of_run, mirrored_in_training, notes_on_images, open_images
 from pggan.sampling.trained_generator import load
 from tests.composed import composed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from pggan.metrics.collect import feed
 from pggan.metrics.images import RealImages
 from pggan.metrics.neighbours import NearestNeighbours

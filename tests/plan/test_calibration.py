@@ -99,7 +99,7 @@ def test_a_later_phase_that_does_not_fit_is_extrapolated(small, monkeypatch):
 
 
 def test_noise_has_images_of_all_classes(tmp_path, make_config):
-    from pggan.data.format.pyramid import ImagePyramid
+    from pggan.data.pyramid import ImagePyramid
 
     write_noise(tmp_path / "noise", make_config().model.architecture(8, 1, 3), 7)
     pyramid = ImagePyramid(tmp_path / "noise")

@@ -12,7 +12,7 @@ from pggan.cli.auto_recipe import GivenKeys
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.format.writer import write_pyramid
+from pggan.data.writer import write_pyramid
 from pggan.performance.recipe import hours, memory
 from pggan.performance.recipe.data_facts import facts_of
 from pggan.performance.recipe.hours import MeasuredCosts, find_recipe

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pggan.core.rng import generator_for
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.losses.base import Loss
 from pggan.networks.networks import Generator
 from pggan.run import health

@@ -10,7 +10,7 @@ from PIL import Image
 
 import pggan
 from pggan.cli.main import main
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.networks import count_parameters
 from pggan.run import train
 from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, data_sheet

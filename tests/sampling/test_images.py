@@ -25,7 +25,7 @@ def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clippe
 
 
 def test_bytes_survive_the_way_to_numbers_and_back():
-    from pggan.data.stream.to_float import to_float
+    from pggan.data.reals import to_float
 
     every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1)
     assert np.array_equal(to_bytes(to_float(every)), every.numpy())

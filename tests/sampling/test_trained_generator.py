@@ -14,7 +14,7 @@ from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
 from pggan.sampling.trained_generator import TrainedGenerator
 

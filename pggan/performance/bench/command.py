@@ -17,8 +17,8 @@ from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.loader import budget_bytes
+from pggan.data.loader import budget_bytes
+from pggan.data.pyramid import ImagePyramid
 from pggan.performance.bench.loading import decoding_table, loading_table, measure_decoding, measure_loading
 from pggan.performance.bench.steps import Steps, estimated_hours, phase_of, stage_table
 from pggan.training.compute_options import configure_process

@@ -18,10 +18,10 @@ from rich.table import Table
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.sources.image_file import ImageFile, ImageSpec, load_image
-from pggan.data.stream.loader import Loader, Request
-from pggan.data.stream.reals import RealBatches, indices_at
+from pggan.data.image_file import ImageFile, ImageSpec, load_image
+from pggan.data.loader import Loader, Request
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import RealBatches, indices_at
 
 MIN_SECONDS = 0.5  # of measuring, where single batches are too short to time
 DECODED_IMAGES = 16

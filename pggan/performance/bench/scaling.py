@@ -26,7 +26,7 @@ from pggan.core.formatting import new_table, three_digits
 from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.data.stream.to_float import mirrored, to_float
+from pggan.data.reals import mirrored, to_float
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses import build_loss

@@ -17,10 +17,10 @@ from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
 from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.format.writer import write_pyramid
-from pggan.data.stream.loader import budget_bytes
-from pggan.data.stream.reals import RealBatches
+from pggan.data.loader import budget_bytes
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import RealBatches
+from pggan.data.writer import write_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.plan.phases import PhaseCost, halfway

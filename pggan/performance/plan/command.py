@@ -16,7 +16,7 @@ from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError, nearest
 from pggan.core.next_command import given_words, next_command
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from pggan.config import DataConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.prepare.command import open_sources
-from pggan.data.prepare.planning import are_mixed
-from pggan.data.sources.image_file import BadImage, ImageHeader, read_header, usable_side
-from pggan.data.sources.source import Entry, no_images
-from pggan.data.sources.torchvision_sets import NamedSet
+from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
+from pggan.data.planning import are_mixed
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.source import Entry, no_images
+from pggan.data.sources import open_sources
+from pggan.data.torchvision_sets import NamedSet
 
 MAX_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
 SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: half of the pixels of all others weigh more

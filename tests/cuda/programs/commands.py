@@ -19,7 +19,7 @@ from unittest.mock import patch
 from pggan.cli.main import main
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.data.stream.reals import RealBatches
+from pggan.data.reals import RealBatches
 from pggan.networks import fused
 from pggan.sampling.explore.server import Server
 from pggan.training import cuda_graphs

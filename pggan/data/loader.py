@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pggan.core.devices import free_memory
-from pggan.data.format.levels import Images
-from pggan.data.format.pyramid import ImagePyramid
+from pggan.data.levels import Images
+from pggan.data.pyramid import ImagePyramid
 
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.data.prepare.records import Record
-from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.image_file import BadImage, printable, read_header
-from pggan.data.sources.source import Entry, Source
+from pggan.data.image_file import BadImage, printable, read_header
+from pggan.data.records import Record
+from pggan.data.source import Entry, Source
+from pggan.data.worker_pool import WorkerPool
 
 BAD_NAMED_IN_ERROR = 20
 NAMED_PER_NOTE = 20

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pggan.core.atomic_io import file_sha256, fsync_path
-from pggan.data.format.index import LABEL_BYTES, Index, StoredFile, levels_up_to
-from pggan.data.format.layout import Layout, close_files
-from pggan.data.format.levels import Images, all_levels
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.index import LABEL_BYTES, Index, StoredFile, levels_up_to
+from pggan.data.layout import Layout, close_files
+from pggan.data.levels import Images, all_levels
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 
 
 def make_index(

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from pggan.core.errors import UserError
-from pggan.data.sources.image_file import ImageFile
-from pggan.data.sources.npy import MAGIC
-from pggan.data.sources.source import Entry, Source, first_folder, is_image_name
+from pggan.data.image_file import ImageFile
+from pggan.data.npy import MAGIC
+from pggan.data.source import Entry, Source, first_folder, is_image_name
 
 OPENERS = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (kind, f"t{kind}")}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pggan.data.format.index import levels_up_to
-from pggan.data.format.levels import Images
+from pggan.data.index import levels_up_to
+from pggan.data.levels import Images
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 BLOCK_BYTES = 512  # of a file's status

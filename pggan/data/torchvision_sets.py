@@ -13,10 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.sources.folders import disk_entry, disk_file
-from pggan.data.sources.image_file import ImageFile
-from pggan.data.sources.npy import array_file
-from pggan.data.sources.source import Entry, Source
+from pggan.data.image_file import ImageFile
+from pggan.data.npy import array_file
+from pggan.data.source import Entry, Source, disk_entry, disk_file
 
 PREFIX = "torchvision:"
 NAMES = ("celeba", "cifar10", "fashion_mnist", "lfw", "lsun", "mnist")

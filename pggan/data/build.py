@@ -19,12 +19,13 @@ from pggan.core.atomic_io import atomic_write, file_sha256, fsync_path
 from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
 from pggan.core.file_lock import try_lock
-from pggan.data.format.layout import Layout, close_files
-from pggan.data.format.levels import all_levels
-from pggan.data.format.pyramid import INDEX_FILE
-from pggan.data.format.writer import make_index
-from pggan.data.prepare.planning import Plan
-from pggan.data.prepare.records import (
+from pggan.data.face_crop import Landmarks
+from pggan.data.image_file import BadImage, ImageSpec, load_image
+from pggan.data.layout import Layout, close_files
+from pggan.data.levels import all_levels
+from pggan.data.planning import Plan
+from pggan.data.pyramid import INDEX_FILE
+from pggan.data.records import (
     FILLED,
     JOURNAL_FILE,
     RECORDS_FILES,
@@ -36,9 +37,8 @@ from pggan.data.prepare.records import (
     records_of,
     write_records,
 )
-from pggan.data.sources.face_crop import Landmarks
-from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
-from pggan.data.sources.source import Entry
+from pggan.data.source import Entry
+from pggan.data.writer import make_index
 
 COMMIT_SECONDS = 5.0
 LOCK_FILE = "lock"

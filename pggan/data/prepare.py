@@ -13,17 +13,17 @@ from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
 from pggan.core.next_command import given_words, next_command
 from pggan.core.signals import StopSignal, interrupt_message
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.prepare.build import attempts, build, clean_up
-from pggan.data.prepare.checks import REPORT_FILE, examine, report_on
-from pggan.data.prepare.planning import Options, Plan, faces_of, make_plan
-from pggan.data.prepare.records import ExistingDataset, existing_dataset, interrupted_dataset
-from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.face_crop import Landmarks
-from pggan.data.sources.folders import FolderSource, JoinedSource, open_source
-from pggan.data.sources.image_file import BadImage, ImageSpec, load_image
-from pggan.data.sources.source import Entry, Source, no_images
-from pggan.data.sources.torchvision_sets import NamedSet, NamedSource, named_set
+from pggan.data.build import attempts, build, clean_up
+from pggan.data.checks import REPORT_FILE, examine, report_on
+from pggan.data.face_crop import Landmarks
+from pggan.data.image_file import BadImage, ImageSpec, load_image
+from pggan.data.planning import Options, Plan, faces_of, make_plan
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.records import ExistingDataset, existing_dataset, interrupted_dataset
+from pggan.data.source import Entry, Source, no_images
+from pggan.data.sources import open_source, open_sources
+from pggan.data.torchvision_sets import NamedSet
+from pggan.data.worker_pool import WorkerPool
 
 
 def run(config: PrepareConfig) -> int:
@@ -76,23 +76,6 @@ def name_of(sources: object) -> str:
 def default_workers() -> int:
     """How many processes to use when nobody says: one per core that this process may use, up to 16."""
     return min(available_cores(), 16)
-
-
-def open_sources(paths: object, named: NamedSet) -> Source:
-    """The source that `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
-    if isinstance(paths, list):
-        if not paths:
-            raise UserError("source=[] names nothing.", "Give at least one folder or archive.")
-        return JoinedSource([open_sources(path, named) for path in paths])
-    name = named_set(str(paths))
-    return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
-
-
-def require_source(path: str) -> None:
-    """Raise UserError for a path that `open_sources` refuses, or a folder without images; a known set is not opened."""
-    source = open_source(Path(path)) if named_set(path) is None else None
-    if isinstance(source, FolderSource):
-        source.require_images()
 
 
 def prepare(

@@ -1,8 +1,6 @@
 """The image files in a folder, an archive, another pyramid, or several of these; nothing is decoded here."""
 
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import BinaryIO
 import numpy as np
 
 from pggan.core.errors import UserError
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.sources.archives import ARCHIVES, TarSource, ZipSource
-from pggan.data.sources.image_file import BadImage, ImageFile
-from pggan.data.sources.npy import array_file
-from pggan.data.sources.source import Entry, Source, first_folder, is_image_name, no_images
+from pggan.data.archives import ARCHIVES, TarSource, ZipSource
+from pggan.data.image_file import ImageFile
+from pggan.data.npy import array_file
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.source import Entry, FolderSource, Source
+from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
 
 ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
 
@@ -39,59 +38,21 @@ def open_source(path: Path) -> Source:
     )
 
 
-# ---- folders
+def open_sources(paths: object, named: NamedSet) -> Source:
+    """The source that `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
+    if isinstance(paths, list):
+        if not paths:
+            raise UserError("source=[] names nothing.", "Give at least one folder or archive.")
+        return JoinedSource([open_sources(path, named) for path in paths])
+    name = named_set(str(paths))
+    return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
 
 
-def disk_file(path: Path, root: Path) -> ImageFile:
-    """A file below the folder `root`, which has no links in its path."""
-    return ImageFile(path, partial(_open_below, path, root))
-
-
-def _open_below(path: Path, root: Path) -> BinaryIO:
-    # A folder from elsewhere must not draw other files of this machine into the dataset.
-    if path.is_symlink():
-        if not path.exists():
-            raise BadImage(path, "a link that leads nowhere")
-        if not Path(os.path.realpath(path)).is_relative_to(root):
-            raise BadImage(path, "a link that leads out of the source folder")
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
-        raise BadImage(path, "not a regular file")
-    return path.open("rb")
-
-
-def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
-    """The entry of a file below `root`; a link has changed when the file that it leads to has."""
-    try:
-        status = path.stat()
-    except OSError:  # a link that leads nowhere
-        status = path.lstat()
-    stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    return Entry(name, stamp, status.st_size, disk_file(path, root), label=label)
-
-
-class FolderSource(Source):
-    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.description = {"kind": "folder", "name": path.resolve().name}
-
-    def require_images(self) -> None:
-        """Raise UserError where no file is named like an image."""
-        if next(self._paths(), None) is None:
-            raise no_images(self.description["name"])
-
-    def entries(self) -> list[Entry]:
-        """All image files, sorted by path."""
-        root = Path(os.path.realpath(self.path))
-        names = [(path, path.relative_to(self.path).as_posix()) for path in self._paths()]
-        found = [disk_entry(path, root, name, first_folder(name)) for path, name in names]
-        return sorted(found, key=lambda entry: entry.file.path)
-
-    def _paths(self) -> Iterator[Path]:
-        for folder, subfolders, names in os.walk(self.path):
-            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            yield from (Path(folder, name) for name in names if is_image_name(name))
+def require_source(path: str) -> None:
+    """Raise UserError for a path that `open_sources` refuses, or a folder without images; a known set is not opened."""
+    source = open_source(Path(path)) if named_set(path) is None else None
+    if isinstance(source, FolderSource):
+        source.require_images()
 
 
 # ---- pyramids

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.format.levels import block_mean
-from pggan.data.sources.image_file import ImageFile, ImageHeader
-from pggan.data.sources.npy import array_file
-from pggan.data.sources.source import Entry, Source
+from pggan.data.image_file import ImageFile, ImageHeader
+from pggan.data.levels import block_mean
+from pggan.data.npy import array_file
+from pggan.data.source import Entry, Source
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
@@ -59,7 +59,7 @@ class AvatarSource(Source):
     def __init__(self, style: str, count: int, resolution: int) -> None:
         """Raises UserError without the optional packages, and for an unknown style."""
         if style not in (styles := avatar_styles()):
-            list_all = "from pggan.data.sources.avatars import avatar_styles; print(*avatar_styles())"
+            list_all = "from pggan.data.avatars import avatar_styles; print(*avatar_styles())"
             raise UserError(
                 f"There is no avatar style '{style}'.", f"{nearest(style, styles)}  All: python -c '{list_all}'"
             )

@@ -11,14 +11,15 @@ from typing import Any
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
 from pggan.core.signals import interrupt_message
-from pggan.data.format.index import levels_up_to
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.prepare.build import PreparedElsewhereError
-from pggan.data.prepare.command import default_workers, open_sources, prepare
-from pggan.data.prepare.planning import Options
-from pggan.data.sources.avatars import AvatarSource
-from pggan.data.sources.source import Source
-from pggan.data.sources.torchvision_sets import NamedSet
+from pggan.data.avatars import AvatarSource
+from pggan.data.build import PreparedElsewhereError
+from pggan.data.index import levels_up_to
+from pggan.data.planning import Options
+from pggan.data.prepare import default_workers, prepare
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.source import Source
+from pggan.data.sources import open_sources
+from pggan.data.torchvision_sets import NamedSet
 
 MIN_IMAGES = 2
 SECONDS_BETWEEN_LOOKS = 1.0  # at images that another process prepares: that takes it seconds to hours

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from pggan.core.errors import UserError
-from pggan.data.format.levels import Images, block_mean
+from pggan.data.levels import Images, block_mean
 
 MAX_SIDE_FACTOR = 4  # of the photograph's longer side: what a face's square may have
 SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged

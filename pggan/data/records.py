@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.data.format.layout import Layout
-from pggan.data.format.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.sources.image_file import ImageHeader, ImageSpec
+from pggan.data.image_file import ImageHeader, ImageSpec
+from pggan.data.layout import Layout
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 
 RECORDS_FILES = "files*.jsonl.gz"  # * is the generation
 JOURNAL_FILE = "done.jsonl"

@@ -17,9 +17,9 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pggan.data.format.levels import Images, block_mean
-from pggan.data.sources.face_crop import Landmarks, align_face, face_side, to_pil, to_pixels
-from pggan.data.sources.npy import MAGIC, ArrayHeader, array_header, array_pixels
+from pggan.data.face_crop import Landmarks, align_face, face_side, to_pil, to_pixels
+from pggan.data.levels import Images, block_mean
+from pggan.data.npy import MAGIC, ArrayHeader, array_header, array_pixels
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".npy": "NPY"}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from pggan.data.format.levels import Images
+from pggan.data.levels import Images
 
 MAGIC = npy.MAGIC_PREFIX
 MAX_BYTES = 64_000_000

@@ -11,13 +11,13 @@ from pathlib import Path
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.data.prepare.checks import ValidationReport, examine, report_on
-from pggan.data.prepare.records import ExistingDataset, Record, found_before
-from pggan.data.prepare.worker_pool import WorkerPool
-from pggan.data.sources.face_crop import Landmarks, read_landmarks
-from pggan.data.sources.image_file import MODES, ImageSpec, too_small, usable_side
-from pggan.data.sources.labels import classes_of
-from pggan.data.sources.source import Entry, Source, no_images
+from pggan.data.checks import ValidationReport, examine, report_on
+from pggan.data.face_crop import Landmarks, read_landmarks
+from pggan.data.image_file import MODES, ImageSpec, too_small, usable_side
+from pggan.data.labels import classes_of
+from pggan.data.records import ExistingDataset, Record, found_before
+from pggan.data.source import Entry, Source, no_images
+from pggan.data.worker_pool import WorkerPool
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng, counter_seed
 from pggan.core.schedule import Phase
-from pggan.data.format.pyramid import ImagePyramid
-from pggan.data.stream.loader import Loader, Request
-from pggan.data.stream.to_float import FloatMaker
+from pggan.data.loader import Loader, Request
+from pggan.data.pyramid import ImagePyramid
 from pggan.networks.fade import downsample, fade, upsample
 
 Indices = NDArray[np.int64]
@@ -32,6 +31,19 @@ def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
     return (orders[0] if len(orders) == 1 else np.concatenate(orders))[start : start + batch]
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 [N, R, R, C] to float32 [N, C, R, R] in [-1, 1]."""
+    return images.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+
+
+def mirrored(images: Tensor, flip: Tensor) -> Tensor:
+    """uint8 [N, R, R, C], those flipped left to right where `flip` [N] is true."""
+    flipped = images.permute(0, 3, 1, 2).flip(-1).permute(0, 2, 3, 1)  # in this layout PyTorch is four times as fast
+    # Chosen as bytes, eight at a time: a quarter of the work it would be as floats.
+    chosen = torch.where(flip[:, None], flipped.flatten(1).view(torch.int64), images.flatten(1).view(torch.int64))
+    return chosen.view(torch.uint8).view(images.shape)
 
 
 def whole_batch(batch: int) -> slice:
@@ -68,17 +80,13 @@ class RealBatches:
         self.num_classes = len(pyramid.class_names or ())
         self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
         self._loader = Loader(pyramid, device, budget)
-        self._floats = FloatMaker(device)
         self.phase_at = phase_at
         self._indices = indices
         self._on_device: dict[int, slice | Tensor] = {}
         self.seconds = 0.0  # spent in `batch` so far
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The images shown next at the resolution and alpha of `phase`, at this stream's positions of the batch.
-
-        On a CPU their memory is used again by the next call.
-        """
+        """The images shown next at the resolution and alpha of `phase`, at this stream's positions of the batch."""
         began = time.perf_counter()
         reals = self._make(phase, rng)
         self.seconds += time.perf_counter() - began
@@ -91,7 +99,7 @@ class RealBatches:
             later = rng.images + phase.batch
             self._loader.prefetch(self._request(self.phase_at(later), later))
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
-        images = self._floats.make(stored, flip)
+        images = to_float(stored if flip is None else mirrored(stored, flip))
         if phase.alpha < 1:
             images = fade(upsample(downsample(images)), images, phase.alpha)
         if self.labels is None:

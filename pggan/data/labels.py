@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pggan.core.errors import UserError
-from pggan.data.sources.source import Entry
+from pggan.data.source import Entry
 
 
 def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:

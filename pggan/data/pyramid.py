@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pggan.core.atomic_io import file_sha256, is_plain
 from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
-from pggan.data.format.index import levels_up_to, parse_index
-from pggan.data.format.levels import Images
+from pggan.data.index import levels_up_to, parse_index
+from pggan.data.levels import Images
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."

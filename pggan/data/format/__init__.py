@@ -1,1 +1,0 @@
-"""The dataset on disk: its index, its shards, and their bytes read and written."""

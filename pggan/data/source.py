@@ -1,0 +1,129 @@
+"""The interface of a source of images, and one file of it."""
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+from pggan.core.errors import UserError
+from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
+
+# Named among the bad files instead of being passed over: whoever has them wants to know.
+UNREADABLE_EXTENSIONS = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm")
+
+
+class Entry(NamedTuple):
+    """One image file of a source, not opened yet.
+
+    name: with slashes, different from all others of the source.
+    stamp: differs when the content may differ.
+    size: in bytes.
+    problem: why it must not be opened.
+    label: the class that the source gives it: its first sub-folder, or that of the dataset.
+    header: what is known without opening it, for images that the source makes itself.
+    """
+
+    name: str
+    stamp: str
+    size: int
+    file: ImageFile
+    problem: str | None = None
+    label: str | None = None
+    header: ImageHeader | None = None
+
+
+class Source(ABC):
+    """Image files from one place.
+
+    description: kept with the dataset; it has a "kind" and a "name".
+    task: the title of the progress bar while the images are decoded.
+    """
+
+    description: dict[str, object]
+    task = "Decoding images"
+
+    @abstractmethod
+    def entries(self) -> list[Entry]:
+        """All image files, in the order of the dataset.  Raises UserError when the source can't be read."""
+
+    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The given entries, perhaps in another order, ready to be opened in another process."""
+        return iter(entries)
+
+
+def no_images(name: object) -> UserError:
+    """The error for a source called `name` that has no images."""
+    endings = ", ".join(EXTENSIONS)
+    remedy = f"Images are files ending in {endings}; linked folders are not entered."
+    return UserError(f"There are no images in {name}.", remedy)
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name is meant to be an image."""
+    path = PurePosixPath(name)
+    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE_EXTENSIONS)
+
+
+def first_folder(name: str) -> str | None:
+    """The first folder of a name with slashes, if it has one."""
+    folder, slash, _ = name.removeprefix("./").partition("/")
+    return folder if slash else None
+
+
+# ---- folders
+
+
+def disk_file(path: Path, root: Path) -> ImageFile:
+    """A file below the folder `root`, which has no links in its path."""
+    return ImageFile(path, partial(_open_below, path, root))
+
+
+def _open_below(path: Path, root: Path) -> BinaryIO:
+    # A folder from elsewhere must not draw other files of this machine into the dataset.
+    if path.is_symlink():
+        if not path.exists():
+            raise BadImage(path, "a link that leads nowhere")
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise BadImage(path, "a link that leads out of the source folder")
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+        raise BadImage(path, "not a regular file")
+    return path.open("rb")
+
+
+def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
+    """The entry of a file below `root`; a link has changed when the file that it leads to has."""
+    try:
+        status = path.stat()
+    except OSError:  # a link that leads nowhere
+        status = path.lstat()
+    stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    return Entry(name, stamp, status.st_size, disk_file(path, root), label=label)
+
+
+class FolderSource(Source):
+    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description = {"kind": "folder", "name": path.resolve().name}
+
+    def require_images(self) -> None:
+        """Raise UserError where no file is named like an image."""
+        if next(self._paths(), None) is None:
+            raise no_images(self.description["name"])
+
+    def entries(self) -> list[Entry]:
+        """All image files, sorted by path."""
+        root = Path(os.path.realpath(self.path))
+        names = [(path, path.relative_to(self.path).as_posix()) for path in self._paths()]
+        found = [disk_entry(path, root, name, first_folder(name)) for path, name in names]
+        return sorted(found, key=lambda entry: entry.file.path)
+
+    def _paths(self) -> Iterator[Path]:
+        for folder, subfolders, names in os.walk(self.path):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            yield from (Path(folder, name) for name in names if is_image_name(name))

@@ -1,1 +1,0 @@
-"""Where image files come from, and how one of them becomes a square of pixels."""
