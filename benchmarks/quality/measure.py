@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.quality.recipe import measured_by, recipe_of
 from benchmarks.quality.rows import ORL, Row
 from pggan.config.describe import code_in_use
 from pggan.core.atomic_io import atomic_write
@@ -35,8 +34,6 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
         "question": row.question,
         "data": row.data,
         "keys": list(row.keys),
-        "recipe": recipe_of(row),
-        **measured_by(row),
         "version": code_in_use(),
         "seed": seed,
         "images": inspected["images"],

@@ -35,8 +35,6 @@ ORL_64 = (  # three times its lengths
     "schedule.lr_decay_images=75000",
 )
 ADA = ("augmentation=ada", "augmentation.rampup_images=60000")  # at most half of the run, as its p has to rise in it
-SHORT_ADA = ("augmentation=ada", "augmentation.rampup_images=30000")
-BLIT = (*ADA, "augmentation.geometry=false", "augmentation.colors=false")  # no pixel between pixels, no other colour
 
 
 def few_avatars(stable_images: str) -> tuple[str, ...]:
@@ -53,18 +51,6 @@ def few_avatars(stable_images: str) -> tuple[str, ...]:
 
 # 4.4 times the lengths of avatars_32: before, D does not know 500 images by heart.
 FEW = few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 205000}")
-LESS_R1, LITTLE_R1 = ("loss.gamma=0.1",), ("loss.gamma=0.0128",)  # the latter is StyleGAN2-ADA's rule
-DIFFAUGMENT = ("augmentation=diffaugment",)
-FEW_PLAIN = (  # avatars_32 as it was on 22 November 2026
-    *AVATARS_32,
-    *UNFILTERED,
-    "data.count=500",
-    "data.mirror=false",
-    "model.residual=false",
-    "schedule.stable_images={4: 1500, 8: 2500, 16: 5000, 32: 40000}",
-    "schedule.lr_decay_images=0",
-    "ema.half_life_images=3000",
-)
 EVALUATED_OFTEN = (
     "evaluation.metrics=[kid,precision_recall]",
     "evaluation.interval_images=40000",
@@ -72,19 +58,8 @@ EVALUATED_OFTEN = (
 )
 FEW_MILLION = (*few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 918600}"), *EVALUATED_OFTEN)
 MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=200000")
-FEW_HALF_MILLION = (
-    *few_avatars("{4: 6600, 8: 11000, 16: 22000, 32: 418600}"),
-    *EVALUATED_OFTEN,
-    *LESS_R1,
-    "precision=bf16",
-)
-HALF_MILLION_ADA = ("augmentation=ada", "augmentation.rampup_images=100000")
 FEW_EQUAL = "augmentation of 500 avatars, equal images"
-FEW_STEADY = "augmentation of 500 avatars, equal images, rates that do not fall"
-FEW_LESS_R1 = "augmentation of 500 avatars, equal images, gamma 0.1"
 FEW_MILLION_EQUAL = "augmentation of 500 avatars, a million images"
-FEW_HALF_MILLION_EQUAL = "augmentation of 500 avatars, half a million images, gamma 0.1, bf16"
-FEW_LITTLE_R1 = "augmentation of 500 avatars, equal images, gamma 0.0128"
 FEW_GPU = (  # ADA's paper at 32x32 (cfg=cifar of the official code): rates, batch and gamma; each image 10,000 times
     *AVATARS_32,
     "data.count=500",
@@ -146,25 +121,8 @@ ROWS = (
     Row("orl-64-longer-ada", "augmentation of ORL, equal images", ORL, (*ORL_64, *ADA), SMALL, JUDGES),
     Row("few-avatars-32-longer", FEW_EQUAL, FEW_AVATARS, FEW, SMALL),
     Row("few-avatars-32-longer-ada", FEW_EQUAL, FEW_AVATARS, (*FEW, *ADA), SMALL),
-    Row("few-avatars-32-longer-blit", FEW_EQUAL, FEW_AVATARS, (*FEW, *BLIT), SMALL),
-    Row("few-avatars-32-longer-diffaugment", FEW_EQUAL, FEW_AVATARS, (*FEW, *DIFFAUGMENT), SMALL),
-    Row("few-avatars-32-plain", FEW_STEADY, FEW_AVATARS, FEW_PLAIN, SMALL),
-    Row("few-avatars-32-plain-ada", FEW_STEADY, FEW_AVATARS, (*FEW_PLAIN, *SHORT_ADA), SMALL),
-    Row("few-avatars-32-less-r1", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1), SMALL),
-    Row("few-avatars-32-less-r1-ada", FEW_LESS_R1, FEW_AVATARS, (*FEW, *LESS_R1, *ADA), SMALL),
-    Row("few-avatars-32-little-r1", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1), SMALL),
-    Row("few-avatars-32-little-r1-ada", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *ADA), SMALL),
-    Row("few-avatars-32-little-r1-diffaugment", FEW_LITTLE_R1, FEW_AVATARS, (*FEW, *LITTLE_R1, *DIFFAUGMENT), SMALL),
     Row("few-avatars-32-million", FEW_MILLION_EQUAL, FEW_AVATARS, FEW_MILLION, SMALL),
     Row("few-avatars-32-million-ada", FEW_MILLION_EQUAL, FEW_AVATARS, (*FEW_MILLION, *MILLION_ADA), SMALL),
-    Row("few-avatars-32-half-million-less-r1", FEW_HALF_MILLION_EQUAL, FEW_AVATARS, FEW_HALF_MILLION, SMALL),
-    Row(
-        "few-avatars-32-half-million-less-r1-ada",
-        FEW_HALF_MILLION_EQUAL,
-        FEW_AVATARS,
-        (*FEW_HALF_MILLION, *HALF_MILLION_ADA),
-        SMALL,
-    ),
     Row("few-avatars-32-gpu", FEW_GPU_EQUAL, FEW_AVATARS, FEW_GPU, SMALL, gpu=True),
     Row(
         "few-avatars-32-gpu-ada",

@@ -1,15 +1,16 @@
 """The measured rows as tables in Markdown, one per question."""
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.quality.recipe import changes_since
 from benchmarks.quality.rows import ROWS
 
 Found = dict[str, Any]
 MISSING = "–"
+LEFT_OUT = re.compile(r"swd(_floor)?/\d|neighbour_distance")  # which the files have, and no sentence needs
 
 
 def tables(results: Path) -> str:
@@ -29,6 +30,7 @@ def tables(results: Path) -> str:
 def table(measured: dict[str, list[Found]]) -> str:
     """One table: a column per recipe, and a line per figure."""
     names = dict.fromkeys(name for seeds in measured.values() for one in seeds for name in one["figures"])
+    names = {name: None for name in names if not LEFT_OUT.match(name)}
     facts: dict[str, list[str]] = {
         "data": [seeds[0]["data"] for seeds in measured.values()],
         "images": [f"{median(one['images'] for one in seeds):,.0f}" for seeds in measured.values()],
@@ -36,20 +38,10 @@ def table(measured: dict[str, list[Found]]) -> str:
         "machine": [", ".join(dict.fromkeys(one["machine"] for one in seeds)) for seeds in measured.values()],
         "seeds": [", ".join(str(one["seed"]) for one in seeds) for seeds in measured.values()],
     }
-    recipes = [recipe_in_short(seeds) for seeds in measured.values()]
-    if any(recipes):
-        facts["recipe"] = [text or "as it is" for text in recipes]
     for name in names:
         facts[f"`{name}`"] = [in_short([one["figures"].get(name) for one in seeds]) for seeds in measured.values()]
     lines = [["", *measured], ["---"] * (1 + len(measured)), *([name, *cells] for name, cells in facts.items())]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def recipe_in_short(seeds: list[Found]) -> str:
-    """The keys that had other values when the seeds of a row were measured; empty where there are none."""
-    (row,) = [row for row in ROWS if row.name == seeds[0]["row"]]
-    changed = dict.fromkeys(key for one in seeds for key in changes_since(one, row))
-    return f"an earlier one: other {', '.join(f'`{key}`' for key in changed)}" if changed else ""
 
 
 def in_short(values: list[float | None]) -> str:

@@ -104,7 +104,7 @@ def test_threads_spin_for_a_while_only_in_every_process(monkeypatch):
     """OpenMP reads it when torch is loaded, so some of our code has to come before, whatever is started."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    modules = ["pggan.cli.main", "pggan.cli.worker", "benchmarks.busy", "tests.conftest"]
+    modules = ["pggan.cli.main", "pggan.cli.worker", "benchmarks.other_trainers", "tests.conftest"]
     assert python("-c", UNTIL_TORCH, *modules).stdout == "None 100000\n" * len(modules)
 
 
