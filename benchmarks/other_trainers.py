@@ -50,7 +50,7 @@ def our_step(resolution: int, batch: int, checkout: Path | None, threads: int) -
     configure_process(CPU, config.precision, threads)
     phase, group = phase_of(resolution, batch), ProcessGroup.single_process(CPU)
     architecture = config.model.architecture(resolution, 3, num_classes=0)
-    trainer, _ = build_trainer(config, architecture, [phase], group, check_memory=False)
+    trainer = build_trainer(config, architecture, [phase], group, check_memory=False)
     autotune_convolutions(config, trainer, [phase], group)
     shown = 0
 

@@ -177,7 +177,7 @@ def test_only_a_run_and_its_command_open_a_run():
 
 
 def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
-    calls = {"Trainer(": set(), "build_reducer(": set(), "fit_memory(": set(), "train_step(": set()}
+    calls = {"Trainer(": set(), "build_reducer(": set(), "train_step(": set()}
     for path in FILES:
         source = SOURCES[path]
         for call, places in calls.items():
@@ -185,7 +185,6 @@ def test_one_function_composes_a_trainer_and_one_entry_takes_a_step():
                 places.add(path.relative_to(PACKAGE).as_posix())
     assert calls["Trainer("] == {"training/trainer_factory.py"}
     assert calls["build_reducer("] == {"training/build.py"}
-    assert calls["fit_memory("] == {"training/build.py", "performance/recipe/memory.py"}  # of what it may choose
     assert calls["train_step("] == {"training/step.py"}
 
 

@@ -15,8 +15,6 @@ from pggan.cli.commands import COMMANDS, CONFIGS
 from pggan.cli.completion import keys_of
 from pggan.cli.main import main
 from pggan.core.next_command import NEXT
-from pggan.training import build
-from pggan.training.memory_fit import MemoryFit
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -111,7 +109,7 @@ def test_the_makefile_has_the_targets_and_explains_them():
 
 @pytest.mark.slow
 def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path, make_pyramid, monkeypatch, capsys):
-    """Each as written, made small, in this process; starting processes and fitting memory have tests of their own."""
+    """Each as written, made small, in this process; starting processes has tests of its own."""
     random = np.random.default_rng(0)
     for folder in ("photos", "data/orl"):
         (tmp_path / folder).mkdir(parents=True)
@@ -122,7 +120,6 @@ def test_the_commands_run_in_their_order_and_each_says_what_comes_next(tmp_path,
     make_pyramid(tmp_path / "data" / "avatars-toon-head-4096-32px", resolution=32, images=70)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
     monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda _: None)
     commands = [line for line in LINES if not re.match(NOT_RUN, line)]
     verbs = set()

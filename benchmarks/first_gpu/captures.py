@@ -78,7 +78,7 @@ def make(device: torch.device, *overrides: str) -> tuple[Trainer, list[str]]:
     notices: list[str] = []
     group = ProcessGroup.single_process(device)
     phases = config.schedule.build().phases
-    trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=notices.append)
+    trainer = build_trainer(config, architecture, phases, group, check_memory=False, log=notices.append)
     return trainer, notices
 
 

@@ -55,7 +55,7 @@ def make(context: Context, side: int) -> tuple[Trainer, list[str]]:
     """A trainer of one stage with default settings, and the list that it logs to."""
     config = config_of(side)
     notices: list[str] = []
-    trainer, _ = build_trainer(
+    trainer = build_trainer(
         config,
         config.model.architecture(side, 3, 0),
         config.schedule.build().phases,

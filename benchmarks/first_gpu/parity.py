@@ -120,7 +120,7 @@ def reference(loss: str, fading: bool, labels: bool, width: int) -> Found:
 def step(device: torch.device, precision: Precision | None, case: Case, width: int, *, compiled: bool = False) -> Found:
     """Take the first step of a new trainer; without a `precision`, in float64."""
     phase = Phase(0, RESOLUTION, case.fading, 0.4 if case.fading else 1.0, 0, 1000, IMAGES, 0.001, 0.0, 1)
-    trainer, _ = build_trainer(
+    trainer = build_trainer(
         config_of(precision or Precision.fp32, case, width, compiled=compiled),
         model_of(width).architecture(2 * RESOLUTION, 3, CLASSES * case.labels),
         [phase],

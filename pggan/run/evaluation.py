@@ -26,12 +26,12 @@ from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_ex
 from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.networks.networks import Generator
-from pggan.run.evaluation_cost import MAX_POINTS, EvaluationBudget, evaluation_cost, time_features
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
 from pggan.sampling.trained_generator import TrainedGenerator
 
 KEYS = "evaluation."  # what the names of its keys begin with
+MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
 
 
@@ -65,6 +65,28 @@ def metric_in(mark: Any) -> BestMetric | None:
         return None
 
 
+class EvaluationBudget:
+    """Whether an evaluation fits into its share of the training time, by what the last one took: the first one always.
+
+    They are evenly spread, with room for one at the end.
+    """
+
+    def __init__(self, share: float, now: float) -> None:
+        """Args: share: of the time, 0 to 1; now: seconds, by the clock of all later calls."""
+        self.share, self.began, self.ended = share, now, now
+        self.spent = self.took = 0.0  # seconds of all evaluations, and of the last one
+
+    def allows(self, now: float, *, last: bool) -> bool:
+        """Whether there is time for an evaluation; `last`: this is the end of the run."""
+        evaluations = 1 if last else 2  # this one, and one at the end
+        fits = self.spent + evaluations * self.took <= self.share * (now - self.began)
+        return fits and (last or self.took <= self.share * (now - self.ended))
+
+    def note(self, took: float, now: float) -> None:
+        """Count an evaluation of so many seconds, which ends now."""
+        self.spent, self.took, self.ended = self.spent + took, took, now
+
+
 class TrainingEvaluator:
     """The evaluations of one run, on one of its ranks; all ranks call it at the same steps."""
 
@@ -75,11 +97,7 @@ class TrainingEvaluator:
         self.config, self.pyramid, self.mirror = run.config.evaluation, run.pyramid, run.config.data.mirror
         self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
         self.metrics = metrics_of(self.config, run.pyramid)
-        timed = self.config.interval_images is None or run.config.hours is not None  # else nothing depends on the cost
-        features = time_features(extractor, run.pyramid.resolution, group.device) if timed else 0.0
-        images, ranks = run.pyramid.images, group.world_size
-        cost = evaluation_cost(self.config, images, features, ranks=ranks, mirror=self.mirror, metrics=self.metrics)
-        self.budget = EvaluationBudget(self.config.max_share, cost, time.monotonic())
+        self.budget = EvaluationBudget(self.config.max_share, time.monotonic())
         self._said: set[str] = set()  # notes, once each
         for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
             reason = f"it needs at least {metric.least_images} images, and the data has {run.pyramid.images}"
@@ -88,7 +106,6 @@ class TrainingEvaluator:
     def restart(self, images: int) -> None:
         """Begin or continue at `images`: what was found beyond it does not count.  All ranks call it first."""
         self._evaluated_at = self._ticked_at = images
-        self._ticked = time.monotonic()
         mark = None
         if self.group.is_main:
             left = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= images]
@@ -102,19 +119,14 @@ class TrainingEvaluator:
         every = self.config.interval_images
         return every is not None and bool(self.metrics) and is_due(every, before, images)
 
-    def seconds_at_end(self, resolution: int, seconds_per_image: float, seconds: float) -> float:
-        """Seconds that the evaluation at the end, at `resolution`, is expected to take; 0 where none will come.
-
-        Args: seconds_per_image: of training there; seconds: that this process trains and evaluates in all.
-        """
-        expected = self.budget.expected(resolution, seconds_per_image)
-        allowed = self.config.max_share * seconds if self.config.interval_images is None else math.inf
-        return expected if self.budget.spent + expected <= allowed else 0.0
+    def seconds_at_end(self) -> float:
+        """Seconds that the evaluation at the end is expected to take: those of the last one."""
+        return self.budget.took
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
         metrics = [name for name in self.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
-        if not metrics or not self._is_time(phase, images, total):
+        if not metrics or not self._is_time(images, total):
             return {}
         began = time.monotonic()
         generator = TrainedGenerator(LoadedGenerator(g_ema, phase.resolution, phase.alpha, images))
@@ -142,7 +154,7 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at = images
             ended = time.monotonic()
-            self.budget.note(phase.resolution, began, ended)
+            self.budget.note(ended - began, ended)
             self.reporter.evaluated(ended - began)
         for note in found.notes:
             self._note(note)
@@ -151,18 +163,14 @@ class TrainingEvaluator:
         self._mark_best(found.values, phase)
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
-    def _is_time(self, phase: Phase, images: int, total: int) -> bool:
+    def _is_time(self, images: int, total: int) -> bool:
         """Whether this tick has an evaluation, the same on all ranks."""
-        now, last = time.monotonic(), images >= total
-        seconds_per_image = (now - self._ticked) / max(images - self._ticked_at, 1)
-        before, self._ticked, self._ticked_at = self._ticked_at, now, images
+        last, before, self._ticked_at = images >= total, self._ticked_at, images
         if self.config.interval_images is not None:
             return last or self.is_due(before, images)
         if not last and images - self._evaluated_at < total / MAX_POINTS:
             return False
-        return bool(
-            self.group.broadcast_object(self.budget.allows(phase.resolution, seconds_per_image, now, last=last))
-        )
+        return bool(self.group.broadcast_object(self.budget.allows(time.monotonic(), last=last)))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
         """Report the values, and mark the checkpoint of this step if it is the best so far."""

@@ -221,8 +221,7 @@ class Events:
         images, limit, before = self.state.images, self.time_limit, self.schedule
         planned = None
         if limit is not None:
-            reserve = self.evaluator.seconds_at_end(before.final_resolution, limit.seconds_per_image, limit.seconds)
-            limit.plan(images, time.monotonic(), reserve)
+            limit.plan(images, time.monotonic(), self.evaluator.seconds_at_end())
             planned = limit.planned
         now = self.schedule = with_plan(before, self.group.broadcast_object(planned))
         self._report_slow_machine(before, now)

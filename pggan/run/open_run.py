@@ -20,6 +20,7 @@ from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
+from pggan.core.disk import require_free_space
 from pggan.core.schedule import Schedule
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.checks import left_out
@@ -35,12 +36,10 @@ from pggan.networks.method_table import MethodTable
 from pggan.networks.networks import count_parameters
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
-from pggan.run.disk_space import disk_need, require_disk
 from pggan.run.eta import Eta, expected_end, too_long
 from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
 from pggan.run.events import Events
 from pggan.run.lock import lock_run_dir
-from pggan.run.process_memory import process_memory
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
@@ -89,15 +88,11 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         with group.collective_errors():
             require_images(config.evaluation, pyramid)
         budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
-        reports = group.is_main and run.checkpoint is None  # the memory of every phase, once
-        image_bytes = budget if device.type == "cuda" else 0
-        trainer, memory = build_trainer(
-            config, run.architecture, schedule.phases, group, every_phase=reports, image_bytes=image_bytes
-        )
+        trainer = build_trainer(config, run.architecture, schedule.phases, group)
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         init_or_restore(run, trainer, group)
-        disk = stack.enter_context(disk_errors(run, group))
-        reporter, time_limit, needs = NullReporter(), None, {"Disk": disk, "Memory": memory.summary}
+        stack.enter_context(disk_errors(run, trainer.state, group))
+        reporter, time_limit, needs = NullReporter(), None, dict[str, str]()
         needs |= autotune_run(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
@@ -106,8 +101,6 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
             needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
-            if device.type == "cpu":
-                needs["Memory"] += f"; {process_memory(run, memory.most_bytes, budget)}"
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
@@ -218,16 +211,19 @@ def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> N
 
 
 @contextmanager
-def disk_errors(run: RunContext, group: ProcessGroup) -> Iterator[str]:
-    """A line about the disk, where rank 0 has described the run; raises UserError if space is short, then or later."""
-    disk, needed = "", 0
+def disk_errors(run: RunContext, state: State, group: ProcessGroup) -> Iterator[None]:
+    """Rank 0 describes the run; raises UserError if the disk has no room for two checkpoints, then or later."""
+    # Of each weight there are two moments and, in G, its average; with dgc each rank has moments of its own.
+    ranks = group.world_size if sends_sparse_updates(run.config, group.world_size) else 1
+    weights = sum(weight.nbytes for trainable in (state.g, state.d) for weight in trainable.network.weights)
+    needed = (2 + 2 * ranks) * weights
     try:
         with group.collective_errors():
             if group.is_main:
-                need = disk_need(run, group.world_size if sends_sparse_updates(run.config, group.world_size) else 1)
-                needed, disk = need.checkpoint, require_disk(run.run_dir, need)
+                remedy = "Make room there, choose another run_dir=, or lower checkpoint.keep."
+                require_free_space(run.run_dir, 2 * needed, remedy)
                 write_config(run.run_dir, run.description)
-        yield disk
+        yield
     except OSError as error:
         ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run.run_dir)
         if group.is_main and (error.errno in REFUSED_WRITES or ours):

@@ -1,4 +1,4 @@
-"""Builds a trainer from a configuration: networks, state, gradient reducer, memory fit.  No other place does."""
+"""Builds a trainer from a configuration: networks, state, gradient reducer.  No other place does."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,6 @@ import torch
 
 from pggan.config import ModelConfig, Precision, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
-from pggan.core.devices import free_memory
 from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
@@ -20,7 +19,6 @@ from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
 from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
 from pggan.optim.state import State
 from pggan.training.compute_options import precision_on
-from pggan.training.memory_fit import MemoryFit, fit_memory
 from pggan.training.passes import compiled_passes
 from pggan.training.step import Trainer
 from pggan.training.trainer_factory import TrainerFactory
@@ -33,15 +31,13 @@ def build_trainer(
     group: ProcessGroup,
     *,
     check_memory: bool = True,
-    every_phase: bool = False,
-    image_bytes: int = 0,
     log: Log = print,
-) -> tuple[Trainer, MemoryFit]:
-    """A trainer with a new state, for steps of `phases` on this rank, and how they fit into its memory.
+) -> Trainer:
+    """A trainer with a new state, for steps of `phases` on this rank.
 
-    Args: check_memory: fit micro-batches to the free memory; every_phase: find out the memory of each phase, not of the
-    largest alone; image_bytes: device memory that images take besides; log: called with what does not work here.
-    Raises UserError for what the device can't do, for batches that can't be divided, and when memory does not suffice.
+    Args: check_memory: on a GPU, try the first step of every kind, and make micro-batches smaller where the memory does
+    not suffice; log: called with what does not work here.
+    Raises UserError for what the device can't do, and for batches that can't be divided.
     """
     device = group.device
     config = replace(config, precision=agreed_precision(config.precision, group))
@@ -51,25 +47,12 @@ def build_trainer(
     if isinstance(state.d.network, ProjectedDiscriminator) and (backbone := choose_backbone(config.model)) is not None:
         state.d.network.set_backbone(backbone, factory.options.dtype)
     reducer = build_reducer(config, state, group, partition)
-    memory = MemoryFit("not checked", {})
-    if check_memory:
-        free = memory_for_steps(device, group.local_world_size)
-        memory = fit_memory(
-            architecture,
-            phases,
-            factory,
-            device=device,
-            free=group.all_reduce_min(None if free is None else free - image_bytes),
-            partition=partition,
-            gradient_copies=reducer.gradient_copies,
-            every_phase=every_phase,
-        )
-    sizes: dict[tuple[int, int], int | None] = {**memory.micro_batch_sizes}
+    sizes: dict[tuple[int, int], int | None] = {}
     if config.elastic:  # a pass is a chunk
         sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
-    trainer = factory.trainer(
+    return factory.trainer(
         state,
         compiled_passes=compiled_passes() if factory.options.compiled else None,
         reducer=reducer,
@@ -82,13 +65,6 @@ def build_trainer(
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )
-    return trainer, memory
-
-
-def memory_for_steps(device: torch.device, processes: int) -> int | None:
-    """Bytes that steps may take of `device`, as of `free_memory`: with those of the state, which steps need as well."""
-    free = free_memory(device, processes)
-    return free if free is None or device.type != "cuda" else free + torch.cuda.memory_reserved(device)
 
 
 def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:

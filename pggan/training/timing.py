@@ -216,7 +216,7 @@ def single_device_timer(
     """
     alone = replace(config, elastic=False, gradients={"name": "fp32"})
     group = ProcessGroup.single_process(device)
-    trainer, _ = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
+    trainer = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
     if method_table is None:
         autotune_convolutions(alone, trainer, phases, group)
     else:

@@ -42,7 +42,7 @@ def followed(group):
     for case, overrides in CASES.items():
         config = validated(TrainConfig, compose("train", [*OVERRIDES, *overrides]))
         architecture = variant(config.model.architecture(8, 3, 0))
-        trainer, _ = build_trainer(config, architecture, [PHASE], group, check_memory=False)
+        trainer = build_trainer(config, architecture, [PHASE], group, check_memory=False)
         trainer.state.d.adaptive_p.p.fill_(0.5)
         values = []
         for number in range(STEPS):

@@ -266,7 +266,7 @@ def steps_of(group):
     discriminator.new_backbone = tiny_backbone
     overrides = ["model.fmap_base=64", "model.fmap_max=6", "model.stddev_group=2", "loss=logistic", "elastic=true"]
     config = validated(TrainConfig, compose("train", [*overrides, "distributed.elastic_chunks=2"]))
-    trainer, _ = build_trainer(config, ARCHITECTURE, [PHASE], group, check_memory=False)
+    trainer = build_trainer(config, ARCHITECTURE, [PHASE], group, check_memory=False)
     indices = trainer.indices(4)
     reals = reals_of()
     trainer.step(PHASE, reals if indices is None else reals.select(indices), StepRng(0, 0, CPU), 0.9)

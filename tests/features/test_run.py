@@ -9,16 +9,13 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.errors import UserError
 from pggan.networks.features.discriminator import LAST_FEATURES
 from pggan.run import train
-from pggan.training import build
-from pggan.training.memory_fit import MemoryFit
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_grows_into_its_features_and_resumes_with_the_same_weights_only(tmp_path, tiny_config, monkeypatch):
+def test_a_run_grows_into_its_features_and_resumes_with_the_same_weights_only(tmp_path, tiny_config):
     from torchvision.models import mnasnet0_5
 
-    monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))  # it takes seconds
     weights, run_dir = tmp_path / "weights.pth", tmp_path / "run"
     keys = ["loss=logistic", "model.features=torchvision:mnasnet0_5", f"model.features_weights={weights}"]
     keys += ["schedule.stable_images=8", "schedule.fade_images=8", f"run_dir={run_dir}"]

@@ -37,7 +37,7 @@ def trainer_of(group, clip=None, precision=Precision.fp32):
         precision=precision,
         gradients={"name": "dgc", "ratio": 0.1, "warmup_images": 8, "clip": clip},
     )
-    return build_trainer(config, SMALL, [FIRST, SECOND], group, check_memory=False)[0]
+    return build_trainer(config, SMALL, [FIRST, SECOND], group, check_memory=False)
 
 
 def take(trainer, phase, count):

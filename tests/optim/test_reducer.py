@@ -79,7 +79,7 @@ def flat(trainable):
 def step(case, group):
     """Gradients of both networks (before the update), the metrics, and the weights before and afterwards."""
     architecture = dataclasses.replace(ARCHITECTURE, num_classes=case.num_classes)
-    trainer, _ = build_trainer(case.config(), architecture, [PHASE], group, check_memory=False)
+    trainer = build_trainer(case.config(), architecture, [PHASE], group, check_memory=False)
     state, gradients = trainer.state, {}
     for name, trainable in both(state):
 

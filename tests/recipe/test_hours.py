@@ -1,6 +1,5 @@
 """hours=: what images cost is measured for the networks that are chosen, and the files are looked at."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,7 @@ from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.writer import write_pyramid
-from pggan.performance.recipe import hours, memory
+from pggan.performance.recipe import hours
 from pggan.performance.recipe.data_facts import facts_of
 from pggan.performance.recipe.hours import MeasuredCosts, find_recipe
 from pggan.performance.recipe.situation import NetworkSizes
@@ -66,15 +65,6 @@ def test_a_resolution_above_the_largest_image_is_refused_before_anything_is_meas
     given = GivenKeys.of(["schedule.final_resolution=128"])
     with pytest.raises(UserError, match="the largest image allows 64 pixels"):
         find_recipe(configured(word, "schedule.final_resolution=128"), 1.0, given, pytest.fail, pytest.fail)
-
-
-def test_networks_fit_into_memory_if_their_smallest_micro_batch_does(monkeypatch):
-    config, facts = configured(), facts_of(configured().data)
-    small, large = NetworkSizes(8, 64, 8), NetworkSizes(64, 4096, 64)
-    for free, fit in ((2**34, [True, True]), (2**24, [True, False]), (2**10, [False, False]), (None, [True, True])):
-        monkeypatch.setattr(memory, "memory_for_steps", lambda *_, free=free: free)
-        fits = memory.fits_into_memory(config, facts, torch.device("cpu"), 1)
-        assert [fits(small), fits(large)] == fit, free
 
 
 def test_files_of_different_channels_are_noticed(tmp_path):
@@ -238,33 +228,6 @@ def test_what_is_chosen_is_measured_until_the_choice_stays(costs, monkeypatch):
     keys = ("schedule.final_resolution", "model.fmap_base", "model.fmap_max")
     assert {NetworkSizes(*(each[key] for key in keys)) for each in asked} == {sizes for sizes, _ in costs.known}
     assert costs.has_measured(NetworkSizes(*(values[key] for key in keys)), values["schedule.batch"])
-
-
-def test_evaluations_at_an_interval_are_a_part_of_what_images_cost_and_are_stated(costs, monkeypatch):
-    """Without that, a run of 90 s had 42 of evaluations, and ended at 8x8."""
-    monkeypatch.setattr(hours, "MeasuredCosts", lambda *_: costs)
-    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
-    monkeypatch.setattr(hours, "time_features", lambda *_: 0.25)
-    every = ["evaluation.metrics=[kid]", "evaluation.extractor=pixels", "evaluation.interval_images=1000"]
-    often = configured(f"data.path={costs.config.data.path}", *every)
-    evaluation = hours.cost_of_evaluation(often, costs.facts, costs.device, 1)
-    plain, both = costs(NARROW, {4: 16}), hours.with_evaluations(costs, evaluation, 1000)(NARROW, {4: 16})
-    # 48 images with features; drawing them is next to nothing.
-    assert all(both[side] - plain[side] == pytest.approx(48 * 0.25 / 1000, rel=0.2) for side in plain)
-
-    def chosen(config):
-        def composed(choices):
-            (side,) = (choice.value for choice in choices if choice.key == "schedule.final_resolution")
-            return replace(config, schedule=replace(config.schedule, final_resolution=side))
-
-        found, about = find_recipe(config, 0.1, Nothing(), composed, lambda text: None)
-        values = {choice.key: choice.value for choice in found}
-        return values["schedule.stable_images"], about
-
-    with_them, about = chosen(often)
-    without, _ = chosen(costs.config)
-    assert with_them != without
-    assert "of which evaluations every 1,000 images take about" in about
 
 
 @pytest.mark.parametrize(

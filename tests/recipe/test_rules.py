@@ -384,26 +384,6 @@ def test_a_width_that_is_given_as_it_would_be_chosen_changes_nothing(config):
         assert (networks.fmap_base, networks.fmap_max) == (same.model.fmap_base, same.model.fmap_max)
 
 
-def test_networks_for_which_memory_does_not_suffice_are_not_chosen_and_the_reason_says_so(config):
-    def choose_if(fit, side=256):
-        facts = PORTRAITS._replace(resolution=side)
-        situation = Situation(config, GivenKeys(), facts, CPU, fast(1000), 3600, fit=fit)
-        choices, networks, _ = choose_recipe(situation)
-        return networks, {choice.key: choice.reason for choice in choices}
-
-    free, _ = choose_if(lambda networks: True)
-    assert free.resolution == 256
-    low, reasons = choose_if(lambda networks: networks.resolution < 256)
-    assert low.resolution == 128
-    assert reasons["schedule.final_resolution"] == "256x256 needs more memory than is free"
-    narrow, reasons = choose_if(lambda networks: networks.fmap_max < 512, side=64)
-    assert (narrow.resolution, narrow.fmap_max) == (64, 256)
-    assert reasons["model.fmap_base"].endswith("; wider networks need more memory than is free")
-    plain, reasons = choose_if(lambda networks: not networks.features, side=64)
-    assert (plain.resolution, plain.features) == (64, False)
-    assert reasons["model.features"] == "with pretrained features, 64x64 needs more memory than is free"
-
-
 def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
     assert choose(config, 0.5, PORTRAITS)[0]["loss.gamma"] == 12
     relativistic = replace(config, loss={**config.loss, "name": "relativistic"})

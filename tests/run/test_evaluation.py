@@ -16,8 +16,7 @@ from pggan.checkpoints.read import choose_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import BestMetric, metric_in
-from pggan.run.evaluation_cost import EvaluationBudget
+from pggan.run.evaluation import BestMetric, EvaluationBudget, metric_in
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -56,21 +55,17 @@ def evaluated_run(tmp_path_factory, tiny_config) -> Path:
 # ---- when ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_on_few_images_plans_with_those_that_there_are(tiny_config, tmp_path, monkeypatch):
-    """48 of them, where 512 are asked for: else a short run is never evaluated."""
-    budgets = []
-
-    class Watched(EvaluationBudget):
-        def __init__(self, *args):
-            super().__init__(*args)
-            budgets.append(self)
-
-    monkeypatch.setattr("pggan.run.evaluation.EvaluationBudget", Watched)
-    words = [f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.extractor=pixels"]
-    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=16"]
-    assert train.run(tiny_config(*words, *short)) == 0
-    assert budgets[0].cost.count == 48
-    assert budgets[0].cost.feature_seconds > 0
+def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
+    budget = EvaluationBudget(0.1, 0.0)
+    assert budget.allows(1.0, last=False)  # the first one is measured
+    budget.note(5.0, 6.0)
+    assert not budget.allows(100.0, last=False)  # it would leave nothing for the end
+    assert budget.allows(150.0, last=False)
+    assert not budget.allows(99.0, last=True)
+    assert budget.allows(100.0, last=True)
+    budget.note(1.0, 1000.0)
+    assert not budget.allows(1009.0, last=False)  # they are evenly spread
+    assert budget.allows(1010.0, last=False)
 
 
 # ---- what it leaves --------------------------------------------------------------------------------------

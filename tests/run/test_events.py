@@ -187,22 +187,3 @@ def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_
     assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     log = (tmp_path / "train.log").read_text()
     assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log
-
-
-@pytest.mark.parametrize(
-    ("words", "is_reserved"),
-    [
-        (["evaluation.metrics=[swd]", "evaluation.interval_images=1000"], True),
-        (["evaluation.metrics=[swd]", "evaluation.max_share=0.5"], True),
-        (["evaluation.metrics=[swd]", "evaluation.max_share=1e-9"], False),
-        (["evaluation.metrics=[]"], False),
-    ],
-)
-def test_a_run_of_given_hours_keeps_time_for_the_evaluation_at_its_end(
-    tiny_config, tmp_path, plan_ends, words, is_reserved
-):
-    reserved = plan_ends(lambda images: 64)
-    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
-    assert train.run(tiny_config("hours=1", *short, *words, f"run_dir={tmp_path}")) == 0
-    assert reserved
-    assert all((seconds > 0) is is_reserved for seconds in reserved)

@@ -7,7 +7,6 @@ import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.run import open_run, train
 from pggan.run.open_run import few_images, idle_cores, values_of_all_ranks
 
 
@@ -77,19 +76,3 @@ def test_what_the_run_will_do_is_announced(finished_run):
         "Done: 160 images.",
     ):
         assert log.count(line) == 1, line
-    assert "MB in the end" in log
-    assert "Memory" in log
-
-
-def test_the_memory_of_every_phase_is_found_out_for_a_new_run_only(tiny_config, tmp_path, monkeypatch):
-    """It takes half a minute for large networks."""
-    asked, build = [], open_run.build_trainer
-
-    def watched(*arguments, every_phase, **settings):
-        asked.append(every_phase)
-        return build(*arguments, every_phase=every_phase, **settings)
-
-    monkeypatch.setattr(open_run, "build_trainer", watched)
-    for images in (8, 16):
-        train.run(tiny_config(f"run_dir={tmp_path}", f"schedule.total_images={images}"))
-    assert asked == [True, False]  # of a new run, and of one that is resumed

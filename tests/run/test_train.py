@@ -22,8 +22,7 @@ from pggan.distributed.process_group import RankInfo
 from pggan.optim.ema import update_ema
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training import build, step
-from pggan.training.memory_fit import MemoryFit
+from pggan.training import step
 
 COMPONENTS = ("generator_ema", "discriminator", "generator", "grad_scaler", "optimizer_d", "optimizer_g")
 
@@ -194,9 +193,7 @@ def test_ranks_that_repeat_every_bit_do_not_let_the_switch_between_gpus_sum(
 
 
 @pytest.mark.slow
-def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path, monkeypatch):
-    """All but the prediction of its memory, which takes a minute and has tests of its own."""
-    monkeypatch.setattr(build, "fit_memory", lambda *_, **__: MemoryFit("not checked", {}))
+def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "data", resolution=1024, images=2)
     config = tiny_config(
         f"run_dir={tmp_path / 'run'}",

@@ -66,7 +66,7 @@ def case(tiny_config):
         config = tiny_config("schedule.final_resolution=8", "schedule.batch={4: 16, 8: 8}", *overrides)
         phases = config.schedule.build().phases
         architecture = config.model.architecture(8, 3, 0)
-        trainer, _ = build_trainer(config, architecture, phases, ALONE, check_memory=False)
+        trainer = build_trainer(config, architecture, phases, ALONE, check_memory=False)
         return config, trainer, phases, BatchPartition.of(config, (), 1)
 
     return build

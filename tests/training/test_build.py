@@ -10,12 +10,9 @@ from pggan.config.compute import Precision, Switch
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.optim.reducer import AllReduceBf16, GradientReducer
-from pggan.training import build, trainer_factory
+from pggan.training import trainer_factory
 from pggan.training.build import agreed_precision, build_trainer
-from pggan.training.memory_fit import MemoryFit
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
-
-GIB = 2**30
 
 
 def config_of(**changes):
@@ -36,34 +33,20 @@ def two_ranks(rank=0):
     return ProcessGroup(RankInfo(rank, 2, rank, 2), CPU, None, None)
 
 
-@pytest.fixture
-def fits(monkeypatch):
-    """The settings that `fit_memory` was called with; it finds micro-batches of 4 at 8x8."""
-    calls = []
-
-    def fit_memory(architecture, phases, factory, **settings):
-        calls.append({"factory": factory, **settings})
-        return MemoryFit("little", {(8, 8): 4})
-
-    monkeypatch.setattr(build, "fit_memory", fit_memory)
-    return calls
-
-
 def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
-    trainer, memory = built(config_of(seed=3))
+    trainer = built(config_of(seed=3))
     assert trainer.indices(8) is None
     assert type(trainer.reducer) is GradientReducer
     assert (trainer.state.images, trainer.state.phase_index) == (0, -1)
     assert trainer.micro_batch_sizes == {}
     assert (trainer.graphs, trainer.dry_runs, trainer.scalars_as_tensors) == (None, None, False)  # of CUDA
-    assert memory.summary == "less than 512 MiB for a step"
-    weight, other = (built(config_of(seed=seed))[0].state.g.network.weights[0] for seed in (3, 4))
+    weight, other = (built(config_of(seed=seed)).state.g.network.weights[0] for seed in (3, 4))
     assert torch.equal(weight, trainer.state.g.network.weights[0])
     assert not torch.equal(weight, other)
 
 
 def test_a_trainer_of_several_ranks_has_its_part_of_every_batch():
-    trainer, _ = built(config_of(gradients={"name": "bf16"}), two_ranks(1))
+    trainer = built(config_of(gradients={"name": "bf16"}), two_ranks(1))
     assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
     assert type(trainer.reducer) is AllReduceBf16
 
@@ -74,58 +57,39 @@ def test_losses_are_scaled_in_float16_alone(precision):
         with pytest.raises(UserError, match="does not exist on cpu"):
             built(config_of(precision=precision))
     else:
-        trainer, _ = built(config_of(precision=precision), check_memory=False)
+        trainer = built(config_of(precision=precision), check_memory=False)
         assert (trainer.state.g.scale is not None) == (precision is Precision.fp16)
 
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_the_optimizer_is_the_configured_one(reset):
     config = dataclasses.replace(config_of().optimizer, beta1=0.5, reset_at_phase=reset)
-    trainer, _ = built(config_of(optimizer=config), check_memory=False)
+    trainer = built(config_of(optimizer=config), check_memory=False)
     assert trainer.reset_at_phase == reset
     optimizer = trainer.state.d.optimizer
     assert (optimizer.beta1, optimizer.beta2) == (0.5, 0.99)
 
 
-def test_elastic_passes_are_chunks_whatever_the_memory(fits):
-    trainer, memory = built(config_of(elastic=True))
-    assert memory.summary == "little"
+def test_elastic_passes_are_chunks():
+    trainer = built(config_of(elastic=True))
     assert trainer.micro_batch_sizes == {(4, 8): 4, (8, 8): 4}  # two groups of four in at most four chunks
     assert not trainer.allow_smaller_micro_batches
 
 
-def test_the_memory_is_fitted_to_what_is_free_on_the_poorest_rank_without_the_images(fits, monkeypatch):
-    group = ProcessGroup.single_process(CPU)
-    monkeypatch.setattr(build, "free_memory", lambda device, ranks: 10 * GIB)
-    monkeypatch.setattr(group, "all_reduce_min", lambda value: value - GIB)
-    trainer, memory = built(config_of(), group, image_bytes=2 * GIB, every_phase=True)
-    assert (memory.summary, trainer.micro_batch_sizes) == ("little", {(8, 8): 4})
-    assert fits[0]["free"] == 7 * GIB
-    assert fits[0]["every_phase"]
-    assert not fits[0]["factory"].capture
-
-
-def test_memory_is_not_looked_at_where_that_is_not_wanted(fits):
-    trainer, memory = built(config_of(), check_memory=False)
-    assert not fits
-    assert memory == MemoryFit("not checked", {})
-    assert trainer.dry_runs is None
-
-
 def test_compiled_steps_have_a_dry_run_wherever_they_are_taken():
-    trainer, _ = built(config_of(compute=ComputeConfig(compile=True)), check_memory=False)
+    trainer = built(config_of(compute=ComputeConfig(compile=True)), check_memory=False)
     assert trainer.dry_runs is not None
     assert trainer.compiled_passes is not None
     assert trainer.options.compiled
 
 
-def test_steps_are_captured_but_for_those_with_sparse_updates(fits, monkeypatch):
+def test_steps_are_captured_but_for_those_with_sparse_updates(monkeypatch):
     """These are all-gathered between two parts of a step, by collectives that wait."""
     monkeypatch.setattr(trainer_factory, "captures_graphs", lambda *_: True)
     dgc, alone = {"name": "dgc", "ratio": 0.1, "warmup_images": 0, "clip": None}, ProcessGroup.single_process(CPU)
     for gradients, group, captured in (({"name": "bf16"}, two_ranks(), True), (dgc, alone, True), (dgc, None, False)):
-        trainer, _ = built(config_of(gradients=gradients), group or two_ranks())
-        assert (trainer.graphs is not None) == fits[-1]["factory"].capture == captured
+        trainer = built(config_of(gradients=gradients), group or two_ranks())
+        assert (trainer.graphs is not None) == captured
 
 
 def test_what_the_device_can_not_do_and_batches_that_can_not_be_shared_are_refused():
@@ -148,10 +112,3 @@ def test_ranks_of_different_gpus_have_one_precision(monkeypatch, found, expected
     group = two_ranks()
     monkeypatch.setattr(group, "all_gather_object", lambda value: found)
     assert agreed_precision(Precision.auto, group) is Precision(expected)
-
-
-def test_the_memory_of_the_state_is_there_for_steps_that_use_it(monkeypatch):
-    monkeypatch.setattr(build, "free_memory", lambda device, ranks: 10 * GIB)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB)
-    assert build.memory_for_steps(torch.device("cuda"), 1) == 11 * GIB
-    assert build.memory_for_steps(CPU, 1) == 10 * GIB

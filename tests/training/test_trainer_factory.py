@@ -18,7 +18,7 @@ ALONE = ProcessGroup.single_process(CPU)
 def test_counted_steps_are_those_of_the_trainer(tiny_config, precision):
     config = tiny_config("loss=logistic", "augmentation=ada", f"precision={precision}", "compute.micro_batch_size=4")
     architecture = config.model.architecture(8, 3, 0)
-    trainer, _ = build_trainer(config, architecture, [], ALONE, check_memory=False)
+    trainer = build_trainer(config, architecture, [], ALONE, check_memory=False)
     fake = StepCostEstimator(architecture, TrainerFactory.of(config, CPU, 1), CPU)
     counted = fake.factory
     assert (trainer.loss, trainer.options) == (counted.loss, counted.options)

@@ -117,7 +117,7 @@ class Runner:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
         architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
         trained = trainer_config(config)
-        self.trainer, _ = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
+        self.trainer = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
         autotune_convolutions(trained, self.trainer, [self.phase], group)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)

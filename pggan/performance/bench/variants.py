@@ -67,7 +67,7 @@ class TrainerVariant(Variant):
         self.config, self.log = config, log
         with self.counted():
             group = ProcessGroup.single_process(device)
-            self.trainer, _ = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
+            self.trainer = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
         self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
 
     def begin(self, phase: Phase) -> None:

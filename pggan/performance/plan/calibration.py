@@ -23,11 +23,10 @@ from pggan.data.reals import RealBatches
 from pggan.data.writer import write_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.performance.plan.phases import PhaseCost, halfway
+from pggan.performance.plan.phases import USABLE, PhaseCost, halfway
 from pggan.run.metric_accumulator import MetricAccumulator
 from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
-from pggan.training.memory_fit import USABLE
 from pggan.training.timing import StepTimer
 
 MEASURED, EXTRAPOLATED, ASSUMED, PREDICTED = "measured", "extrapolated", "assumed", "predicted"
@@ -47,7 +46,7 @@ class Timing(NamedTuple):
 def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> StepTimer:
     """Times steps of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
     phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
-    trainer, _ = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
+    trainer = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
     autotune_convolutions(config, trainer, phases, group)
     budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
     indices = BatchPartition.of(config, (), group.world_size, group.rank).indices

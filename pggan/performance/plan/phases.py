@@ -9,9 +9,16 @@ from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.inputs import half_micro_batch
-from pggan.training.memory_fit import usable_share
 from pggan.training.step_cost import Count, StepCostEstimator, StepKernels
 from pggan.training.trainer_factory import TrainerFactory
+
+USABLE = 0.9  # share of a card's memory; fragments and scratch space take the rest
+CAPTURED = 1.4  # memory of a captured step in units of what an eager one needs, the median of 23 kinds of steps
+
+
+def usable_share(*, capture: bool) -> float:
+    """The share of the free memory that an eager step may need; `capture`: if it is to be captured, too."""
+    return USABLE / CAPTURED if capture else USABLE
 
 
 @dataclass(frozen=True)

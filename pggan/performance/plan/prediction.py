@@ -14,11 +14,10 @@ from pggan.losses import build_loss
 from pggan.performance.plan.calibration import PREDICTED, Timing
 from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.evaluations import evaluation_share
-from pggan.performance.plan.phases import PhaseCost
+from pggan.performance.plan.phases import USABLE, PhaseCost, usable_share
 from pggan.performance.plan.run_time import NO_OVERHEAD, RunTime
 from pggan.training.inputs import mean_over_interval
 from pggan.training.kernel_counter import Kernel, KernelKind
-from pggan.training.memory_fit import USABLE, usable_share
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def predicted_time(
     rows = [phase_row(cost, time, card) for cost, time in zip(costs, times, strict=True)]
     mode = "replayed as CUDA graphs" if captured else "without CUDA graphs"
     note = f"Time: predicted for one {card.name}, steps in {precision}, {mode}; without the start, grids, ticks, "
-    note += f"checkpoints and {evaluation_share(config, costs, timings)}."
+    note += f"checkpoints and {evaluation_share(config)}."
     return RunTime(timings, NO_OVERHEAD, 1, note), {
         "name": card.name,
         "precision": precision,

@@ -33,7 +33,7 @@ from pggan.performance.plan.calibration import (
     Timing,
     write_noise,
 )
-from pggan.performance.plan.evaluations import evaluation_seconds, evaluation_share
+from pggan.performance.plan.evaluations import evaluation_share
 from pggan.performance.plan.phases import PhaseCost, halfway
 from pggan.run.previews import Previews
 from pggan.run.tensorboard import TensorBoardWriter
@@ -85,7 +85,7 @@ def measured_time(
     ranks = group.world_size
     together = f" by {ranks} ranks, which add up their gradients" if ranks > 1 else ""
     note = f"Time: real steps of every phase{together}, plus the start of a run, grids, ticks, checkpoints and "
-    note += f"{evaluation_share(config, costs, timings)}."
+    note += f"{evaluation_share(config)}."
     if guessed:
         note += f" Extrapolated by operations from the phase before: {', '.join(guessed)}."
     return RunTime(timings, overhead, ranks, note)
@@ -99,7 +99,7 @@ def assumed_time(
     if config.tflops is not None:
         rate, note = config.tflops * 1e12, f"Time: from tflops={config.tflops:g}, at every resolution."
         timings = [Timing(cost.flops / rate, cost.flops / rate, 0.0, ASSUMED) for cost in costs]
-        note += f" {without} {evaluation_share(config, costs, timings)}."
+        note += f" {without} {evaluation_share(config)}."
         return RunTime(timings, NO_OVERHEAD, 1, note)
     schedule = config.schedule.build()
     partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), world_size=1)
@@ -116,7 +116,7 @@ def assumed_time(
         note += "start; above that by their operations."
     else:
         note = "Time: by operations, from the rate of a matrix product here; a first guess."
-    note += f" calibrate=true measures every phase. {without} {evaluation_share(config, costs, timings)}."
+    note += f" calibrate=true measures every phase. {without} {evaluation_share(config)}."
     if config.hours is not None:
         note += (
             f" hours={config.hours:g} were planned with other measurements of the same steps, which differ where the "
@@ -201,8 +201,7 @@ def measured_overhead(
     updating = sum(cost.steps * timing.seconds for cost, timing in zip(costs, timings, strict=True))
     checkpoints = checkpoint * checkpoint_count(config.checkpoint, schedule, updating + grids)
     ticks = (multiples_between(config.monitor.tick_images, 0, schedule.total - 1) + 1) * tick  # one at the end
-    evaluations = evaluation_seconds(config, costs, timings)
-    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints, "evaluations": evaluations}
+    return {"grids": grids, "ticks": ticks, "checkpoints": checkpoints}
 
 
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:

@@ -20,10 +20,8 @@ from pggan.networks.features import efficientnet_lite0
 from pggan.performance.recipe.choices import Choice, GivenKeys
 from pggan.performance.recipe.chooser import choose_recipe
 from pggan.performance.recipe.data_facts import DataFacts, facts_of
-from pggan.performance.recipe.memory import fits_into_memory
-from pggan.performance.recipe.situation import FEATURES_FROM, Costs, Machine, NetworkSizes, Situation
+from pggan.performance.recipe.situation import FEATURES_FROM, Machine, NetworkSizes, Situation
 from pggan.run.evaluation import open_extractor
-from pggan.run.evaluation_cost import EvaluationCost, evaluation_cost, time_features
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
 from pggan.training.timing import PHASE_START_SECONDS, CostModel, StepTimer, single_device_timer
@@ -150,10 +148,8 @@ def find_recipe(
     free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
     costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
     machine, has_lite0 = Machine(kind, ranks), efficientnet_lite0.is_installed()
-    evaluation = cost_of_evaluation(config, facts, device, ranks)
-    fit = fits_into_memory(config, facts, device, ranks)
-    all_costs = with_evaluations(costs, evaluation, config.evaluation.interval_images)
-    situation = Situation(config, given, facts, machine, all_costs, seconds, has_lite0=has_lite0, fit=fit)
+    open_extractor(config.evaluation, device)  # what it lacks is missed here
+    situation = Situation(config, given, facts, machine, costs, seconds, has_lite0=has_lite0)
     for _ in range(ATTEMPTS):
         left = TRAINING_SHARE * seconds - command_seconds()
         training = (1 - config.evaluation.share) * left
@@ -170,12 +166,6 @@ def find_recipe(
         threads = torch.get_num_threads()
         where += f" with {threads} thread{'s' * (threads > 1)}"
     about = f"{facts.note}; {where}; {duration(seconds)}"
-    every = config.evaluation.interval_images
-    if every is not None and config.evaluation.metrics:
-        schedule, each = compose(recipe.choices).schedule.build(), costs(recipe.sizes, recipe.batch)
-        phases = {phase: each[phase.resolution] for phase in schedule.phases}
-        spent = evaluation.seconds_of_run(phases, schedule.total, every)
-        about += f", of which evaluations every {every:,} images take about {duration(spent)} ({spent / seconds:.0%})"
     return [*recipe.choices, *precision_choice(given, device), *costs.threads], about
 
 
@@ -184,26 +174,6 @@ def require_resolution(side: int, facts: DataFacts) -> None:
     if facts.largest is not None and side > facts.largest:
         problem = f"schedule.final_resolution={side} is too much: the largest image allows {facts.largest} pixels."
         raise UserError(problem, f"Choose schedule.final_resolution={facts.largest}, or leave it out.")
-
-
-def cost_of_evaluation(config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> EvaluationCost:
-    """The cost of an evaluation; where they come at an interval, whatever they cost, the extractor is timed."""
-    chosen, extractor = config.evaluation, open_extractor(config.evaluation, device)  # or what it lacks is missed here
-    timed = extractor if chosen.interval_images is not None else None
-    features = time_features(timed, facts.resolution, device)
-    return evaluation_cost(chosen, facts.images, features, ranks=ranks, mirror=config.data.mirror)
-
-
-def with_evaluations(costs: Costs, evaluation: EvaluationCost, interval: int | None) -> Costs:
-    """`costs` of images, each with its part of the evaluation that comes every `interval` images; None: as they are."""
-    if interval is None:
-        return costs
-
-    def both(sizes: NetworkSizes, batch: PerResolution) -> dict[int, float]:
-        found = costs(sizes, batch)
-        return {side: each + evaluation.seconds(side, each, first=False) / interval for side, each in found.items()}
-
-    return both
 
 
 def precision_choice(given: GivenKeys, device: torch.device) -> list[Choice]:

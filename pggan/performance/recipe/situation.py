@@ -34,17 +34,12 @@ class NetworkSizes(NamedTuple):
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
-def always_fit(_: NetworkSizes) -> bool:
-    """All networks fit into a memory that is not known."""
-    return True
-
-
 @dataclass(frozen=True)
 class Situation:
     """The images, machine, time and keys that a recipe is chosen for.
 
     Args: config: as composed without choices; seconds: that training may take; other_seconds: of the hours, besides;
-    has_lite0: whether the weights of efficientnet-lite0 are installed; fit: whether networks fit into memory.
+    has_lite0: whether the weights of efficientnet-lite0 are installed.
     """
 
     config: TrainConfig
@@ -55,7 +50,6 @@ class Situation:
     seconds: float
     other_seconds: float = 0.0
     has_lite0: bool = True
-    fit: Callable[[NetworkSizes], bool] = always_fit
 
     def width(self, sizes: NetworkSizes, resolution: int) -> int:
         """The feature maps at `resolution` of networks of these sizes."""

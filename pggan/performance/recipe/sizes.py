@@ -43,21 +43,16 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
     sides = [final] if fixed else [*reversed(resolutions_between(first, largest))]
     needs = {side: least_seconds(situation, candidates(situation, side)[0]) for side in sides}
     in_time = [side for side in sides if needs[side] <= seconds]
-    side = next((side for side in in_time if situation.fit(candidates(situation, side)[0])), sides[-1])
+    side = in_time[0] if in_time else sides[-1]
     narrow, *wider = candidates(situation, side)
-    wide_in_time = [narrow, *(each for each in wider if least_seconds(situation, each, WIDER) <= seconds)]
-    sizes = [narrow, *(each for each in wide_in_time[1:] if situation.fit(each))][-1]
+    sizes = [narrow, *(each for each in wider if least_seconds(situation, each, WIDER) <= seconds)][-1]
     reason, above = facts.note, 2 * side
-    if above in in_time:
-        reason = f"{above}x{above} needs more memory than is free"
-    elif above in needs:
+    if above in needs:
         reason = f"{above}x{above} would take at least {duration(needs[above])}"
     choices.take("schedule.final_resolution", side, reason)
     widest, narrowest = situation.width(sizes, MIN_RESOLUTION), situation.width(sizes, side)
     maps = f"{widest} feature maps at 4x4, {narrowest} at {side}x{side}"
-    if sizes != wide_in_time[-1]:
-        maps += "; wider networks need more memory than is free"
-    elif wider and sizes != wider[-1]:
+    if wider and sizes != wider[-1]:
         worth = WIDER * final_images(situation, side)
         maps += f"; of wider networks, fewer than {worth:,} images at {side}x{side} fit into the time"
     choices.take_all({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
@@ -77,8 +72,6 @@ def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes)
     elif least_seconds(situation, projected) > situation.seconds:
         worth = final_images(situation, side)
         reason = f"with pretrained features, fewer than {worth:,} images at {side}x{side} fit into the time"
-    elif not situation.fit(projected):
-        reason = f"with pretrained features, {side}x{side} needs more memory than is free"
     else:
         reason = "D looks at pretrained features, too: clearer faces in the same time"
         choices.take_all({"model.features": LITE0, "model.features_from": FEATURES_FROM}, reason)

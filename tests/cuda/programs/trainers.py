@@ -56,7 +56,7 @@ def new_trainer(
     configure_process(CUDA, config.precision)
     architecture = model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
     group = ProcessGroup.single_process(CUDA)
-    trainer, _ = build_trainer(config, architecture, phases, group, check_memory=check_memory, log=notices.append)
+    trainer = build_trainer(config, architecture, phases, group, check_memory=check_memory, log=notices.append)
     return trainer, notices
 
 
