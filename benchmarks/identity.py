@@ -206,12 +206,13 @@ def digest(content: bytes) -> str:
 
 
 def tensor_digests(checkpoint: Path) -> Digests:
-    """Of the bytes of every tensor of a checkpoint."""
+    """Of the bytes of every tensor of a checkpoint, by component and name."""
     found = {}
     for path in sorted(checkpoint.glob("*.safetensors")):
         with safe_open(path, "np") as file:
             for name in file.keys():  # noqa: SIM118 - not a dictionary
-                found[f"{path.stem}/{name}"] = digest(file.get_tensor(name).tobytes())
+                full = name if path.stem in ("weights", "state") else f"{path.stem}/{name}"
+                found[full] = digest(file.get_tensor(name).tobytes())
     return found
 
 

@@ -1,38 +1,48 @@
-"""The averaged generator as one safetensors file, with its architecture in the header: what people keep and share."""
+"""The averaged generator as one safetensors file, with its architecture in the header: what people keep and share.
+
+Files are untrusted: what a header says is checked before anything is allocated.  Torch is imported where tensors are.
+"""
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
-from pggan.checkpoints.header import (
-    CLASS_NAMES,
-    HEADER_KEY,
-    PROVENANCE,
-    VERSION,
-    architecture_to_plain,
-    check_class_names,
-    check_provenance,
-    check_stage,
-    read_generator_header,
-    refusing_generators,
-    require_shapes,
-)
-from pggan.checkpoints.read import generator_path
-from pggan.core.atomic_io import atomic_write
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, is_power_of_two
+from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError
-from pggan.core.tensor_file import save_tensors
-from pggan.networks.networks import Generator
+
+if TYPE_CHECKING:
+    import torch
+
+    from pggan.networks.networks import Generator
+
+VERSION = 4  # of the header: 4 has num_classes and class_names
+STATE_FILE = "state.json"  # of a checkpoint
+WEIGHTS_FILE = "weights.safetensors"  # of a checkpoint: G, D and the averaged G, whose names begin so:
+AVERAGED = "generator_ema/"
+GENERATOR_FILE = "generator.safetensors"  # of a run
+HEADER_KEY = "pggan"
+CLASS_NAMES = "class_names"  # of the classes, where the generator was trained with labels
+PROVENANCE = ("license", "data_statement")  # where they are known
+MAX_NAME_LENGTH = 200  # characters of a class name
+MAX_STATEMENT_LENGTH = 10_000  # characters of a data statement, which takes some hundred
+PREFIX = "pretrained:"  # of run=, for the generators that come with the package
+FOLDER = Path(__file__).parent / "pretrained"
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class LoadedGenerator:
     """A generator to draw images with, and the stage of training that it was saved at."""
 
-    network: Generator
+    network: "Generator"
     resolution: int
     alpha: float
     images: int
@@ -42,45 +52,154 @@ class LoadedGenerator:
     data_statement: str | None = None  # about the images that it was trained with
 
 
-def load_generator(run: str, device: torch.device, key: str = "run") -> LoadedGenerator:
+def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
     """The averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
 
     Raises UserError without a valid one.
     """
+    import torch
+
+    from pggan.networks.networks import Generator
+
     path = generator_path(run, key)
     with refusing_generators(path):
         about = read_generator_header(path)
-        architecture = check_stage(about)
+        architecture = Architecture.from_plain(about["architecture"])
         with torch.device("meta"):  # the file has to hold as much as is then allocated
-            require_shapes(path, Generator(architecture))
+            expected = Generator(architecture).state_dict()
+        wanted = {name: ("F32", tuple(tensor.shape)) for name, tensor in expected.items()}
+        stored = averaged(stored_tensors(path))
+        if name := min((name for name in {*stored, *wanted} if stored.get(name) != wanted.get(name)), default=None):
+            raise ValueError(f"{name} is {stored.get(name, 'missing')} where {wanted.get(name, 'nothing')} is expected")
         network = Generator(architecture)
-        network.load_state_dict(load_file(path))
-    require_finite_weights(path, network)
-    network.requires_grad_(False).to(device)
-    names = check_class_names(about, architecture)
-    stage = about["resolution"], float(about["alpha"]), about["images"]
-    return LoadedGenerator(network, *stage, names, path, **check_provenance(about))
-
-
-def require_finite_weights(path: Path, network: Generator) -> None:
-    """Raise UserError where weights of the file at `path` are NaN or infinite: its images would be black."""
+        with safe_open(path, "pt") as file:
+            names = averaged({name: name for name in file.keys()})  # noqa: SIM118 - not a dictionary
+            network.load_state_dict({short: file.get_tensor(name) for short, name in names.items()})
     for name, tensor in network.state_dict().items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor).all()):  # its images would be black
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy.")
+    network.requires_grad_(False).to(device)
+    stage = about["resolution"], float(about["alpha"]), about["images"]
+    return LoadedGenerator(network, *stage, tuple(about.get(CLASS_NAMES) or ()), path, **check_provenance(about))
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
     """The header of a generator file: version, images, resolution, alpha, architecture, and what else is known."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
-    architecture = architecture_to_plain(generator.network.architecture)
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
+    architecture = generator.network.architecture.to_plain()
     return {"version": VERSION, **stage, "architecture": architecture, **names, **stated}
 
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:
     """Write a file that `load_generator` reads; raises OSError."""
+    from pggan.core.tensor_file import save_tensors
+
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
     with atomic_write(path) as temporary:
         save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
+
+
+def averaged(named: dict[str, Value]) -> dict[str, Value]:
+    """The tensors of the averaged generator: a part of those of a checkpoint, all of those of any other file."""
+    found = {name.removeprefix(AVERAGED): value for name, value in named.items() if name.startswith(AVERAGED)}
+    return found or named
+
+
+def pretrained_names() -> list[str]:
+    """The names after `pretrained:` that exist."""
+    return sorted(file.stem for file in FOLDER.glob("*.safetensors"))
+
+
+def path_of_run(run: str, key: str = "run") -> Path:
+    """The path that `run` names, or the file of a generator that comes with the package; raises UserError."""
+    if not run.startswith(PREFIX):
+        return Path(run)
+    name = run.removeprefix(PREFIX)
+    if name not in pretrained_names():
+        there = ", ".join(PREFIX + known for known in pretrained_names())
+        raise UserError(f"{key}={run}: no such generator comes with the package.", f"There is {there}.")
+    return FOLDER / f"{name}.safetensors"
+
+
+def generator_path(run: str, key: str = "run") -> Path:
+    """The file with the averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
+
+    Raises UserError when there is none.
+    """
+    path = path_of_run(run, key)
+    if (path / STATE_FILE).is_file():  # a checkpoint, of this version or an earlier one
+        path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
+    elif path.is_dir():
+        path /= GENERATOR_FILE
+    if not path.exists() or path.is_dir():
+        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
+        raise UserError(f"{key}={run} has no generator.", remedy)
+    return path
+
+
+def read_generator_header(path: Path) -> dict[str, Any]:
+    """The header of a file with a generator; raises what `refusing_generators` takes unless it is valid."""
+    if not path.is_file():
+        raise ValueError("it is not a plain file")
+    with safe_open(path, "np") as file:
+        about = parse_json((file.metadata() or {})[HEADER_KEY])
+    architecture, names = check_stage(about), about.get(CLASS_NAMES) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
+        raise ValueError(f"'{CLASS_NAMES}' is not a list of names")
+    if names and len(names) != architecture.num_classes:
+        raise ValueError(f"it names {len(names)} classes of {architecture.num_classes}")
+    check_provenance(about)
+    return about
+
+
+def check_stage(about: dict[str, Any]) -> Architecture:
+    """The architecture in a header; raises ValueError (KeyError) unless it and the stage are possible."""
+    resolution, alpha = require_count("resolution", about["resolution"]), about["alpha"]
+    require_count("images", about["images"])
+    architecture = Architecture.from_plain(about["architecture"])
+    if not (MIN_RESOLUTION <= resolution <= architecture.resolution and is_power_of_two(resolution)):
+        raise ValueError(f"its networks have no resolution {resolution}")
+    if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
+    return architecture
+
+
+def check_provenance(about: dict[str, Any]) -> dict[str, Any]:
+    """The licence and the data statement in a header, where it has them; raises ValueError unless they are text.
+
+    A licence is a name as Hugging Face writes it, so that it can stand in the front matter of a model card.
+    """
+    found = {name: about[name] for name in PROVENANCE if about.get(name) is not None}
+    for name, text in found.items():
+        if not isinstance(text, str) or len(text) > MAX_STATEMENT_LENGTH:
+            raise ValueError(f"'{name}' is not a text of at most {MAX_STATEMENT_LENGTH:,} characters")
+    if not re.fullmatch(r"[\w.+-]+", found.get("license", "other")):
+        raise ValueError(f"license={found['license']!r} is not a name such as cc-by-4.0")
+    return found
+
+
+def require_count(name: str, value: object) -> int:
+    """`value` if it is a whole number from 0 up; raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise ValueError(f"'{name}' is not a count")
+    return value
+
+
+@contextmanager
+def refusing_generators(path: Path) -> Iterator[None]:
+    """Inside, whatever is wrong with the generator file at `path` is raised as UserError."""
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        remedy = "Give a generator.safetensors that `pggan train` has written."
+        raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
+
+
+def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of every tensor in a file, by name; raises SafetensorError if it is damaged."""
+    with safe_open(path, "np") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+        return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}

@@ -1,40 +1,41 @@
-"""Checkpoints read: every file is verified before it is trusted, and every size is checked before it is believed.
+"""Checkpoints read: every file is verified before it is trusted.
 
-checkpoints/<images>/   generator, discriminator, generator_ema, optimizer_g, optimizer_d, grad_scaler .safetensors
-                        augmentation .safetensors, where p is adapted; compression .safetensors of gradients=dgc
+checkpoints/<images>/   weights.safetensors: generator/…, discriminator/…, generator_ema/…
+                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/… and what some runs have besides
                         state.json, with the checksum of each file
 
-Torch is imported where tensors are loaded or compared with networks, and not before.
+Up to version 4 there was a file for each of these components.  Torch is imported where tensors are loaded.
 """
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
-from pggan.checkpoints.header import (
-    COMPONENTS,
-    GENERATOR_FILE,
-    STATE_FILE,
-    architecture_from,
-    mark_of,
-    read_header,
-    stored_tensors,
-)
-from pggan.checkpoints.pretrained import path_of_run
+from pggan.checkpoints.generator_file import STATE_FILE, WEIGHTS_FILE, check_stage, require_count, stored_tensors
 from pggan.config.parse import BEST, NEWEST
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import file_sha256, is_plain
+from pggan.core.atomic_io import file_sha256, is_plain, read_json
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pggan.optim.state import State
+    from pggan.optim.state import State, StateDicts
 
-NETWORK_FILES = [f"{component}.safetensors" for component in ("generator", "generator_ema", "discriminator")]
+VERSIONS = (4, 5)  # that are read; the last one is written
+STATE_TENSORS_FILE = "state.safetensors"
+CHECKSUM = "sha256"  # of everything else in state.json
+NETWORKS = ("generator", "discriminator", "generator_ema")
+COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
+MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
+CONVOLUTION_METHODS = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
+MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
 class CorruptCheckpoint(Exception):
@@ -56,71 +57,96 @@ class Checkpoint:
     @property
     def architecture(self) -> Architecture:
         """The architecture of the networks."""
-        return architecture_from(self.header["architecture"])
+        return Architecture.from_plain(self.header["architecture"])
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """The tensors of one component, in host memory."""
-        from safetensors.torch import load_file
-
-        return load_file(self.directory / f"{component}.safetensors")
+        """The tensors of one component, in host memory; none where the checkpoint has no such component."""
+        alone, prefix = f"{component}.safetensors", f"{component}/"
+        if alone in self.header["files"]:
+            file, prefix = alone, ""
+        else:
+            file = WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE
+        if file not in self.header["files"]:
+            return {}
+        with safe_open(self.directory / file, "pt") as opened:
+            names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
+            return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
         """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
         from pggan.optim.state import AUGMENTATION
 
-        place, state_dicts = self.directory, {}
         try:
-            more = [AUGMENTATION] if f"{AUGMENTATION}.safetensors" in self.header["files"] else []
-            for component in [*COMPONENTS, *more]:
-                place = self.directory / f"{component}.safetensors"
-                state_dicts[component] = self.load(component)
-            place = self.directory
+            state_dicts: StateDicts = {component: self.load(component) for component in (*COMPONENTS, AUGMENTATION)}
             state.load_state_dict(state_dicts)
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             remedy = f"Remove {self.directory} to resume from the checkpoint before."
-            raise UserError(f"{place} does not fit: {error}.", remedy) from error
+            raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error
         state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
 
-def open_checkpoint(directory: Path, *, light: bool = False) -> Checkpoint:
-    """Read and verify a checkpoint directory.
-
-    Args: light: compare checksums only, without torch, for one whose tensors are not going to be loaded.
-    Raises CorruptCheckpoint, or UserError when another version wrote it.
-    """
+def open_checkpoint(directory: Path) -> Checkpoint:
+    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError for another version's."""
     try:
-        checkpoint = Checkpoint(directory, read_header(directory))
+        header = read_header(directory)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptCheckpoint(f"{directory / STATE_FILE}: {error}") from error
-    if light:
-        require_fit: Callable[[Path], None] = _require_tensors
-    else:
-        from pggan.checkpoints.shapes import fit_for
-
-        require_fit = fit_for(checkpoint.architecture)
-    _check_files(directory, checkpoint.header["files"], require_fit)
-    return checkpoint
-
-
-def _require_tensors(path: Path) -> None:
-    """Raise SafetensorError unless the file of a network holds tensors."""
-    if path.name in NETWORK_FILES:
-        stored_tensors(path)
-
-
-def _check_files(directory: Path, files: dict[str, str], require_fit: Callable[[Path], None]) -> None:
-    """Raise CorruptCheckpoint unless `files` are there, possible, as `require_fit` says, and unchanged."""
-    for name in files:  # cheap checks of all files come first: checksums of large ones take a while
-        path = directory / name
+    for name in header["files"]:  # cheap checks of all files come first: checksums of large ones take a while
         try:
-            if not is_plain(path):
+            if not is_plain(directory / name):
                 raise ValueError("it is missing, or not a plain file")
-            require_fit(path)
+            stored_tensors(directory / name)
         except (OSError, SafetensorError, ValueError) as error:
-            raise CorruptCheckpoint(f"{path}: {error}") from error
-    for name, checksum in files.items():
+            raise CorruptCheckpoint(f"{directory / name}: {error}") from error
+    for name, checksum in header["files"].items():
         if file_sha256(directory / name) != checksum:
             raise CorruptCheckpoint(f"{directory / name} has changed: its checksum is another one")
+    return Checkpoint(directory, header)
+
+
+def read_header(directory: Path) -> dict[str, Any]:
+    """The content of a checkpoint's state.json; raises UserError when another version wrote it.
+
+    Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
+    """
+    header = read_json(directory / STATE_FILE, MAX_STATE_BYTES)
+    if (version := require_count("version", header["version"])) not in VERSIONS:
+        problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
+        raise UserError(problem, "Use the pggan that wrote it.")
+    if header[CHECKSUM] != checksum_of(header):
+        raise ValueError("its content has changed: the checksum is another one")
+    check_stage(header)
+    if (header["phase_index"], header["images"]) != (-1, 0):  # before the first update
+        require_count("phase_index", header["phase_index"])
+    files, both = header["files"], {WEIGHTS_FILE, STATE_TENSORS_FILE}
+    wanted = both if version == VERSIONS[-1] else {f"{component}.safetensors" for component in COMPONENTS}
+    if not isinstance(files, dict) or not wanted <= {*files}:
+        raise ValueError("it does not list the files of a checkpoint")
+    if not isinstance(header["config"], dict):
+        raise ValueError("'config' is no table")
+    for name in files:
+        if not re.fullmatch(r"[a-z_]+\.safetensors", name):
+            raise ValueError(f"it lists a file that may lie outside its directory: {name!r}")
+    return header
+
+
+def write_header(directory: Path, header: dict[str, Any]) -> None:
+    """Write the state.json of a checkpoint: `header` and its checksum."""
+    (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
+
+
+def checksum_of(header: dict[str, Any]) -> str:
+    """The checksum of what a state.json says."""
+    rest = {key: value for key, value in header.items() if key != CHECKSUM}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def mark_of(directory: Path, name: str) -> Any:
+    """The value of `name`, such as MILESTONE, in a checkpoint's state.json, valid or not; None if there is none."""
+    try:
+        return read_json(directory / STATE_FILE, MAX_STATE_BYTES).get(name)
+    except (OSError, ValueError):
+        return None
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -142,18 +168,6 @@ def best_of(directories: Sequence[Path]) -> Path | None:
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
-def _without_best(directories: Sequence[Path]) -> tuple[str, str]:
-    """Why none of the checkpoint directories of a run is its best, as the rest of a sentence, and a remedy."""
-    config = mark_of(directories[-1], "config") if directories else None
-    evaluation = config.get("evaluation") if isinstance(config, dict) else None
-    if isinstance(evaluation, dict) and not (evaluation.get("best") and evaluation.get("metrics")):
-        remedy = "Training keeps the best with evaluation.best and evaluation.metrics of swd, kid or fid."
-        return ": it was trained without evaluation.best or evaluation.metrics", f" {remedy}"
-    remedy = "A larger evaluation.max_share, a lower evaluation.count or evaluation.interval_images makes room, unless "
-    remedy += "the data has too few images (train.log)."
-    return ": so far, no evaluation has had a number that evaluation.best goes by", f" {remedy}"
-
-
 def choose_checkpoint(run: str, choice: str | int) -> str:
     """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or that of `choice` images.
 
@@ -169,23 +183,11 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
         there = ", ".join(str(int(one.name)) for one in found) or "none"
-        why, remedy = _without_best(found) if choice == BEST else ("", "")
-        raise UserError(f"run={run} has no checkpoint={choice}{why}.", f"Its checkpoints: {there}.{remedy}")
+        remedy = f"Its checkpoints: {there}."
+        if choice == BEST:
+            remedy += " Evaluations mark the best: evaluation.metrics= and evaluation.best= say by which number."
+        raise UserError(f"run={run} has no checkpoint={choice}.", remedy)
     return str(chosen)
-
-
-def generator_path(run: str, key: str = "run") -> Path:
-    """The file of the averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
-
-    Raises UserError when there is none.
-    """
-    path = path_of_run(run, key)
-    if path.is_dir():  # a checkpoint, whose own generator.safetensors is not the averaged one, or a run
-        path = path / ("generator_ema.safetensors" if is_checkpoint(path) else GENERATOR_FILE)
-    if not path.exists() or path.is_dir():
-        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
-        raise UserError(f"{key}={run} has no generator.", remedy)
-    return path
 
 
 def has_checkpoints(path: Path) -> bool:
@@ -204,37 +206,34 @@ def checkpoints_of_run(run: str) -> list[Path]:
     """The checkpoint directories of a run, valid or not, the oldest first; raises UserError where there are none."""
     if found := checkpoints_of(Path(run)):
         return found
-    raise UserError(
-        f"run={run} has no checkpoints.",
-        "Give the directory of a run after its first checkpoint: checkpoint=all and milestones=true take all of them.",
-    )
+    remedy = "Give the directory of a run after its first checkpoint: all of them are taken."
+    raise UserError(f"run={run} has no checkpoints.", remedy)
 
 
-def newest_checkpoint(run_dir: Path, *, light: bool = False) -> tuple[Checkpoint | None, list[str]]:
-    """The newest valid checkpoint of a run, and what is wrong with newer ones; `light` as of `open_checkpoint`."""
+def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest valid checkpoint of a run, and what is wrong with newer ones."""
     corrupt: list[str] = []
     for directory in reversed(checkpoints_of(run_dir)):
         try:
-            return open_checkpoint(directory, light=light), corrupt
+            return open_checkpoint(directory), corrupt
         except CorruptCheckpoint as problem:
             corrupt.append(str(problem))
     return None, corrupt
 
 
-def resolve_checkpoint(path: Path, key: str, *, light: bool = False) -> tuple[Checkpoint, list[str]]:
+def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     """The checkpoint at `path`, or the newest valid one of the run there, with a line to log per newer, corrupt one.
 
-    Args: light: as of `open_checkpoint`.
     Raises UserError, naming `key`, when there is none.
     """
     require_checkpoints(path, key)
     if is_checkpoint(path):
         try:
-            return open_checkpoint(path, light=light), []
+            return open_checkpoint(path), []
         except CorruptCheckpoint as problem:
             remedy = "Choose another one of that run."
             raise UserError(f"{key}={path} is not a valid checkpoint: {problem}.", remedy) from problem
-    checkpoint, corrupt = newest_checkpoint(path, light=light)
+    checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
     remedy = "Put back an undamaged copy, or start anew with another run_dir=."

@@ -4,16 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import device
+import torch
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.header import differences
-from pggan.checkpoints.read import Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
+from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
 from pggan.config import TrainConfig
 from pggan.config.describe import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule
+from pggan.distributed.process_group import ProcessGroup
+from pggan.optim.dgc import EXTRA_STATE
+from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, StateDicts
 
 # Keys that must be those of the checkpoint unless `allow_changes` names them, and why.
@@ -57,7 +59,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError unless the networks of `checkpoint` are those of `architecture`."""
-    if found := list(differences(architecture, checkpoint.architecture)):
+    if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes it as it was."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over what fits."
         raise UserError(f"{checkpoint.directory} holds other networks than are asked for ({'; '.join(found)}).", remedy)
@@ -136,16 +138,53 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
     directory = Path(path)
     if has_checkpoints(directory):
         checkpoint, _ = resolve_checkpoint(directory, "init_from")
-        state_dicts = {name: checkpoint.load(name) for name in ("generator", "discriminator", "generator_ema")}
+        state_dicts = {name: checkpoint.load(name) for name in NETWORKS}
         theirs = checkpoint.architecture
     else:
-        network = load_generator(path, device("cpu"), "init_from").network
+        network = load_generator(path, torch.device("cpu"), "init_from").network
         state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
-    if found := [line for line in differences(architecture, theirs) if line.split(":")[0] in KIND_FIELDS]:
+    if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
         foreign = "A generator of another program, whose stem differs, can be drawn from, and not trained further."
         raise UserError(
             problem, foreign if theirs.stem is not architecture.stem else "Give the model keys of that run."
         )
+    return state_dicts
+
+
+def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
+    """Make `state` that of rank 0, bit by bit, on all ranks; reducers get the extra state in rank 0's `checkpoint`."""
+    if group.world_size > 1:
+        state_dicts = _broadcast_state_dicts(state.state_dict(), group)
+        images, phase_index = group.broadcast_object([state.images, state.phase_index])
+        if not group.is_main:
+            state.load_state_dict(state_dicts)
+            state.images, state.phase_index = images, phase_index
+    extra: StateDicts = {}
+    with group.collective_errors():
+        if checkpoint is not None and (tensors := checkpoint.load(EXTRA_STATE)):
+            extra = {EXTRA_STATE: tensors}
+    reducer.load_extra_state(_broadcast_state_dicts(extra, group))
+
+
+def _broadcast_state_dicts(state_dicts: StateDicts, group: ProcessGroup) -> StateDicts:
+    """The tensors of rank 0, on all ranks; `state_dicts` are those of this rank, and only rank 0's count."""
+    forms = group.broadcast_object(
+        {
+            component: {
+                name: [list(value.shape), str(value.dtype), value.device.type] for name, value in tensors.items()
+            }
+            for component, tensors in state_dicts.items()
+        }
+    )
+    if not group.is_main:
+        state_dicts = {
+            component: {
+                name: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device)
+                for name, (shape, dtype, device) in tensors.items()
+            }
+            for component, tensors in forms.items()
+        }
+    group.broadcast([tensor for tensors in state_dicts.values() for tensor in tensors.values()])
     return state_dicts

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pggan.checkpoints.broadcast import broadcast_state
 from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.resume import broadcast_state
 from pggan.checkpoints.write import NonFiniteError
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup

@@ -1,10 +1,12 @@
 """Checkpoints written: a copy of the state goes to the disk, atomically, while training continues."""
 
 import json
-import shutil
+import os
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -12,16 +14,22 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from pggan.checkpoints import header
-from pggan.checkpoints.read import best_of, checkpoints_of
+from pggan.checkpoints import generator_file as generators
+from pggan.checkpoints import read
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
 from pggan.core.devices import synchronize
 from pggan.core.disk import free_bytes, free_files
 from pggan.core.errors import UserError
+from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
 from pggan.core.tensor_file import save_tensors
 from pggan.optim.state import State, StateDicts, state_sha256
+
+# A checkpoint is written while training continues, so it is begun before the interval is over.  Images: at halves, so
+# that the round numbers that people write are among the image counts.  Minutes: what is left is for writing.
+IMAGES_SHARE = 0.5
+MINUTES_SHARE = 0.75
 
 
 class NonFiniteError(Exception):
@@ -84,21 +92,28 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
     Raises NonFiniteError when a number is not finite, and OSError; then everything is as it was before.
     """
-    images, architecture = snapshot.images, header.architecture_to_plain(snapshot.architecture)
-    require_finite(snapshot.state_dicts, images)
-    about = {"version": header.VERSION, "images": images, **snapshot.stage, "architecture": architecture}
-    if names := snapshot.metadata.get(header.CLASS_NAMES):
-        about[header.CLASS_NAMES] = names
-    digest = state_sha256(snapshot.state_dicts, images, snapshot.phase_index)
+    state_dicts, images = snapshot.state_dicts, snapshot.images
+    require_finite(state_dicts, images)
+    about = {"version": generators.VERSION, "images": images, **snapshot.stage}
+    about["architecture"] = snapshot.architecture.to_plain()
+    if names := snapshot.metadata.get(generators.CLASS_NAMES):
+        about[generators.CLASS_NAMES] = names
+    header = {generators.HEADER_KEY: json.dumps(about)}
+    weights = {component: state_dicts[component] for component in read.NETWORKS}
+    rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        for component, tensors in snapshot.state_dicts.items():
-            save_tensors(tensors, directory / f"{component}.safetensors", {header.HEADER_KEY: json.dumps(about)})
-        # A copy, because the safetensors library would leave its own temporary file behind if it were killed here.
-        with atomic_write(run_dir / header.GENERATOR_FILE) as temporary:
-            shutil.copyfile(directory / "generator_ema.safetensors", temporary)
-        about |= {"phase_index": snapshot.phase_index, "state_sha256": digest, **snapshot.metadata}
+        # Written here, because the safetensors library would leave its own temporary file in the run if it were killed.
+        save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
+        with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
+            os.replace(directory / generators.GENERATOR_FILE, temporary)
+        for file, parts in ((generators.WEIGHTS_FILE, weights), (read.STATE_TENSORS_FILE, rest)):
+            named = {f"{component}/{name}": tensor for component in parts for name, tensor in parts[component].items()}
+            save_tensors(named, directory / file, header)
+        digest = state_sha256(state_dicts, images, snapshot.phase_index)
+        about |= {"version": read.VERSIONS[-1], "phase_index": snapshot.phase_index, "state_sha256": digest}
+        about |= snapshot.metadata
         about["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
-        header.write_header(directory, about)
+        read.write_header(directory, about)
 
 
 def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
@@ -114,11 +129,11 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
     Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
     """
-    found = checkpoints_of(run_dir)
+    found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    ordinary = [directory for directory in valid if not header.mark_of(directory, header.MILESTONE)]
-    best = best_of(valid)
+    ordinary = [directory for directory in valid if not read.mark_of(directory, read.MILESTONE)]
+    best = read.best_of(valid)
     for directory in (*ahead, *ordinary[:-keep]):
         if directory != best:
             remove_directory(directory)
@@ -188,3 +203,40 @@ def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
         f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
         "The last checkpoint is valid. Make room there, or get permission, and give the same command again to resume.",
     )
+
+
+class CheckpointInterval:
+    """When a checkpoint is begun, and when training waits for it, so that a kill never loses more than an interval."""
+
+    def __init__(self, images: int, most_images: int, most_minutes: float | None) -> None:
+        """Args: images: of the state that is new, or on the disk; most_images, most_minutes: that a kill may lose."""
+        self.most_images, self.between = most_images, max(int(IMAGES_SHARE * most_images), 1)
+        self.most_seconds = inf if most_minutes is None else 60 * most_minutes
+        self._looked = time.monotonic()
+        self._begun = self._durable = (images, self._looked)
+
+    def is_due(self, before: int, images: int) -> bool:
+        """Whether the step from `before` to `images` has reached a count at which a checkpoint is begun."""
+        return is_due(self.between, before, images)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is time for a checkpoint whatever the image count."""
+        return time.monotonic() - self._begun[1] > MINUTES_SHARE * self.most_seconds
+
+    def begin(self, images: int) -> None:
+        """Note that a checkpoint of the present state, at `images`, is begun."""
+        self._begun = (images, time.monotonic())
+
+    def saved(self) -> None:
+        """Note that the last checkpoint that was begun is durable."""
+        self._durable = self._begun
+
+    def must_wait(self, images: int) -> bool:
+        """Whether a kill at the end of the next step, at `images`, would lose more than an interval.
+
+        Called once before every step: the next is expected to take as long as the last.
+        """
+        now = time.monotonic()
+        step, self._looked = now - self._looked, now
+        return images - self._durable[0] > self.most_images or now + step - self._durable[1] > self.most_seconds

@@ -108,7 +108,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
-    checkpoint, _ = newest_checkpoint(run_dir, light=True)
+    checkpoint, _ = newest_checkpoint(run_dir)
     header = None if checkpoint is None else checkpoint.header
     refuse_more_hours(run_dir, header, values["hours"])
     with lock_run_dir(run_dir):
@@ -151,8 +151,7 @@ def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> in
     """
     if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
         return code
-    from pggan.checkpoints.header import read_header
-    from pggan.checkpoints.read import checkpoints_of
+    from pggan.checkpoints.read import checkpoints_of, read_header
 
     file = Path(values["run_dir"], RECIPE_FILE)
     if file.exists():

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pggan import config as schemas
+from pggan.checkpoints.generator_file import generator_path
 from pggan.checkpoints.read import (
     checkpoints_of_run,
     choose_checkpoint,
-    generator_path,
     has_checkpoints,
     require_checkpoints,
 )

@@ -3,8 +3,12 @@
 Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; widths as in the official configuration.
 """
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
+from typing import Any
 
 MIN_RESOLUTION = 4
 # The largest values that a configuration or a file's header may ask for; no network of this size could be trained.
@@ -55,7 +59,7 @@ def resolutions_between(first: int, final: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The numbers that decide all shapes of generator and discriminator."""
+    """The numbers that decide all shapes of generator and discriminator; raises ValueError for impossible ones."""
 
     resolution: int  # final side in pixels, a power of two
     channels: int  # image channels: 3 RGB, 1 grey, or any other number
@@ -73,6 +77,54 @@ class Architecture:
     stem: Stem = Stem.official
     features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
     features_from: int = 16  # the lowest resolution at which D looks at them
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            value, least = getattr(self, name), 0 if name in ("num_classes", "bilateral") else 1
+            if type(value) is not int or not least <= value <= most:
+                raise ValueError(f"{name}={value!r} is not possible")
+        for name, least in (("resolution", MIN_RESOLUTION), ("features_from", 2 * MIN_RESOLUTION)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least or not is_power_of_two(value):
+                raise ValueError(f"{name}={value!r} is not possible")
+        if type(self.fmap_decay) not in (int, float) or not math.isfinite(self.fmap_decay):
+            raise ValueError("fmap_decay is not a number")
+        for field in fields(self):
+            if field.type is bool and not isinstance(getattr(self, field.name), bool):
+                raise ValueError(f"{field.name} is neither true nor false")
+        if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
+            raise ValueError("features does not name features")
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Architecture":
+        """The architecture in a file's header; raises ValueError, naming what is not possible, or not known here."""
+        if not isinstance(plain, dict):
+            raise ValueError("its architecture is none")
+        known = {field.name for field in fields(cls)}
+        if strange := [f"{name}={value!r}" for name, value in plain.items() if name not in known and value]:
+            raise ValueError(f"its networks have {', '.join(strange)}, which this version has not")
+        values = {name: value for name, value in plain.items() if name in known}
+        try:
+            kinds = {"resampling": Resampling(values["resampling"]), "stem": Stem(values.get("stem", "official"))}
+            return cls(**{**values, **kinds})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its architecture is not complete: {error}") from error
+
+    def to_plain(self) -> dict[str, Any]:
+        """The architecture as plain values for JSON, without what is as usual."""
+        plain = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default or (field.name == "features_from" and self.features is not None):
+                plain[field.name] = value.value if isinstance(value, Enum) else value
+        return plain
+
+    def differences(self, theirs: "Architecture") -> Iterator[str]:
+        """The fields in which another architecture differs, as 'name: theirs -> ours'."""
+        other = asdict(theirs)
+        for name, value in asdict(self).items():
+            if value != other[name]:
+                yield f"{name}: {other[name]} -> {value}"
 
     @property
     def resolutions(self) -> tuple[int, ...]:

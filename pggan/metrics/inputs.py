@@ -7,8 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pggan.checkpoints.header import mark_of
-from pggan.checkpoints.read import checkpoints_of, checkpoints_of_run, choose_checkpoint, is_checkpoint
+from pggan.checkpoints.read import checkpoints_of, checkpoints_of_run, choose_checkpoint, is_checkpoint, mark_of
 from pggan.config import Crop, DataConfig, EvaluateConfig
 from pggan.config.describe import flatten
 from pggan.config.evaluate import ALL

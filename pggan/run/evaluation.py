@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator
-from pggan.checkpoints.header import mark_of
-from pggan.checkpoints.read import best_of, checkpoints_of
+from pggan.checkpoints.read import best_of, checkpoints_of, mark_of
 from pggan.config import EvaluationConfig
 from pggan.config.parse import BEST
 from pggan.core.errors import UserError

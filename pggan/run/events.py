@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pggan.checkpoints.header import CLASS_NAMES, CONVOLUTION_METHODS, MILESTONE
-from pggan.checkpoints.interval import CheckpointInterval
+from pggan.checkpoints.generator_file import CLASS_NAMES
+from pggan.checkpoints.read import CONVOLUTION_METHODS, MILESTONE
 from pggan.checkpoints.rollback import Rollback
-from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
+from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
 from pggan.config.parse import BEST
 from pggan.core.devices import memory_problem
 from pggan.core.errors import EXIT_INTERRUPTED
@@ -89,18 +89,18 @@ class Events:
         self.health = Health(run, trainer.loss, self.state.images)
         self.alarms = Alarms(trainer.loss, self._way_back)
         self.rollback = Rollback(writer.run_dir, config.checkpoint.roll_back_after, group)
-        self.interval = CheckpointInterval(config.checkpoint)
         self.milestones = config.checkpoint.milestone_images(schedule)
         self.snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
         # What a rollback takes back to the image count of its checkpoint, and a start, too.
-        parts = self.interval, evaluator, self.health, self.alarms, self.recorder, self.profiler
+        parts = evaluator, self.health, self.alarms, self.recorder, self.profiler
         self.restarted: list[Restarted] = [part for part in parts if part is not None]
         self._restart()
         self.restarted.append(reporter)  # it has been opened at this count
 
     def _restart(self) -> None:
         """Reset everything that depends on the image count: training starts, or restarts from a checkpoint."""
-        images = self.state.images
+        images, often = self.state.images, self.config.checkpoint
+        self.interval = CheckpointInterval(images, often.every_images, often.every_minutes)
         self.group.reset_flags()
         self.accumulator.reset()
         self.time_breakdown.restart()

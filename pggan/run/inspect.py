@@ -9,9 +9,15 @@ from numpy import arange, bincount, concatenate, uint8, zeros
 from rich.console import Console
 from rich.table import Column, Table
 
-from pggan.checkpoints.header import check_provenance, read_generator_header, refusing_generators, stored_tensors
-from pggan.checkpoints.pretrained import path_of_run
-from pggan.checkpoints.read import best_of, checkpoints_of, resolve_checkpoint
+from pggan.checkpoints.generator_file import (
+    WEIGHTS_FILE,
+    check_provenance,
+    path_of_run,
+    read_generator_header,
+    refusing_generators,
+    stored_tensors,
+)
+from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.next_command import next_command
@@ -44,12 +50,11 @@ def run(config: InspectConfig) -> int:
 
 def facts_of_run(path: Path) -> dict[str, Any]:
     """Stage, parameters, checksum and architecture in the checkpoint at `path`, or the newest valid one of a run."""
-    checkpoint, _ = resolve_checkpoint(path, "run", light=True)
+    checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
-    networks = ("generator", "discriminator")
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
-        "parameters": {name: parameters_in(checkpoint.directory / f"{name}.safetensors") for name in networks},
+        "parameters": {name: parameters_in(checkpoint, name) for name in ("generator", "discriminator")},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
         **({} if best is None else {"best_checkpoint": str(best)}),
@@ -63,16 +68,19 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
         about = read_generator_header(path)
         return {
             **{key: about[key] for key in ("images", "resolution", "alpha")},
-            "parameters": {"generator": parameters_in(path)},
+            "parameters": {"generator": sum(prod(shape) for _, shape in stored_tensors(path).values())},
             "file_sha256": file_sha256(path),
             "architecture": about["architecture"],
             **check_provenance(about),
         }
 
 
-def parameters_in(path: Path) -> int:
-    """The number of parameters in all tensors of a file."""
-    return sum(prod(shape) for _, shape in stored_tensors(path).values())
+def parameters_in(checkpoint: Checkpoint, network: str) -> int:
+    """The number of parameters of a network."""
+    alone, together = f"{network}.safetensors", checkpoint.directory / WEIGHTS_FILE
+    if alone in checkpoint.header["files"]:
+        return sum(prod(shape) for _, shape in stored_tensors(checkpoint.directory / alone).values())
+    return sum(prod(shape) for name, (_, shape) in stored_tensors(together).items() if name.startswith(f"{network}/"))
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:

@@ -12,9 +12,15 @@ from typing import Any
 
 import torch
 
-from pggan.checkpoints.broadcast import broadcast_state
-from pggan.checkpoints.header import CONVOLUTION_METHODS
-from pggan.checkpoints.resume import check_networks, check_resumable, find_resume_point, load_weights, transfer
+from pggan.checkpoints.read import CONVOLUTION_METHODS
+from pggan.checkpoints.resume import (
+    broadcast_state,
+    check_networks,
+    check_resumable,
+    find_resume_point,
+    load_weights,
+    transfer,
+)
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config import TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten

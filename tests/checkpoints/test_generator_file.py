@@ -1,18 +1,22 @@
-"""Generators as single files."""
+"""Generators as single files, and those that come with the package."""
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from pggan.checkpoints.generator_file import load_generator, save_generator
+import pggan
+from pggan.checkpoints.generator_file import load_generator, path_of_run, pretrained_names, save_generator
 from pggan.core.errors import UserError
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.slow
-def test_a_run_a_checkpoint_and_a_file_give_the_same_averaged_generator(finished_run):
-    places = (finished_run, finished_run / "checkpoints" / "000000160", finished_run / "generator.safetensors")
+def test_a_run_a_checkpoint_a_file_and_a_checkpoint_of_an_earlier_version_give_the_same_generator(
+    finished_run, earlier
+):
+    kept = "checkpoints/000000160"
+    places = finished_run, finished_run / kept, finished_run / "generator.safetensors", earlier / kept
     found = [load_generator(str(place), CPU) for place in places]
     for generator in found:
         assert (generator.images, generator.resolution, generator.alpha) == (160, 16, 1.0)
@@ -42,9 +46,19 @@ def test_a_path_without_generator_is_refused_with_its_key_and_advice(tmp_path, k
         load_generator(str(tmp_path), CPU, key)
 
 
-def test_a_checkpoint_without_its_averaged_generator_is_refused_although_it_has_the_raw_one(newest):
-    """A checkpoint's own generator.safetensors has the name that the averaged generator has in a run directory."""
-    (newest / "generator_ema.safetensors").unlink()
-    assert (newest / "generator.safetensors").is_file()
-    with pytest.raises(UserError, match=f"run={newest} has no generator"):
-        load_generator(str(newest), CPU)
+@pytest.mark.parametrize("name", pretrained_names())
+def test_a_generator_of_the_package_is_small_and_draws_faces_that_differ(name):
+    assert path_of_run(f"pretrained:{name}").stat().st_size <= 2_000_000
+    images = np.stack(
+        [np.asarray(face, float) for face in pggan.load(f"pretrained:{name}", "cpu").sample([1, 2, 3, 4])]
+    )
+    assert images.shape == (4, 64, 64, 3)
+    # An untrained generator draws grey noise, and a collapsed one the same face for every seed.
+    assert images.std((1, 2, 3)).min() > 20
+    assert images.std(0).mean() > 10
+
+
+def test_other_names_are_refused_with_those_that_there_are():
+    with pytest.raises(UserError, match="no such generator") as refused:
+        pggan.load("pretrained:celebahq")
+    assert "pretrained:avatars64" in refused.value.remedy

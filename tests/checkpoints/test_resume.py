@@ -1,11 +1,12 @@
-"""Which changes are refused when a run resumes, and which networks another run's weights fit."""
+"""Where a run starts, which changes are refused then, and which networks another run's weights fit."""
 
+import shutil
 from dataclasses import fields, replace
 
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.checkpoints.resume import _refusals, load_weights
+from pggan.checkpoints.resume import _refusals, find_resume_point, load_weights
 from pggan.core.architecture import Architecture, Resampling, Stem
 from pggan.core.errors import UserError
 
@@ -39,16 +40,14 @@ def checkpoint(finished_run):
 
 
 @pytest.mark.parametrize("place", ["", "generator.safetensors"])
-@pytest.mark.parametrize(("field", "value"), OTHER_KIND.items())
-def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(
-    finished_run, checkpoint, place, field, value
-):
-    ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
-    with pytest.raises(UserError) as caught:
-        load_weights(str(finished_run / place), ours)
-    assert caught.value.problem.endswith(f"has networks of another kind ({field}: {before} -> {value}).")
-    what = "can be drawn from, and not trained further" if field == "stem" else "Give the model keys of that run."
-    assert what in caught.value.remedy  # no key changes a stem: it is that of another program
+def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finished_run, checkpoint, place):
+    for field, value in OTHER_KIND.items():
+        ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
+        with pytest.raises(UserError) as caught:
+            load_weights(str(finished_run / place), ours)
+        assert caught.value.problem.endswith(f"has networks of another kind ({field}: {before} -> {value}).")
+        what = "can be drawn from, and not trained further" if field == "stem" else "Give the model keys of that run."
+        assert what in caught.value.remedy  # no key changes a stem: it is that of another program
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
@@ -59,11 +58,39 @@ def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run
     assert set(found) == {"generator", "discriminator", "generator_ema"}
 
 
-# ---- data ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", ["path", "style", "count", "cache", "crop", "channels", "labels"])
 def test_a_key_that_has_changed_the_images_is_refused_by_its_name(checkpoint, tiny_config, key):
     schedule, changed = tiny_config().schedule.build(), [f"data.{key}", "data.mirror", "monitor.tick_images"]
     assert list(_refusals(checkpoint, changed, "other images", schedule)) == [(f"data.{key}", "data")]
     assert list(_refusals(checkpoint, changed, checkpoint.header["data"], schedule)) == []
+
+
+@pytest.fixture
+def own(finished_run, tmp_path):
+    """The directory of a run with checkpoints at 128 and 160 images."""
+    shutil.copytree(finished_run / "checkpoints", tmp_path / "own" / "checkpoints")
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began_at(own, tmp_path, there, finished_run):
+    began = finished_run / "checkpoints" / "000000128" if there else tmp_path / "gone" / "checkpoints" / "000000128"
+    checkpoint, notes = find_resume_point(str(began), own)
+    assert checkpoint.directory == own / "checkpoints" / "000000160"
+    assert notes == [f"Not starting from resume={began} again: this run has checkpoints of its own."]
+
+
+def test_a_run_goes_on_at_its_newest_checkpoint_alone(own):
+    for resume in (own, own / "checkpoints" / "000000160"):
+        assert find_resume_point(str(resume), own)[0].images == 160
+    with pytest.raises(UserError, match="000000128 is not the newest checkpoint"):
+        find_resume_point(str(own / "checkpoints" / "000000128"), own)
+    with pytest.raises(UserError, match="000000064 has no checkpoint"):
+        find_resume_point(str(own / "checkpoints" / "000000064"), own)
+
+
+def test_a_new_run_begins_at_the_checkpoint_of_another_one_or_misses_it(own, tmp_path):
+    checkpoint, _ = find_resume_point(str(own / "checkpoints" / "000000128"), tmp_path / "new")
+    assert checkpoint.images == 128
+    with pytest.raises(UserError, match="resume=gone has no checkpoint"):
+        find_resume_point("gone", tmp_path / "new")

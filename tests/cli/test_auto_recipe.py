@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pggan.checkpoints.header import MILESTONE, mark_of
-from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+from pggan.checkpoints.read import MILESTONE, checkpoints_of, mark_of, newest_checkpoint
 from pggan.cli.auto_recipe import TOTAL, GivenKeys, with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose

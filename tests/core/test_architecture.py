@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.core.architecture import Resampling, is_power_of_two, resolutions_between
+from pggan.core.architecture import LIMITS, Architecture, Resampling, is_power_of_two, resolutions_between
 from tests import definitions
 
 PAPER = definitions.variant(resampling=Resampling.unfused)  # its Table 2
@@ -93,3 +93,23 @@ def test_resolutions_are_the_powers_of_two_from_first_to_final():
 
 def test_powers_of_two_are_told_from_other_numbers():
     assert [n for n in range(-4, 70) if is_power_of_two(n)] == [1, 2, 4, 8, 16, 32, 64]
+
+
+WRONG = [("resolution", 12), ("resolution", 2), ("fmap_decay", "1"), ("fmap_decay", float("nan")), ("blur", 1)]
+WRONG += [("features", "../x@00"), ("features_from", 4), ("features_from", "8"), ("resampling", "x"), ("strange", 1)]
+
+
+def test_a_header_is_the_architecture_again_and_impossible_ones_are_refused():
+    plain = variant(resolution=32, features="torchvision:resnet18@0123456789abcdef", features_from=8).to_plain()
+    assert Architecture.from_plain(plain).to_plain() == plain
+    assert "features" not in variant(resolution=32).to_plain()
+    for name, most in LIMITS.items():
+        assert Architecture.from_plain({**plain, name: most}).to_plain()[name] == most
+    for name, wrong in [
+        *WRONG,
+        *((name, wrong) for name, most in LIMITS.items() for wrong in (most + 1, -1, 1.5, True)),
+    ]:
+        with pytest.raises(ValueError, match=name if name != "resampling" else "Resampling"):
+            Architecture.from_plain({**plain, name: wrong})
+    with pytest.raises(ValueError, match="not complete"):
+        Architecture.from_plain({"resolution": 8})

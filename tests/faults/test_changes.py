@@ -152,8 +152,8 @@ def test_going_back_inside_a_run_is_refused(finished_run, tiny_config):
 
 
 def test_a_corrupt_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
-    (stopped / "checkpoints" / "000000104" / "generator_ema.safetensors").unlink()
-    with pytest.raises(UserError, match=r"(?s)not a valid checkpoint.*generator_ema"):
+    (stopped / "checkpoints" / "000000104" / "weights.safetensors").unlink()
+    with pytest.raises(UserError, match=r"(?s)not a valid checkpoint.*weights"):
         train.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
 
 

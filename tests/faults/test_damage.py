@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from pggan.checkpoints.header import checksum_of
-from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, newest_checkpoint, open_checkpoint
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, checksum_of, newest_checkpoint, open_checkpoint
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 
-FILES = ("generator_ema", "discriminator", "generator", "optimizer_d", "optimizer_g")
+FILES = ("weights", "state")
 
 
 def newest(run_dir: Path) -> Path:
@@ -44,7 +43,7 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
     for name in (*(f"{part}.safetensors" for part in FILES), "state.json"):
         path = newest(run_dir) / name
         content = path.read_bytes()
-        for _ in range(20):
+        for _ in range(40):
             changed = bytearray(content)
             changed[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
             path.write_bytes(changed)
@@ -58,7 +57,7 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
 def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     wanted = facts_of_run(run_dir)["state_sha256"]
-    (newest(run_dir) / "generator_ema.safetensors").write_bytes(b"")
+    (newest(run_dir) / "weights.safetensors").write_bytes(b"")
     before = (run_dir / "train.log").read_text()
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     said = (run_dir / "train.log").read_text().removeprefix(before)
@@ -102,11 +101,11 @@ def test_other_networks_are_refused_before_images_are_prepared(finished_run, tin
 def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, tiny_config, tmp_path):
     """Valid files, and an optimizer state for parameters that don't exist."""
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
-    path = newest(run_dir) / "optimizer_g.safetensors"
-    save_file({f"other.{name}": tensor for name, tensor in load_file(path).items()}, path)
+    path = newest(run_dir) / "state.safetensors"
+    save_file({name.replace("blocks", "other"): tensor for name, tensor in load_file(path).items()}, path)
     state = newest(run_dir) / "state.json"
     header = json.loads(state.read_text())
-    header["files"]["optimizer_g.safetensors"] = file_sha256(path)
+    header["files"]["state.safetensors"] = file_sha256(path)
     header["sha256"] = checksum_of(header)
     state.write_text(json.dumps(header))
     with pytest.raises(UserError, match=r"(?s)does not fit.*fits no weight.*Remove .* to resume"):

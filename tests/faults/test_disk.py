@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints.header import COMPONENTS
-from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.read import COMPONENTS, newest_checkpoint
 from pggan.checkpoints.write import Snapshot, write_checkpoint
 from pggan.cli.main import main
 from pggan.core import atomic_io
@@ -169,7 +168,7 @@ def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny
     stage = {key: saved.header[key] for key in ("phase", "resolution", "alpha")}
     write_checkpoint(tmp_path, Snapshot(state_dicts, 16, 0, saved.architecture, stage, {"config": {}}))
     half = str(tmp_path / "checkpoints" / ".partial-000000016")
-    names = [*(f"{component}.safetensors" for component in COMPONENTS), "state.json"]
+    names = ["weights.safetensors", "state.safetensors", "state.json"]
     renamed = order.index(("rename", half))
     assert {("fsync", f"{half}/{name}") for name in names} | {("fsync", half)} <= set(order[:renamed])
     assert ("fsync", str(tmp_path / "checkpoints")) in order[renamed:]

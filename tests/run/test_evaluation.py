@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pggan.checkpoints.header import mark_of
-from pggan.checkpoints.read import choose_checkpoint
+from pggan.checkpoints.read import choose_checkpoint, mark_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train

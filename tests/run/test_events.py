@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pggan.checkpoints.interval import CheckpointInterval
 from pggan.checkpoints.rollback import Rollback
-from pggan.checkpoints.write import prune
+from pggan.checkpoints.write import CheckpointInterval, prune
 from pggan.core.intervals import lies_between
 from pggan.distributed.process_group import ProcessGroup
 from pggan.run import grid_recorder, health, previews, projector, time_breakdown, train

@@ -6,8 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pggan.checkpoints.generator_file import describe_generator, save_generator
-from pggan.checkpoints.header import HEADER_KEY, PROVENANCE, check_provenance
+from pggan.checkpoints.generator_file import (
+    HEADER_KEY,
+    PROVENANCE,
+    check_provenance,
+    describe_generator,
+    save_generator,
+)
 from pggan.config.export import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.errors import UserError

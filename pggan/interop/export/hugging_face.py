@@ -5,8 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pggan.checkpoints.generator_file import describe_generator, save_generator
-from pggan.checkpoints.header import GENERATOR_FILE
+from pggan.checkpoints.generator_file import GENERATOR_FILE, describe_generator, save_generator
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.version import __version__

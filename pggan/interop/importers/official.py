@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pggan.checkpoints.generator_file import LoadedGenerator
-from pggan.checkpoints.header import architecture_from
+from pggan.core.architecture import Architecture
 from pggan.interop.importers.assemble import Arrays, assemble
 from pggan.interop.importers.restricted_pickle import Array, PickledNetwork
 
@@ -35,7 +35,7 @@ def from_official(content: Any) -> LoadedGenerator:
             raise ValueError(f"it was built with {name}={settings[name]}, which this program has not")
     values = {name: value.value if isinstance(value, Array) else np.asarray(value) for name, value in variables.items()}
     num_classes = int(settings.get("label_size", 0))
-    architecture = architecture_from(
+    architecture = Architecture.from_plain(
         {
             "resolution": int(settings.get("resolution", 32)),
             "channels": int(settings.get("num_channels", 1)),

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pggan.checkpoints.interval import images_between, seconds_between
-from pggan.checkpoints.write import take_snapshot, write_checkpoint
+from pggan.checkpoints.write import MINUTES_SHARE, CheckpointInterval, take_snapshot, write_checkpoint
 from pggan.config import CheckpointConfig, PlanConfig, TrainConfig
 from pggan.config.describe import to_plain
 from pggan.core.architecture import Architecture
@@ -207,5 +206,7 @@ def measured_overhead(
 def checkpoint_count(config: CheckpointConfig, schedule: Schedule, seconds: float) -> int:
     """The number of checkpoints of a run that takes about `seconds`."""
     last = schedule.total - 1  # what is due at the end is one with the checkpoint that the end has in any case
-    recurring = max(multiples_between(images_between(config), 0, last), int(seconds / seconds_between(config)))
+    interval = CheckpointInterval(0, config.every_images, config.every_minutes)
+    late = int(seconds / (MINUTES_SHARE * interval.most_seconds))
+    recurring = max(multiples_between(interval.between, 0, last), late)
     return recurring + sum(lies_between(count, 0, last) for count in config.milestone_images(schedule)) + 1
