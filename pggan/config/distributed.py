@@ -41,10 +41,9 @@ class DgcConfig:
 
     ratio: float
     warmup_images: int
-    clip: float | None
 
     def __post_init__(self) -> None:
-        require_bounds(self, "gradients.", ratio=">0 <=1", warmup_images=">=0", clip=">0")
+        require_bounds(self, "gradients.", ratio=">0 <=1", warmup_images=">=0")
 
 
 def dgc_options(options: Mapping[str, Any], *, elastic: bool) -> DgcConfig | None:

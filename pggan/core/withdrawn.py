@@ -11,6 +11,7 @@ WITHDRAWN = {
     "compute.activation_checkpointing": "Leave it out: a smaller compute.micro_batch_size= saves memory, too.",
     "compute.compile": "Leave it out: compiled steps were not faster.",
     "compute.convolution": "compute.kernels=auto takes the fastest, compute.kernels=reference the plainest.",
+    "gradients.clip": "Leave it out: for Adam, clipping changes little.",
     "compute.penalty": "Leave it out: penalties are differentiated twice.",
 }
 

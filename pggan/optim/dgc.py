@@ -1,102 +1,86 @@
-"""The gradient reducer of Deep Gradient Compression: most of an update waits on the rank that made it.
+"""Deep gradient compression for Adam: of every update only the largest entries are sent, the rest is sent later.
 
-Adam's work is done here, before anything is sent; the optimizers are given what arrives of the updates.
-P parameters of the levels in use of one network, n ranks.
+Each rank makes Adam's updates of its own gradients; they wait in its residual until they are sent.  The mean of what
+all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, momentum correction, factor
+masking, warmup), made for SGD; what becomes of it with Adam is derived in docs/scaling.md.
+
+P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
 
+from math import ceil, sqrt
+
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pggan.config import DgcConfig, OptimizerConfig
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.compression import Compressor, mean_of, share_to_send
+from pggan.optim.adam import Adam, new_moments
 from pggan.optim.reducer import GradientReducer, Handle
-from pggan.optim.sparse_optimizer import SparseOptimizer
-from pggan.optim.state import State, StateDicts, Trainable, in_memory_order
+from pggan.optim.state import State, StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # the component of a checkpoint
-
-
-class ParameterVector:
-    """The weights of one network that have gradients, as one vector [P]."""
-
-    def __init__(self, trainable: Trainable, optimizer: SparseOptimizer) -> None:
-        self.weights = trainable.weights_in_use
-        device = self.weights[0].device
-        sizes = [weight.numel() for weight in self.weights]
-        self.size = sum(sizes)
-        self.scratch = torch.zeros(self.size, device=device)  # of `mean_of`
-        begins = torch.tensor([0, *sizes], device=device).cumsum(0)
-        starts = torch.tensor([optimizer.starts[id(weight)] for weight in self.weights], device=device)
-        self._ends, self._shifts = begins[1:], starts - begins[:-1]
-
-    def positions(self, indices: Tensor) -> Tensor:
-        """The positions in the optimizer's memory of the entries at `indices`."""
-        return indices + self._shifts[torch.bucketize(indices, self._ends, right=True)]
+WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
+SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
+MAX_FP8 = 448.0  # of this type, which has no infinity
+BLOCK = 2**16  # indices that differ in their last two bytes only
+SAMPLE = 100_000  # entries that the threshold is estimated from
 
 
 class DgcReducer(GradientReducer):
-    """Sends only the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
+    """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
-    gradient_copies = 2  # what sending is worth, and scratch for the update
+    gradient_copies = 2  # what sending is worth, and the update
 
     def __init__(self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, dgc: DgcConfig) -> None:
+        """Replaces the optimizers of `state`: Adam's work is done here."""
         super().__init__()
         self.group, self.dgc = group, dgc
-        self._optimizer = optimizer
-        self._clip = None if dgc.clip is None else dgc.clip / group.world_size**0.5  # of each rank, not of the mean
-        self._world_size = torch.tensor(float(group.world_size), device=group.device)
+        self._state, self._optimizer = state, optimizer
         self._names = {id(state.g): "g", id(state.d): "d"}
+        for trainable in (state.g, state.d):
+            trainable.optimizer = Descent(trainable.optimizer.params, beta1=0, beta2=0, epsilon=0)
         self._compressors: dict[str, Compressor] = {}
-        self._vectors: dict[str, ParameterVector] = {}
-        self._state = state
-        self._phase: int | None = None  # of the last step; None if only the state knows it
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != (self._state.phase_index if self._phase is None else self._phase):
+        if phase.index != self._state.phase_index:  # of the last step
             self._compressors.clear()  # for its weights are other ones
-        self._phase = phase.index
         self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        sums, name, optimizer = self._sums.pop(id(trainable)), self._names[id(trainable)], trainable.optimizer
-        assert isinstance(optimizer, SparseOptimizer), "trainables of a state that was made for it"
-        vector = self._vectors.get(name)
-        if vector is None or not trainable.uses(vector.weights):
-            vector = self._vectors[name] = ParameterVector(trainable, optimizer)
-        gradients = [in_memory_order(weight.grad).flatten() for weight in vector.weights if weight.grad is not None]
+        buffer = self.filled_buffer(trainable)
+        gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
         # All have to know of one that is not finite before any of them takes its gradient in.
-        unbounded = ~torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum() + sums.sum())
-        agreed = torch.cat([sums, unbounded.float()[None]])
+        agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
-        finite = agreed[-1] == 0
-        # Of this rank's own images, and as it was before the loss was scaled.
-        factor = self._world_size if trainable.scale is None else self._world_size / trainable.scale
-        count = max(round(self._share * vector.size), 1)
-        message = self._compressor(name, vector.size).select(gradients, count, finite, factor)
-        trainable.zero_grad()
+        finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
+        # A rank's gradient is its share of the mean, and may be scaled.
+        scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
+        compressor = self._compressor(self._names[id(trainable)], len(gradient))
+        message = compressor.select(gradient, count, finite, scale / self.group.world_size)
         messages = message.new_empty(self.group.world_size, len(message))
         work = dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True)
 
         def wait() -> Tensor:
             self.group.wait(work)
-            indices, updates = mean_of(messages, count, vector.scratch)
-            optimizer.set_update(vector.positions(indices), updates)
-            return torch.where(finite, agreed[:-1], torch.nan)
+            set_mean(gradient, messages, count).mul_(scale)  # as a scaled loss would have it
+            sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
+            return buffer.attach(buffer.flat)
 
         return wait
 
     def extra_state(self) -> StateDicts:
         """The residuals and moments that ranks keep for later steps, of all ranks, on rank 0; nothing on the others."""
-        tensors = {}
-        for network, compressor in self._compressors.items():
-            for name, tensor in compressor.state_dict().items():
-                for rank, theirs in enumerate(self.group.gather(tensor)):
-                    tensors[f"{network}/{rank}/{name}"] = theirs
+        tensors = {
+            f"{network}/{rank}/{name}": theirs
+            for network, compressor in self._compressors.items()
+            for name, tensor in compressor.tensors.items()
+            for rank, theirs in enumerate(self.group.gather(tensor))
+        }
         return {EXTRA_STATE: tensors} if tensors else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
@@ -106,15 +90,121 @@ class DgcReducer(GradientReducer):
             network, rank, name = key.split("/")
             saved.setdefault(network, {}).setdefault(name, {})[int(rank)] = tensor
         self._compressors.clear()
-        self._phase = None
         for network, by_name in saved.items():
-            mine = {}
-            for name, by_rank in by_name.items():
-                same, ordered = len(by_rank) == self.group.world_size, [by_rank[rank] for rank in sorted(by_rank)]
-                mine[name] = ordered[self.group.rank] if same else torch.stack(ordered).mean(0)
-            self._compressor(network, len(mine["residual"])).load_state_dict(mine)
+            compressor = self._compressor(network, len(by_name["residual"][0]))
+            for name, tensor in compressor.tensors.items():
+                by_rank = by_name[name]
+                same = len(by_rank) == self.group.world_size
+                tensor.copy_(by_rank[self.group.rank] if same else torch.stack([*by_rank.values()]).mean(0))
 
-    def _compressor(self, network: str, size: int) -> Compressor:
+    def _compressor(self, network: str, size: int) -> "Compressor":
         if network not in self._compressors:
-            self._compressors[network] = Compressor(size, self._optimizer, self._clip, self.group.device)
+            self._compressors[network] = Compressor(size, self._optimizer, self.group.device)
         return self._compressors[network]
+
+
+class Descent(Adam):
+    """Subtracts gradients, which are updates in units of the learning rate."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step, unless `found_inf`; without waiting for the device."""
+        assert self.found_inf is not None, "Trainable sets it"
+        rate = self.learning_rate * (1 - self.found_inf)
+        rate = rate if self.grad_scale is None else rate / self.grad_scale
+        for param in self.params:
+            if param.grad is not None:
+                param.sub_(param.grad * rate)
+
+
+class Compressor:
+    """The updates of one network that one rank has not sent yet, and the moments that make updates of gradients."""
+
+    def __init__(self, size: int, optimizer: OptimizerConfig, device: torch.device) -> None:
+        self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
+        self.adam = Adam([self.residual], beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+        self.adam.learning_rate = -1.0  # uphill: the residual is what is to be subtracted
+        moments = self.adam.state[self.residual] = new_moments(self.residual)
+        self.exp_avg, self.exp_avg_sq = moments["exp_avg"], moments["exp_avg_sq"]
+        self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
+        if optimizer.beta1:  # else it is the last gradient
+            self.tensors["exp_avg"] = self.exp_avg
+
+    def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
+        """Take in this rank's gradient / `divisor`; returns the message that all are to be sent.
+
+        The message holds those `count` entries of the residual that the loss depends on most; they leave it.
+        `gradient`: fp32 [P]; its memory is used.  `divisor`: fp32.
+        `finite`: false on all ranks if the gradient of any is not; then nothing changes, and the message is void.
+        """
+        self.residual.grad = gradient
+        self.adam.found_inf, self.adam.grad_scale = (~finite).float(), divisor
+        self.adam.step()
+        # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
+        # the latter alone starves small gradients, which made faces of fewer kinds.
+        indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
+        waiting = self.residual[indices]
+        sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
+        # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
+        self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
+        if count < len(self.residual):
+            self.exp_avg.index_fill_(0, indices, 0)  # factor masking: what is sent must not be carried on by momentum
+        return pack(indices, sent, len(self.residual))
+
+
+def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
+    """The share of entries to send when `since` images of a phase have been shown: a quarter, a sixteenth … `ratio`.
+
+    It falls in steps of equal length over the first `warmup_images`, while all gradients are new.
+    """
+    larger = [share for share in (WARMUP_FACTOR**-power for power in range(1, 20)) if share > ratio]
+    return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
+
+
+def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
+    """One message, bytes [4 P / 65536 + 3 k]: of `indices` [k], ascending and below P, and one-byte `values` [k].
+
+    It holds how many indices are in each block of 65536, then the indices' places in their blocks, then the values.
+    """
+    inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
+    parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
+    message = torch.cat([part.view(torch.uint8) for part in parts])
+    return nn.functional.pad(message, (0, -len(message) % 4))  # messages lie side by side, and int32 wants its place
+
+
+def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """The indices [count] and values [count], fp32, that `pack` made a message of."""
+    starts = torch.arange(0, size, BLOCK, device=message.device)
+    inside, places, values = message[: 4 * len(starts) + 3 * count].split([4 * len(starts), 2 * count, count])
+    blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)  # told the size, it asks no device
+    return blocks + places.view(torch.uint16).long(), values.view(SENT_AS).float()
+
+
+def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
+    """Set `vector` [P] to the mean of `messages` [n, bytes] of `count` entries each; returns it.
+
+    The bits are the same on every rank: messages are added in their order, and no index comes twice in one of them.
+    """
+    vector.zero_()
+    for message in messages:
+        vector.index_add_(0, *unpack(message, count, len(vector)), alpha=1 / len(messages))
+    return vector
+
+
+def largest(vector: Tensor, count: int) -> Tensor:
+    """The indices [count] of the largest entries of `vector` [P], none of them below 0, in no particular order.
+
+    On a CPU only entries above a threshold are compared, which is estimated from a sample so that too few are hardly
+    ever above it; then all are compared.  Elsewhere all are: no shape depends on values, nothing waits for the device.
+    """
+    size = len(vector)
+    if vector.device.type == "cpu" and 0 < count < size / WARMUP_FACTOR:
+        sample = vector[:: size // SAMPLE // 6 * 6 + 1]  # out of step with kernels of 3x3 and powers of two of maps
+        expected = len(sample) * count / size
+        rank = ceil(expected + 4 * sqrt(expected) + 4)  # four standard deviations too many rather than too few
+        if rank < len(sample):
+            threshold = sample.topk(rank, sorted=False).values.min()
+            candidates = torch.from_numpy(np.flatnonzero(vector.numpy() >= float(threshold)))  # 4 times torch's speed
+            if len(candidates) >= count:
+                return candidates[vector[candidates].topk(count, sorted=False).indices]
+    return vector.topk(count, sorted=False).indices

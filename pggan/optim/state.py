@@ -14,7 +14,6 @@ from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Generator, ProgressiveNetwork, initialize
 from pggan.optim.adam import Adam
 from pggan.optim.flat_memory import flatten_storage
-from pggan.optim.sparse_optimizer import SparseOptimizer
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
@@ -32,7 +31,7 @@ class Trainable:
 
     name: str  # in metrics: G or D
     network: ProgressiveNetwork
-    optimizer: Adam | SparseOptimizer  # of views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]
+    optimizer: Adam  # of views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]
     skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
@@ -48,9 +47,7 @@ class Trainable:
         return list(map(id, weights)) == list(map(id, self.weights_in_use))
 
     def gradient_norm(self) -> Tensor:
-        """The norm of the whole gradient or, where the reducer makes sparse updates, of the update."""
-        if isinstance(self.optimizer, SparseOptimizer) and self.optimizer.updates is not None:
-            return self.optimizer.updates.square().sum().sqrt()
+        """The norm of the whole gradient or, with compressed gradients, of the update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
@@ -128,15 +125,9 @@ class State:
 
 
 def new_state(
-    architecture: Architecture,
-    optimizer: OptimizerConfig,
-    seed: int,
-    device: torch.device,
-    *,
-    half: bool = False,
-    sparse: bool = False,
+    architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device, *, half: bool = False
 ) -> State:
-    """The state before the first image; `half`: losses are scaled; `sparse`: the gradient reducer makes the updates."""
+    """The state before the first image; `half`: losses are scaled."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # not a deepcopy, which on fake tensors writes into memory that it does not own
@@ -144,8 +135,8 @@ def new_state(
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         _order_memory(network)
-    g = _trainable("G", generator, optimizer, half=half, sparse=sparse)
-    d = _trainable("D", discriminator, optimizer, half=half, sparse=sparse)
+    g = _trainable("G", generator, optimizer, half=half)
+    d = _trainable("D", discriminator, optimizer, half=half)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
     flatten_storage(g_ema.weights)
     return State(g, d, g_ema)
@@ -158,18 +149,11 @@ def _order_memory(network: ProgressiveNetwork) -> None:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def _trainable(
-    name: str, network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool, sparse: bool
-) -> Trainable:
+def _trainable(name: str, network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool) -> Trainable:
     device = network.weights[0].device
-    if not sparse:  # that optimizer does it itself
-        flatten_storage(network.weights)
+    flatten_storage(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
-    optimizer: Adam | SparseOptimizer
-    if sparse:
-        optimizer = SparseOptimizer(network.weights, params)
-    else:
-        optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
+    optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(INIT_SCALE, device=device) if half else None
     return Trainable(name, network, optimizer, skipped, scale, since_scaling)
@@ -210,8 +194,6 @@ def _grad_scalers(state: State) -> Iterator[tuple[str, Tensor]]:
 
 def _load_moments(trainable: Trainable, tensors: dict[str, Tensor]) -> None:
     trainable.optimizer.state.clear()
-    if isinstance(trainable.optimizer, SparseOptimizer):
-        return
     names = (name for name, _ in trainable.network.named_parameters())
     params = dict(zip(names, trainable.optimizer.params, strict=True))
     for path, saved in tensors.items():

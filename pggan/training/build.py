@@ -14,9 +14,7 @@ from pggan.networks.features.backbone import Backbone, load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
-from pggan.optim.elastic import ElasticReducer
-from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, GradientReducer
-from pggan.optim.shared_memory import SharedMemoryReducer, shares_memory
+from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State
 from pggan.training.compute_options import precision_on
 from pggan.training.passes import compiled_passes
@@ -89,6 +87,4 @@ def build_reducer(
         return GradientReducer()
     if dgc is not None:
         return DgcReducer(group, state, config.optimizer, dgc)
-    if config.gradients["name"] == "bf16":
-        return AllReduceBf16(group)
-    return SharedMemoryReducer(group) if shares_memory(group) else AllReduceFp32(group)
+    return AllReduce(group, torch.bfloat16 if config.gradients["name"] == "bf16" else torch.float32)

@@ -83,7 +83,7 @@ class StepCostEstimator:
 
     def __init__(self, architecture: Architecture, factory: TrainerFactory, device: torch.device) -> None:
         """Args: device: "meta" for any CUDA device."""
-        self.device, self.factory = device, replace(factory, sparse=False, capture=False)
+        self.device, self.factory = device, replace(factory, capture=False)
         self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode:
             self.state = self.factory.new_state(architecture, 0, device)

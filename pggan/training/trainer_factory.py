@@ -28,7 +28,6 @@ class TrainerFactory:
     optimizer: OptimizerConfig
     options: ComputeOptions = field(default_factory=ComputeOptions)
     augmentation: Augmentation | None = None
-    sparse: bool = False  # the gradient reducer makes the updates, as sparse vectors that the optimizers apply
     capture: bool = False  # steps are replayed as CUDA graphs
 
     @classmethod
@@ -36,14 +35,13 @@ class TrainerFactory:
         """The factory that `config` asks for; raises UserError for what is not valid, or can't be had on `device`."""
         loss, augmentation = build_loss(config.loss), choose_augmentation(config, device)
         options = compute_options(config.precision, config.compute, device)
-        sparse = sends_sparse_updates(config, world_size)
-        capture = captures_graphs(config.compute, device) and not sparse
-        return cls(loss, config.optimizer, options, augmentation, sparse, capture)
+        capture = captures_graphs(config.compute, device) and not sends_sparse_updates(config, world_size)
+        return cls(loss, config.optimizer, options, augmentation, capture)
 
     def new_state(self, architecture: Architecture, seed: int, device: torch.device) -> State:
         """The state of new networks before the first image."""
         half = self.options.dtype is torch.float16
-        state = new_state(architecture, self.optimizer, seed, device, half=half, sparse=self.sparse)
+        state = new_state(architecture, self.optimizer, seed, device, half=half)
         state.d.adaptive_p = AdaptiveP.of(self.augmentation, self.loss.mean_sign, device)
         return state
 
@@ -66,5 +64,5 @@ def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmenta
 
 
 def sends_sparse_updates(config: TrainerConfig, world_size: int) -> bool:
-    """Whether the gradient reducer makes the updates, as sparse vectors that the optimizers apply."""
+    """Whether gradients are compressed: the gradient reducer makes the updates, each rank has a state of its own."""
     return config.gradients["name"] == "dgc" and world_size > 1

@@ -6,6 +6,8 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pggan.config import ModelConfig, TrainerConfig
 from pggan.config.compute import Precision
@@ -16,11 +18,9 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_en
 from pggan.networks import activation
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
-from pggan.optim.elastic import ElasticReducer
-from pggan.optim.reducer import AllReduceBf16, AllReduceFp32, FlatBuffer, GradientReducer
+from pggan.optim.reducer import AllReduce, ElasticReducer, FlatBuffer, GradientReducer, add_chunk, nodes_of, tree_sum
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer
-from pggan.training.trainer_factory import sends_sparse_updates
 from tests.definitions import ADAM, LOSSES, adds_up_in_half, before_step, variant
 from tests.processes import in_processes, values_of
 
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 REDUCERS = {
     "fp32": {"name": "fp32"},
     "bf16": {"name": "bf16"},
-    "dgc": {"name": "dgc", "ratio": 0.01, "warmup_images": 0, "clip": None},
+    "dgc": {"name": "dgc", "ratio": 0.01, "warmup_images": 0},
 }
 BATCH = 8
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
@@ -88,8 +88,7 @@ def step(case, group):
             scale = 1 if trainable.scale is None else float(trainable.scale)
             gradients[name] = torch.cat([gradient.flatten() for gradient in found]) / scale
 
-        if case.gradients != "dgc":  # where the optimizer gets none
-            before_step(trainable.optimizer, keep)
+        before_step(trainable.optimizer, keep)
         if name == case.poison and group.rank == group.world_size - 1:
             trainable.network.weights[0].register_hook(lambda gradient: gradient * float("nan"))
     before = {name: flat(trainable) for name, trainable in both(state)}
@@ -118,16 +117,16 @@ def steps(cases):
 
 
 SAME = [
-    *(Case(loss) for loss in LOSSES),
     *(Case(loss, num_classes=3) for loss in LOSSES),
-    *(Case(loss, precision=Precision.fp16) for loss in LOSSES),
-    *(Case(loss, elastic=True) for loss in LOSSES),
+    Case("logistic", precision=Precision.fp16),
+    Case("logistic", elastic=True),
     Case("wgan_gp", num_classes=3, precision=Precision.fp16, elastic=True),
 ]
-SHORT = [Case(loss, gradients="bf16") for loss in LOSSES]
+SHORT = [Case("logistic", gradients="bf16")]
 POISONED = [
-    *(Case("wgan_gp", poison=name, elastic=elastic) for name in "DG" for elastic in (False, True)),
-    *(Case("wgan_gp", poison=name, gradients="dgc") for name in "DG"),
+    *(Case("wgan_gp", poison=name) for name in "DG"),
+    Case("wgan_gp", poison="D", elastic=True),
+    Case("wgan_gp", poison="G", gradients="dgc"),
 ]
 
 
@@ -244,41 +243,19 @@ def trainable():
     return trainable
 
 
-def test_a_flat_buffer_carries_the_gradients_in_use_and_the_loss(trainable):
+def test_a_flat_buffer_carries_the_gradients_in_use_with_the_strides_of_their_weights(trainable):
+    """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
     buffer = FlatBuffer(trainable)
     used = [weight for weight in trainable.network.weights if weight.grad is not None]
     wanted = [weight.grad.clone() for weight in used]
-    flat = buffer.fill(torch.tensor(3.5))
+    flat = buffer.fill(torch.tensor(3.5)) * 2
     assert len(flat) == sum(gradient.numel() for gradient in wanted) + 1
-    assert float(buffer.attach(flat * 2)) == 7.0
+    assert float(buffer.attach(flat)) == 7.0
     for weight, gradient in zip(used, wanted, strict=True):
         assert weight.grad.equal(gradient * 2)
+        assert weight.grad.stride() == weight.stride()
+        assert weight.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
     assert all(weight.grad is None for weight in trainable.network.weights[-2:])
-
-
-def test_gradients_become_views_with_the_strides_of_their_weights(trainable):
-    """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
-    buffer = FlatBuffer(trainable)
-    flat = buffer.fill(torch.tensor(0.0))
-    buffer.attach(flat)
-    strided = 0
-    for weight in trainable.network.weights:
-        if weight.grad is not None:
-            assert weight.grad.stride() == weight.stride()
-            assert weight.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
-            strided += weight.ndim == 4 and not weight.is_contiguous()
-    assert strided  # channels last
-    flat.zero_()
-    assert all(float(weight.grad.abs().sum()) == 0 for weight in buffer.weights)
-
-
-def test_other_weights_are_in_use_when_another_level_is(trainable):
-    before = trainable.weights_in_use
-    assert trainable.uses(before)
-    assert not trainable.uses(before[:-1])
-    assert not trainable.uses([*before[:-1], trainable.network.weights[-1]])  # as many of them
-    trainable.network.weights[-1].grad = torch.zeros_like(trainable.network.weights[-1])
-    assert not trainable.uses(before)
 
 
 def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgotten(trainable):
@@ -290,18 +267,56 @@ def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgott
     assert float(reducer.start_all_reduce(trainable, 4)()) == 3.0
 
 
-# ---- the choice ------------------------------------------------------------------------------------------
-
-
 def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
     one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None, None)
-    state, kinds = new_state(ARCHITECTURE, ADAM, 0, CPU), {}
+    kinds = {}
     for group in (one, two):
         for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):
             partition = BatchPartition.of(case.config(), [BATCH], group.world_size)
+            state = new_state(ARCHITECTURE, ADAM, 0, CPU)
             kinds[group.world_size, case] = type(build_reducer(case.config(), state, group, partition))
-            sparse = sends_sparse_updates(case.config(), group.world_size)
-            assert sparse == (kinds[group.world_size, case] is DgcReducer)
     assert [kind for (size, _), kind in kinds.items() if size == 1] == [*[GradientReducer] * 3, ElasticReducer]
-    expected = [AllReduceFp32, AllReduceBf16, DgcReducer, ElasticReducer]
+    expected = [AllReduce, AllReduce, DgcReducer, ElasticReducer]
     assert [kind for (size, _), kind in kinds.items() if size == 2] == expected
+
+
+# ---- elastic sums ----------------------------------------------------------------------------------------
+
+
+def numbers(count, seed=0):
+    """Of very different sizes, so that another order of adding gives other bits."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-12, 12, (count, 64), generator=generator)
+    return torch.randn(count, 64, generator=generator) * 2.0**exponents
+
+
+def reference(values):
+    """The same tree by its definition: the left half is the largest power of two that leaves something."""
+    if len(values) == 1:
+        return values[0]
+    half = 1 << ((len(values) - 1).bit_length() - 1)
+    return reference(values[:half]) + reference(values[half:])
+
+
+def summed(values, cuts):
+    """By as many ranks as there are cuts, simulated: what each one adds up, then all of it."""
+    sums = {}
+    for start, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
+        own = {}
+        for chunk in range(start, end):
+            add_chunk(own, chunk, values[chunk].clone())
+        assert sorted(own, key=lambda node: node.start) == nodes_of(range(start, end))
+        sums |= own
+    return tree_sum(sums, len(values))
+
+
+@given(st.data(), st.integers(1, 20), st.integers(0, 100))
+def test_the_sum_is_the_same_bits_for_any_number_of_ranks_and_any_division(data, count, seed):
+    values = numbers(count, seed)
+    cuts = sorted(data.draw(st.sets(st.integers(1, count - 1)) if count > 1 else st.just(set())))
+    assert summed(values, cuts).equal(reference(values))
+
+
+def test_another_order_would_have_given_other_bits():
+    values = numbers(7)
+    assert not values.sum(0).equal(reference(values))

@@ -206,7 +206,7 @@ def test_a_run_of_two_ranks_is_measured_as_two_ranks_make_it(tiny, costs):
     given = ["devices=cpu:2", "loss=wgan_gp", "calibrate=true", "steps=1", "watts=10", "gradients=dgc", "json=true"]
     (printed, optimizers), (nothing, _) = values_of(in_processes(2, planned_on_this_rank, [*tiny, *given], costs[:2]))
     assert nothing == ""
-    assert optimizers == ["SparseOptimizer", "Adam"]  # a single device updates its weights as without compression
+    assert optimizers == ["Descent", "Adam"]  # a single device updates its weights as without compression
     plan = json.loads(printed)
     total, rows = plan["total"], plan["phases"]
     assert plan["devices"] == 2

@@ -9,7 +9,7 @@ from pggan.config import ComputeConfig, ModelConfig, TrainerConfig
 from pggan.config.compute import Precision, Switch
 from pggan.core.errors import UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
-from pggan.optim.reducer import AllReduceBf16, GradientReducer
+from pggan.optim.reducer import AllReduce, GradientReducer
 from pggan.training import trainer_factory
 from pggan.training.build import agreed_precision, build_trainer
 from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE
@@ -48,7 +48,8 @@ def test_a_trainer_of_one_process_has_the_whole_batch_and_a_new_state():
 def test_a_trainer_of_several_ranks_has_its_part_of_every_batch():
     trainer = built(config_of(gradients={"name": "bf16"}), two_ranks(1))
     assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
-    assert type(trainer.reducer) is AllReduceBf16
+    assert isinstance(trainer.reducer, AllReduce)
+    assert trainer.reducer.dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("precision", Precision)
@@ -86,7 +87,7 @@ def test_compiled_steps_have_a_dry_run_wherever_they_are_taken():
 def test_steps_are_captured_but_for_those_with_sparse_updates(monkeypatch):
     """These are all-gathered between two parts of a step, by collectives that wait."""
     monkeypatch.setattr(trainer_factory, "captures_graphs", lambda *_: True)
-    dgc, alone = {"name": "dgc", "ratio": 0.1, "warmup_images": 0, "clip": None}, ProcessGroup.single_process(CPU)
+    dgc, alone = {"name": "dgc", "ratio": 0.1, "warmup_images": 0}, ProcessGroup.single_process(CPU)
     for gradients, group, captured in (({"name": "bf16"}, two_ranks(), True), (dgc, alone, True), (dgc, None, False)):
         trainer = built(config_of(gradients=gradients), group or two_ranks())
         assert (trainer.graphs is not None) == captured
