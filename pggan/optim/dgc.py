@@ -98,7 +98,7 @@ class DgcReducer(GradientReducer):
                 tensor.copy_(by_rank[self.group.rank] if same else torch.stack([*by_rank.values()]).mean(0))
 
     def _compressor(self, network: str, size: int) -> "Compressor":
-        if network not in self._compressors:
+        if network not in self._compressors or len(self._compressors[network].residual) != size:  # other levels
             self._compressors[network] = Compressor(size, self._optimizer, self.group.device)
         return self._compressors[network]
 
