@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pggan.checkpoints.broadcast import broadcast_state
 from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.resume import broadcast_state
 from pggan.config import ModelConfig, TrainerConfig
 from pggan.config.compute import Precision
 from pggan.core.batch import Reals
