@@ -175,7 +175,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
     """The indices [count] and values [count], fp32, that `pack` made a message of."""
     starts = torch.arange(0, size, BLOCK, device=message.device)
-    parts = 4 * len(starts), 2 * count, count
+    parts = [4 * len(starts), 2 * count, count]
     inside, places, values = torch.split(message[: sum(parts)], parts)
     blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)  # told the size, it asks no device
     return blocks + places.view(torch.uint16).long(), values.view(SENT_AS).float()
