@@ -67,7 +67,7 @@ docs: setup  ## Build the documentation as a site, in site/.
 	$(BIN)/mkdocs build --strict --quiet
 
 gpu:  ## Measure on a GPU what only a GPU can show, in ten minutes; with PYTHON=python3 if PyTorch is installed there.
-	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu.parts, pggan.run.train" 2>&1); then \
+	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu, pggan.run.train" 2>&1); then \
 		$(PYTHON) -m benchmarks.first_gpu $(OPTIONS); \
 	else \
 		echo "$$reason" | tail -n 1 && $(MAKE) setup && $(BIN)/python -m benchmarks.first_gpu $(OPTIONS); \
