@@ -60,9 +60,7 @@ class PreciseRng(SameRng):
     dtype = torch.float64
 
 
-def step(
-    device: torch.device, precision: Precision | None, loss: str, flags: tuple[bool, bool, bool], width: int
-) -> Found:
+def step(device: torch.device, precision: Precision | None, loss: str, flags: tuple[bool, ...], width: int) -> Found:
     """The first step of a new trainer; without a `precision`, in float64.  Args: flags: fade, labels, micro-batches."""
     fading, labels, micro_batches = flags
     phase = Phase(0, RESOLUTION, fading, 0.4 if fading else 1.0, 0, 1000, IMAGES, 0.001, 0.0, 1)
@@ -77,7 +75,7 @@ def step(
     compute = ComputeConfig(micro_batch_size=IMAGES // 2 if micro_batches else None, cuda_graphs=Switch.off)
     config = TrainerConfig(model=model, loss=loss_of(loss), precision=precision or Precision.fp32, compute=compute)
     architecture = model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
-    trainer, _ = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device), check_memory=False)
+    trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device), check_memory=False)
     set_float32(device, precision or Precision.fp32)
     state, gradients, dtype = trainer.state, {}, torch.float32
     for name, part in (("d", state.d), ("g", state.g)):
