@@ -75,7 +75,7 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
     compute = ComputeConfig(micro_batch_size=IMAGES // 2 if micro_batches else None, cuda_graphs=Switch.off)
     config = TrainerConfig(model=model, loss=loss_of(loss), precision=precision or Precision.fp32, compute=compute)
     architecture = model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
-    trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device), check_memory=False)
+    trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device))
     set_float32(device, precision or Precision.fp32)
     state, gradients, dtype = trainer.state, {}, torch.float32
     for name, part in (("d", state.d), ("g", state.g)):

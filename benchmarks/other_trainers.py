@@ -32,7 +32,6 @@ from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.performance.bench.steps import phase_of
-from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 
@@ -45,13 +44,12 @@ Step = Callable[[Tensor], object]
 
 
 def our_step(resolution: int, batch: int, checkout: Path | None, threads: int) -> Step:
-    """That of `pggan train experiment=paper`, with the convolution methods that are the fastest here."""
+    """That of `pggan train experiment=paper`, with the default kernels."""
     config = validated(TrainConfig, compose("train", ["experiment=paper", f"threads={threads}"]))
     configure_process(CPU, config.precision, threads)
     phase, group = phase_of(resolution, batch), ProcessGroup.single_process(CPU)
     architecture = config.model.architecture(resolution, 3, num_classes=0)
-    trainer = build_trainer(config, architecture, [phase], group, check_memory=False)
-    autotune_convolutions(config, trainer, [phase], group)
+    trainer = build_trainer(config, architecture, [phase], group)
     shown = 0
 
     def step(reals: Tensor) -> None:

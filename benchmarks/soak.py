@@ -41,7 +41,7 @@ from pggan.config import TrainConfig
 from pggan.core.validation import validated
 from pggan.data.writer import write_pyramid
 from pggan.run import train
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 
 BATCH = 8
 TOTAL = 96

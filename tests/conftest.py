@@ -168,7 +168,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable
 
 def watch_steps(patch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
     """What calls a function with the state after every training step, instead of the function before."""
-    from pggan.training.step import Trainer
+    from pggan.training.trainer import Trainer
 
     step = Trainer.step
 

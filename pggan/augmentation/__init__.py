@@ -9,7 +9,7 @@ from pggan.core.withdrawn import withdrawal
 if TYPE_CHECKING:  # an augmentation imports torch, which composing a configuration must not do
     from pggan.augmentation.base import Augmentation
 
-AUGMENTATIONS = ("none", "ada", "diffaugment")
+AUGMENTATIONS = ("none", "ada")
 
 
 def require_augmentation(name: str) -> None:
@@ -31,6 +31,5 @@ def build_augmentation(options: dict[str, Any]) -> "Augmentation | None":
             raise UserError(f"augmentation=none has no key '{next(iter(others))}'.", "Add augmentation=ada.")
         return None
     from pggan.augmentation.ada import Ada
-    from pggan.augmentation.diffaugment import DiffAugment
 
-    return validated(Ada if name == "ada" else DiffAugment, others, prefix="augmentation.")
+    return validated(Ada, others, prefix="augmentation.")

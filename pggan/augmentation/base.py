@@ -13,7 +13,6 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 
 TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
-D_PASS, G_PASS = slice(0, 2), slice(2, 4)
 
 
 def unchanged(images: Tensor) -> Tensor:

@@ -63,27 +63,18 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 class ResampleFunction(torch.autograd.Function):
     """The images sampled at a grid, or the adjoint of that: both are linear, and each is the derivative of the other.
 
-    PyTorch's own second derivative is not in every version that may be installed, and also makes that of the grid.  Its
-    forward-mode derivative, compiled, ends the process (PyTorch 2.15).
+    PyTorch's own second derivative is not in every version that may be installed, and also makes that of the grid.
     """
 
     @staticmethod
-    def forward(images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
+    def forward(ctx: Any, images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
+        ctx.save_for_backward(grid)
+        ctx.adjoint = adjoint
         if adjoint:  # `images` give the shape only, which is the same before and after
             backward = torch.ops.aten.grid_sampler_2d_backward
             gradients = backward(images, images, grid, BICUBIC, REFLECTION, False, [True, False])
             return gradients[0]  # type: ignore[no-any-return]
         return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, grid, ctx.adjoint = inputs
-        ctx.save_for_backward(grid)
-        ctx.save_for_forward(grid)
-
-    @staticmethod
-    def jvp(ctx: Any, images: Tensor, grid: None, _: None) -> Tensor:
-        return ResampleFunction.apply(images, ctx.saved_tensors[0], ctx.adjoint)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

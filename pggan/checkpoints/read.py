@@ -34,7 +34,6 @@ CHECKSUM = "sha256"  # of everything else in state.json
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
-CONVOLUTION_METHODS = "convolutions"  # in state.json: the methods of the run's convolutions, by shape
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 

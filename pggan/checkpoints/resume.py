@@ -30,7 +30,7 @@ REFUSED = {
 DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # Values that two networks must share for the weights of one to fit the other.
-KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "noise", "stem")
+KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -70,7 +70,7 @@ def require_training_inputs(config: TrainConfig) -> None:
         from pggan.data.sources import require_source
 
         require_source(config.data.path)
-    files = {"evaluation.weights": config.evaluation.weights, "model.features_weights": config.model.features_weights}
+    files = {"evaluation.weights": config.evaluation.weights}
     for key, path in files.items():
         if path is not None and not Path(path).is_file():
             raise UserError(f"{key}={path} is not a file.", "Name the file of the weights, or leave it out.")

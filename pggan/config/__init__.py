@@ -15,7 +15,7 @@ from pggan.config.commands import (
     TimeAxis,
     TimelapseConfig,
 )
-from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
+from pggan.config.compute import ComputeConfig, Kernels, Precision, Switch
 from pggan.config.data import Crop, DataConfig, OnBad, PrepareConfig
 from pggan.config.distributed import DGC_RATIO, DgcConfig, DistributedConfig, dgc_options
 from pggan.config.evaluate import METRICS, EvaluateConfig

@@ -5,7 +5,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from pggan.config.compute import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
+from pggan.config.compute import ComputeConfig, Precision, Switch
 from pggan.config.distributed import DistributedConfig, dgc_options
 from pggan.config.model import ModelConfig
 from pggan.config.parse import RawPerResolution, per_resolution
@@ -16,7 +16,7 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 from pggan.core.validation import require, require_bounds
 
-BenchMode = StrEnum("BenchMode", "eager compiled graph compiled_graph")
+BenchMode = StrEnum("BenchMode", "eager graph")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,6 @@ class BenchComputeConfig:
     """Keys of computing that hold for all variants of the step."""
 
     micro_batch_size: int | None
-    activation_checkpointing: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +72,6 @@ class BenchConfig(StagesConfig):
     data: BenchDataConfig
     precisions: list[Precision]
     modes: list[BenchMode]
-    convolutions: list[ConvolutionMethod]
-    penalties: list[PenaltyStrategy]
     against: bool
     device: str
     compute: BenchComputeConfig
@@ -82,7 +79,7 @@ class BenchConfig(StagesConfig):
 
     def __post_init__(self) -> None:
         require_bounds(self, steps=">=1", warmup=">=0")
-        for key in ("precisions", "modes", "convolutions", "penalties"):
+        for key in ("precisions", "modes"):
             require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
         if self.against and (layers := self.model.layers_beyond_paper):
             problem = f"against=true: the reference step has the paper's networks, without model.{layers[0]}."
@@ -94,18 +91,14 @@ class BenchConfig(StagesConfig):
         return super().batches() if self.batch is not None else replace(self, batch=self.schedule.batch).batches()
 
     def variants(self) -> dict[str, TrainerConfig]:
-        """Every combination of precision, mode, convolution and penalty by its name; raises UserError for bad ones."""
+        """Every combination of precision and mode by its name."""
         found = {}
-        for precision, mode, method, penalty in product(self.precisions, self.modes, self.convolutions, self.penalties):
-            name = " ".join([precision, mode, *(choice for choice in (method, penalty) if choice != "auto")])
-            keys = vars(self.compute) | {"convolution": method, "penalty": penalty}
-            graphs = Switch.on if "graph" in mode else Switch.off
-            try:
-                compute = ComputeConfig(**keys, compile="compiled" in mode, cuda_graphs=graphs)
-            except UserError as error:
-                remedy = "Leave out one of them; what can't be combined can be measured in runs of their own."
-                raise UserError(f"There is no variant '{name}'. {error.problem}", remedy) from error
-            found[name] = TrainerConfig(model=self.model, loss=self.loss, precision=precision, compute=compute)
+        for precision, mode in product(self.precisions, self.modes):
+            graphs = Switch.on if mode is BenchMode.graph else Switch.off
+            compute = ComputeConfig(micro_batch_size=self.compute.micro_batch_size, cuda_graphs=graphs)
+            found[f"{precision} {mode}"] = TrainerConfig(
+                model=self.model, loss=self.loss, precision=precision, compute=compute
+            )
         return found
 
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, is_power_of_two
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError
 from pggan.core.validation import require, require_bounds
+
+FEATURES = "efficientnet-lite0"  # as model.features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +20,9 @@ class ModelConfig:
     stddev_group: int
     resampling: Resampling
     blur: bool = False
-    noise: bool = False
     bilateral: int = 0
     residual: bool = False
     features: str | None = None
-    features_weights: str | None = None
     features_from: int = 16
 
     def __post_init__(self) -> None:
@@ -31,18 +31,13 @@ class ModelConfig:
         require_bounds(self, "model.", bilateral=f">=0 <={LIMITS['bilateral']}")
         first, least = self.features_from, 2 * MIN_RESOLUTION
         require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
-        if self.features is None and self.features_weights is not None:
-            problem = "model.features_weights= are weights of model.features=, which is null."
-            raise UserError(problem, "Give model.features=torchvision:NAME, too.")
-        if self.features is not None:
-            known = ["efficientnet-lite0", "torchvision:NAME"]
-            if self.features != known[0] and not self.features.startswith("torchvision:"):
-                raise UserError(f"There is no model.features={self.features}.", nearest(self.features, known))
+        if self.features not in (None, FEATURES):
+            raise UserError(f"There is no model.features={self.features}.", f"Write model.features={FEATURES}.")
 
     @property
     def layers_beyond_paper(self) -> list[str]:
         """The keys of layers that are on, and that the paper's networks do not have."""
-        return [key for key in ("blur", "noise", "bilateral", "residual", "features") if getattr(self, key)]
+        return [key for key in ("blur", "bilateral", "residual", "features") if getattr(self, key)]
 
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
@@ -58,7 +53,6 @@ class ModelConfig:
         Raises UserError where D is to look at features, and can't.
         """
         sizes = vars(self) | {"latent_size": self.latent_size or min(self.fmap_base, self.fmap_max)}
-        del sizes["features_weights"]
         if self.features is not None:
             if channels not in (1, 3):
                 problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
@@ -67,7 +61,7 @@ class ModelConfig:
                 )
             from pggan.networks.features.backbone import backbone_fingerprint  # imports torch
 
-            sizes["features"] = backbone_fingerprint(self.features, self.features_weights)
+            sizes["features"] = backbone_fingerprint()
         return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)
 
 

@@ -71,7 +71,6 @@ class Architecture:
     stddev_group: int  # images that share one minibatch-stddev value
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
-    noise: bool = False  # G adds noise, a function of the latent, to its features from 8x8 on
     bilateral: int = 0  # passes of a bilateral filter over G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official

@@ -25,6 +25,11 @@ class UserError(Exception):
 class StepOutOfMemory(UserError):
     """Memory did not suffice for a step on this rank: other ranks, if there are any, are in the middle of it."""
 
+    def __init__(self, problem: str, remedy: str, smaller: int | None = None) -> None:
+        """Args: smaller: the micro-batch size to try next; None where there is no smaller one."""
+        super().__init__(problem, remedy)
+        self.smaller = smaller
+
 
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""

@@ -13,6 +13,10 @@ WITHDRAWN = {
     "compute.convolution": "compute.kernels=auto takes the fastest, compute.kernels=reference the plainest.",
     "gradients.clip": "Leave it out: for Adam, clipping changes little.",
     "compute.penalty": "Leave it out: penalties are differentiated twice.",
+    "convolutions": "bench takes the fastest; against=true measures the plainest beside it.",
+    "model.features_weights": "Leave it out: model.features=efficientnet-lite0 comes with its weights.",
+    "model.noise": "Leave it out: G adds no noise.",
+    "penalties": "Leave it out: penalties are differentiated twice.",
 }
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.augmentation.base import Transforms, unchanged
+from pggan.augmentation.base import Transforms
 from pggan.core.batch import Reals
 from pggan.core.validation import require
 from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
@@ -97,35 +97,22 @@ class Loss(ABC):
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
-            images[at].requires_grad_(not context.jvp)
-        transform = {
-            PenaltyAt.reals: transforms.reals,
-            PenaltyAt.fakes: transforms.fakes,
-            PenaltyAt.interpolated: unchanged,
-        }
-        seen = {at: transform[at](image) for at, image in images.items()}
+            images[at].requires_grad_()
+        seen_reals, seen_fakes = transforms.reals(images[PenaltyAt.reals]), transforms.fakes(images[PenaltyAt.fakes])
+        if penalised & set(images):  # a gradient at one batch must not pass through the other
+            real_scores, real_logits = critic(seen_reals)
+            fake_scores, fake_logits = critic(seen_fakes)
+        else:  # one large batch is faster than two
+            both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
+            (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
+        scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
         if PenaltyAt.interpolated in penalised:
             assert context.mix is not None, "drawn when a penalty is taken at interpolated images"
-            mixed = torch.lerp(seen[PenaltyAt.reals], seen[PenaltyAt.fakes], context.mix).detach()
-            images[PenaltyAt.interpolated] = seen[PenaltyAt.interpolated] = mixed.requires_grad_(not context.jvp)
-        scores: dict[PenaltyAt, Tensor] = {}
-        if not context.jvp and penalised & {PenaltyAt.reals, PenaltyAt.fakes}:
-            # A gradient at one batch must not pass through the other.
-            scores[PenaltyAt.reals], real_logits = critic(seen[PenaltyAt.reals])
-            scores[PenaltyAt.fakes], fake_logits = critic(seen[PenaltyAt.fakes])
-        else:  # one large batch is faster than two
-            both, logits = critic(torch.cat([seen[PenaltyAt.reals], seen[PenaltyAt.fakes]]), sub_batches=2)
-            (scores[PenaltyAt.reals], scores[PenaltyAt.fakes]) = both.chunk(2)
-            real_logits, fake_logits = logits.chunk(2)
-        terms = self.d_terms(scores[PenaltyAt.reals], scores[PenaltyAt.fakes])
+            mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
+            images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
+        terms = self.d_terms(real_scores, fake_scores)
         for penalty in context.due:
-            at = penalty.at
-            if context.jvp:
-                terms[penalty.name], scores[at] = penalty.by_jvp(critic, images[at], context, transform[at])
-            else:
-                if at not in scores:
-                    scores[at] = critic(seen[at])[0]
-                terms[penalty.name] = penalty.by_autograd(images[at], scores[at], context)
+            terms[penalty.name] = penalty.of_scores(images[penalty.at], scores[penalty.at], context)
         if reals.labels is not None:
             terms["D/class_loss_reals"] = class_loss(real_logits, reals.labels)
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)

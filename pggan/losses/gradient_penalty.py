@@ -1,9 +1,8 @@
-"""Penalties on the gradient of D's score at an image, differentiated twice or with forward-mode AD.
+"""Penalties on the gradient of D's score at an image, differentiated twice.
 
 N batch, C channels, R resolution.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -11,9 +10,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import unchanged
-from pggan.networks.activation import to_float32
-from pggan.networks.convolution import input_gradients_only
+from pggan.ops import to_float32
+from pggan.ops.convolution import input_gradients_only
 
 
 class Critic(Protocol):
@@ -48,7 +46,6 @@ class PenaltyContext(NamedTuple):
     missing_levels: int  # doublings of the resolution still to come
     mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
     scale: Tensor | None  # of the loss in half precision, which keeps small gradients from vanishing
-    jvp: bool  # forward-mode AD instead of differentiating twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,33 +75,9 @@ class GradientPenalty:
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         return weight * (norm - self.target).square() / self.target**2
 
-    def by_autograd(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
+    def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
         scale = 1.0 if context.scale is None else context.scale
         with input_gradients_only():
             (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
         return self.of(to_float32(gradient) / scale, context.missing_levels)
-
-    def by_jvp(
-        self,
-        critic: Critic,
-        images: Tensor,
-        context: PenaltyContext,
-        transform: Callable[[Tensor], Tensor] = unchanged,
-    ) -> tuple[Tensor, Tensor]:
-        """The same penalty [N] with the same gradient in the weights, and the scores [N], without a second derivative.
-
-        Args: transform: what the critic is shown of the images.
-
-        For g the gradient of the summed scores, the penalty p(g) changes with the weights as the scores' derivative
-        along dp/dg: d p(g) = dp/dg . dg = d (dp/dg . dscores/dx), with dp/dg held fixed, in the sum over the images.
-        """
-        with torch.no_grad(), input_gradients_only():
-            scores, pullback = torch.func.vjp(lambda x: critic(transform(x))[0], images)  # type: ignore[misc]
-            scale = torch.ones_like(scores) if context.scale is None else context.scale.expand_as(scores)
-            gradient = to_float32(pullback(scale)[0]) / scale[0]
-            value, pullback = torch.func.vjp(lambda g: self.of(g, context.missing_levels), gradient)  # type: ignore[misc]
-            (tangent,) = pullback(torch.ones_like(value))
-        tangent = tangent.to(images.dtype)
-        _, directional = torch.func.jvp(lambda x: critic(transform(x))[0], (images,), (tangent,))  # type: ignore[misc]
-        return value + (directional - directional.detach()), scores

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
-from pggan.networks.layers import DEFAULT_OPTIONS
-from pggan.networks.networks import use_options
+from pggan.networks.layers import ComputeOptions, use_options
 from pggan.sampling.generate import RenderSettings, draw_in_batches
 from pggan.sampling.output.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
@@ -68,7 +67,7 @@ class FakeImages(Images):
         if network.weights[0].device.type == "cpu" and not self.generator.num_classes:
             return np.stack(list(self.generator.stream(latents, settings)))
         labels = self._labels(indices) if self.generator.num_classes else None
-        with use_options(network, DEFAULT_OPTIONS):
+        with use_options(network, ComputeOptions()):
             return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
 
     def _labels(self, indices: Sequence[int]) -> Tensor:

@@ -4,25 +4,43 @@ N batch, I and O input and output feature maps, C channels, R resolution.
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from pggan.core.architecture import Rescaling
-from pggan.networks.activation import Activation, adds_bias, to_float32
-from pggan.networks.convolution import NATIVE, WIDE, Method, convolution, linear, pointwise
-from pggan.networks.deferred_gradients import shared_kernel
-from pggan.networks.fade import blur
-from pggan.networks.numerics import ComputeOptions
+from pggan.core.architecture import Architecture, Rescaling
+from pggan.ops import implementation, to_float32
+from pggan.ops.activation import Activation, adds_bias
+from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel
+from pggan.ops.resample import blur
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
-DEFAULT_OPTIONS = ComputeOptions()
 EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official code
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """How a step is computed: choices that change its speed and memory, and its results by rounding only."""
+
+    dtype: torch.dtype | None = None  # of activations and kernels; None: the type of the weights
+    reference: bool = False  # operations are the plain twins of the fast ones
+    micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
+
+
+Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias and, of the layer with the stddev, the sums of taps
+
+
+class Computing:
+    """How the layers of one network compute, and what they have prepared for all passes of a step."""
+
+    def __init__(self) -> None:
+        self.options = ComputeOptions()
+        self.prepared: dict[tuple[nn.Module, Algorithm, float], Prepared] | None = None
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
@@ -38,146 +56,139 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
     return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
 
 
-@dataclass
-class LayerContext:
-    """How a layer computes: set by `use_options` at every pass, for which a module's own attributes are too slow."""
-
-    options: ComputeOptions = DEFAULT_OPTIONS
-    cache: dict[tuple[float, Method | None], tuple[Tensor, ...]] | None = None  # what `weights_for` gave for these
-
-
 class Equalized(nn.Module):
-    """A layer whose weight ~ N(0, 1) is scaled at run time by gain / sqrt(fan-in).  (paper section 4.1)"""
+    """A dense layer, or a convolution with 1x1 or 3x3 kernels, and what follows it.
 
-    def __init__(self, *shape: int, gain: float = HE_GAIN, bias: int | None = None) -> None:
-        """Args: shape: of the weight, outputs first; bias: its length where it is not the number of outputs."""
+    The weight ~ N(0, 1) is scaled at run time by gain / sqrt(fan-in).  (paper section 4.1)
+    [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its rescaling.
+    """
+
+    def __init__(
+        self,
+        *shape: int,
+        gain: float = HE_GAIN,
+        activation: Activation | None = None,
+        rescaling: Rescaling = Rescaling.same,
+        blur: bool = False,
+    ) -> None:
+        """Args: shape: of the weight, outputs first; blur: smooth the result, before the activation."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
-        self.bias = nn.Parameter(torch.empty(shape[0] if bias is None else bias))
+        self.bias = nn.Parameter(torch.empty(shape[0]))
         self.scale = gain / sqrt(self.weight[0].numel())
-        self.context = LayerContext()
+        self.activation, self.rescaling, self.blur = activation, rescaling, blur
+        self.computing = Computing()
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision this layer computes in."""
-        return self.context.options.dtype or self.weight.dtype
+        return self.computing.options.dtype or self.weight.dtype
 
-    def fold_scale(self, x: Tensor) -> tuple[Tensor, float]:
-        """`x` and the factor left for the weight: the scale goes to the smaller, or to a weight that is cast anyway."""
-        free_batch = torch.compiler.is_exporting()  # no choice may depend on its size then
-        if x.dtype == self.weight.dtype and not free_batch and x.numel() < self.weight.numel():
-            return x * self.scale, 1.0
-        return x, self.scale
+    def forward(self, x: Tensor) -> Tensor:
+        x, (kernel, bias, _) = self.operands(x)
+        late = self.activation is not None and adds_bias(bias)  # a bias is the same before and after smoothing
+        x = convolve(x, kernel, None if late else bias.to(x.dtype))
+        return self.activated(blur(x) if self.blur else x, bias if late else None)
 
-    def operands(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`x`, weight and bias in this layer's precision, one of the first two scaled."""
-        x, scale = self.fold_scale(x.to(self.dtype))
-        weight, bias = self.weights_for(scale)
-        return x, weight, bias
+    def activated(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The activation of `x`, which adds `bias` first if there is one."""
+        return x if self.activation is None else self.activation(x, bias)
 
-    def prepare(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
-        """The tensors that `forward` uses: the weight times `scale`, in the form of `method`, and the bias."""
-        return (self.weight if scale == 1 else self.weight * scale), self.bias
+    def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
+        """`x` in this layer's precision, and what multiplies it; the scale goes to the smaller of both, if it can."""
+        x, scale = x.to(self.dtype), self.scale
+        algorithm = algorithm_for(x, self.weight, self.rescaling)
+        # While a network is exported, no choice may depend on the size of its batch.
+        may_scale_x = algorithm.keeps_kernel(self.rescaling) and not torch.compiler.is_exporting()
+        if may_scale_x and x.dtype == self.weight.dtype and x.numel() < self.weight.numel():
+            x, scale = x * scale, 1.0
+        return x, self.prepared(algorithm, scale)
 
-    def weights_for(self, scale: float, method: Method | None = None) -> tuple[Tensor, ...]:
-        """The tensors that `prepare` gives, in this layer's precision; prepared once inside `use_options`."""
-        key, cache = (scale, method), self.context.cache
-        if cache is not None and key in cache:
-            return cache[key]
+    def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
+        """The result of `prepare`, made once inside `use_options`."""
+        cache, key = self.computing.prepared, (self, algorithm, scale)
         if cache is None:
-            return tuple(self.cast(tensor) for tensor in self.prepare(scale, method))
-        # A later use may need a gradient, which what is made under a transform of `torch.func` does not have.
-        with torch.enable_grad(), temporarily_clear_interpreter_stack():
-            kernel, *others = (self.cast(tensor) for tensor in self.prepare(scale, method))
-            shares = method is not NATIVE and min(self.weight.shape[:2]) >= WIDE
-            cache[key] = (shared_kernel(kernel) if shares else kernel, *others)
+            return self.prepare(algorithm, scale)
+        if key not in cache:
+            with torch.enable_grad():  # a later pass may need a gradient
+                kernel, *others = self.prepare(algorithm, scale)
+                shares = min(self.weight.shape[:2]) >= WIDE
+                cache[key] = (share_kernel(kernel) if shares else kernel, *others)  # type: ignore[assignment]
         return cache[key]
 
-    def cast(self, tensor: Tensor) -> Tensor:
-        """`tensor` in this layer's precision, but for a bias that an activation adds: it takes any precision."""
-        return tensor if tensor is self.bias and adds_bias(tensor) else tensor.to(self.dtype)
+    def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
+        """The weight times `scale` in the form of `algorithm`, and the bias."""
+        weight = algorithm.prepare(self.weight, self.rescaling, scale)
+        return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), None
 
-    def finish(self, layer: Callable[[Tensor | None], Tensor], bias: Tensor, activation: Activation | None) -> Tensor:
-        """The result of `layer`, a function of the bias that it is to add, and of the `activation` that follows it."""
-        if activation is None:
-            return layer(bias.to(self.dtype))
-        return activation(layer(None), bias) if adds_bias(bias) else activation(layer(bias), None)
-
-
-class EqualizedLinear(Equalized):
-    """A dense layer.  [N, I] -> [N, O]"""
-
-    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
-        x, weight, bias = self.operands(x)
-        return self.finish(lambda bias: linear(x, weight, bias, self.context.options.method), bias, activation)
+    def cast_bias(self) -> Tensor:
+        """The bias in this layer's precision, once for all passes; one that an activation adds has any precision."""
+        return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
 
 
-class OutputLinear(EqualizedLinear):
-    """The last layer of D: always in the precision of its weight."""
+class OutputLinear(Equalized):
+    """The last layer of D, dense and always in the precision of its weight.  [N, I] -> [N, O]"""
 
     @property
     def dtype(self) -> torch.dtype:
         return self.weight.dtype
 
 
-class PointwiseConv(Equalized):
-    """A 1x1 convolution.  [N, I, R, R] -> [N, O, R, R]"""
-
-    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
-        x, weight, bias = self.operands(x)
-        return self.finish(lambda bias: pointwise(x, weight, bias, self.context.options.method), bias, activation)
-
-
-class EqualizedConv(Equalized):
-    """A 3x3 convolution.  [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its rescaling"""
-
-    def __init__(self, *shape: int, rescaling: Rescaling = Rescaling.same, blur: bool = False) -> None:
-        """Args: blur: smooth the result, before the activation."""
-        super().__init__(*shape)
-        self.rescaling, self.blur = rescaling, blur
-
-    def prepare(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
-        assert method is not None, "a convolution needs one"
-        return method.transform(self.weight, self.rescaling, scale), self.bias
-
-    def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
-        x, scale = x.to(self.dtype), self.scale
-        options = self.context.options
-        method = options.method or options.method_table.method_for(x, self.weight, self.rescaling)
-        if not method.transforms(self.rescaling):
-            x, scale = self.fold_scale(x)
-        kernel, bias = self.weights_for(scale, method)
-
-        def layer(bias: Tensor | None) -> Tensor:  # smoothing a bias does not change it
-            result = convolution(x, kernel, bias, method, self.rescaling)
-            return blur(result) if self.blur else result
-
-        return self.finish(layer, bias, activation)
-
-
-class ConvWithStddev(EqualizedConv):
+class ConvWithStddev(Equalized):
     """A 3x3 convolution of 4x4 features and of one more map, the constant stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
     A constant map needs no convolution, only the sums of its taps; and I stays a power of two, which is fast.
     """
 
-    def prepare(self, scale: float, method: Method | None) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, stddev: Tensor) -> Tensor:  # type: ignore[override]
+        x = x.to(self.dtype)
+        kernel, bias, sums = self.prepared(algorithm_for(x, self.weight[:, :-1], self.rescaling), self.scale)
+        assert sums is not None, "`prepare` makes them"
+        late = adds_bias(bias)
+        x = convolve(x, kernel, None if late else bias.to(x.dtype))
+        return self.activated(x + stddev.to(x.dtype)[:, None, None, None] * sums, bias if late else None)
+
+    def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
         """The features' kernel, the bias and the sums of the map's taps [O, 4, 4], from a weight [O, I + 1, 3, 3]."""
-        assert method is not None, "a convolution needs one"
         # One operation, along the last dimension in memory: the gradients of slices would be padded copies.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
-        return method.transform(features, self.rescaling, scale), self.bias, sums
+        weight = algorithm.prepare(features, self.rescaling, scale)
+        return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), sums.to(self.dtype)
 
-    def forward(self, x: Tensor, stddev: Tensor, activation: Activation | None = None) -> Tensor:  # type: ignore[override]
-        x = x.to(self.dtype)
-        options = self.context.options
-        method = options.method or options.method_table.method_for(x, self.weight[:, :-1], self.rescaling)
-        kernel, bias, sums = self.weights_for(self.scale, method)
 
-        def layer(bias: Tensor | None) -> Tensor:
-            result = convolution(x, kernel, bias, method, self.rescaling)
-            return result + stddev.to(x.dtype)[:, None, None, None] * sums
+class ProgressiveNetwork(nn.Module):
+    """A generator or a discriminator."""
 
-        return self.finish(layer, bias, activation)
+    weights: tuple[nn.Parameter, ...]
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture, self.computing = architecture, Computing()
+
+    def index_weights(self) -> None:
+        """List the weights, once all are there: to search for them takes longer than a small layer."""
+        for layer in self.modules():
+            if isinstance(layer, Equalized):
+                layer.computing = self.computing
+        self.weights = tuple(self.parameters())
+
+
+@contextmanager
+def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
+    """Inside, `network` computes as `options` say; weights are prepared once for all uses, and must not change.
+
+    Args: frozen: the backward pass gives gradients of the network's input only, not of its weights.
+    """
+    computing, before = network.computing, network.computing.options
+    computing.options, computing.prepared = options, None if options.reference else {}
+    for weight in network.weights if frozen else ():
+        weight.requires_grad_(False)
+    try:
+        with implementation(reference=options.reference):
+            yield
+    finally:
+        computing.options, computing.prepared = before, None
+        for weight in network.weights if frozen else ():
+            weight.requires_grad_(True)

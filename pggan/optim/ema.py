@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from pggan.config import EmaConfig
-from pggan.networks.networks import ProgressiveNetwork
+from pggan.networks.layers import ProgressiveNetwork
 from pggan.optim.flat_memory import flat_storage
 
 

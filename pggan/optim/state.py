@@ -11,7 +11,8 @@ from pggan.augmentation.adaptive_p import AdaptiveP
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.features.discriminator import new_discriminator
-from pggan.networks.networks import Generator, ProgressiveNetwork, initialize
+from pggan.networks.layers import ProgressiveNetwork
+from pggan.networks.networks import Generator, initialize
 from pggan.optim.adam import Adam
 from pggan.optim.flat_memory import flatten_storage
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import CLASS_NAMES
-from pggan.checkpoints.read import CONVOLUTION_METHODS, MILESTONE
+from pggan.checkpoints.read import MILESTONE
 from pggan.checkpoints.rollback import Rollback
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, NonFiniteError, Snapshot, prune, take_snapshot
 from pggan.config.parse import BEST
@@ -37,7 +37,7 @@ from pggan.run.step_profiler import StepProfiler
 from pggan.run.time_breakdown import TimeBreakdown
 from pggan.run.time_limit import TimeLimit, with_plan
 from pggan.sampling.output.stored_grid import FOLDER
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
 STOP, SAVE, ROLL_BACK = 1, 2, 4
@@ -75,9 +75,7 @@ class Events:
         self.time_limit, self.evaluator = time_limit, evaluator
         # What every checkpoint says besides.
         names = {CLASS_NAMES: run.pyramid.class_names} if config.data.labels else {}
-        methods = trainer.options.method_table.names()
-        chosen = {CONVOLUTION_METHODS: methods} if methods else {}
-        self.metadata = {"config": run.description, "data": run.pyramid.fingerprint, **chosen, **names}
+        self.metadata = {"config": run.description, "data": run.pyramid.fingerprint, **names}
         samples = writer.run_dir / "samples"
         self.previews = Previews(config.monitor, schedule, samples, reporter.picture)
         self.recorder = GridRecorder(schedule, samples / FOLDER, self.state.images) if group.is_main else None

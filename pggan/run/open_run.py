@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from pggan.checkpoints.read import CONVOLUTION_METHODS
 from pggan.checkpoints.resume import (
     broadcast_state,
     check_networks,
@@ -37,9 +36,9 @@ from pggan.data.reals import RealBatches, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractor import Extractor
-from pggan.networks import fused
-from pggan.networks.method_table import MethodTable
+from pggan.networks.features.backbone import load_backbone
 from pggan.networks.networks import count_parameters
+from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import Eta, expected_end, too_long
@@ -50,11 +49,10 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import PLANNED, TimeLimit, with_plan
-from pggan.training.autotune import autotune_convolutions
-from pggan.training.build import build_trainer, choose_backbone
+from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
-from pggan.training.step import Trainer
 from pggan.training.timing import measure_phase_times
+from pggan.training.trainer import Trainer
 from pggan.training.trainer_factory import TrainerFactory, sends_sparse_updates
 
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
@@ -99,17 +97,17 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         init_or_restore(run, trainer, group)
         stack.enter_context(disk_errors(run, trainer.state, group))
         reporter, time_limit, needs = NullReporter(), None, dict[str, str]()
-        needs |= autotune_run(run, trainer, group)
         if group.is_main:
             images = trainer.state.images
-            eta, time_limit = start_eta(run, partition, device, images, trainer.options.method_table)
+            eta, time_limit = start_eta(run, partition, device, images)
             now = datetime.now()
             needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
             reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
             stack.enter_context(reporter)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
-        fused.KERNELS.log = reporter.warn
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
+        if device.type == "cuda" and (reason := fused.problem()) is not None:
+            reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
         log_summary(reporter, trainer.state, run, needs)
         reporter.describe(run_pages(run), hyperparameters(run))
         for note in [*run.notes, *few_images(run), *idle_cores(config, partition, group, available_cores())]:
@@ -144,7 +142,8 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         TrainerFactory.of(config, group.device, group.world_size)
-        choose_backbone(config.model)
+        if config.model.features is not None:
+            load_backbone()
         extractor = open_extractor(config.evaluation, group.device)
         if group.is_main:
             chosen = str(choose_run_dir(config))
@@ -237,21 +236,12 @@ def disk_errors(run: RunContext, state: State, group: ProcessGroup) -> Iterator[
         raise
 
 
-def autotune_run(run: RunContext, trainer: Trainer, group: ProcessGroup) -> dict[str, str]:
-    """Choose the convolution methods of all steps of the run, and say on rank 0 which they are."""
-    recorded = run.checkpoint and run.checkpoint.header.get(CONVOLUTION_METHODS)
-    summary = autotune_convolutions(run.config, trainer, run.schedule.phases, group, recorded=recorded)
-    return {"Convolutions": summary} if summary else {}
-
-
 def start_eta(
-    run: RunContext, partition: BatchPartition, device: torch.device, images: int, method_table: MethodTable
+    run: RunContext, partition: BatchPartition, device: torch.device, images: int
 ) -> tuple[Eta, TimeLimit | None]:
     """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long new one."""
     config, schedule = run.config, run.schedule
-    phase_times = measure_phase_times(
-        config, run.architecture, schedule, partition, device=device, images=images, method_table=method_table
-    )
+    phase_times = measure_phase_times(config, run.architecture, schedule, partition, device=device, images=images)
     eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
     if config.hours is None:
         if run.checkpoint is None:

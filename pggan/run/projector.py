@@ -16,8 +16,8 @@ from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.schedule import Phase
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
-from pggan.networks.activation import pixel_norm
 from pggan.networks.networks import Discriminator
+from pggan.ops.activation import pixel_norm
 from pggan.optim.state import State
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.latents.latents import seed_latents

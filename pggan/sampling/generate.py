@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.errors import UserError, nearest
-from pggan.networks.layers import DEFAULT_OPTIONS
-from pggan.networks.networks import Generator, use_options
+from pggan.networks.layers import ComputeOptions, use_options
+from pggan.networks.networks import Generator
 from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, to_bytes
 
@@ -94,7 +94,7 @@ def render_each(
         image: Pixels = draw_batch(network, latent[None], labels, settings, center)[0]
         return image
 
-    with use_options(network, DEFAULT_OPTIONS):  # weights are prepared once for all images
+    with use_options(network, ComputeOptions()):  # weights are prepared once for all images
         if network.weights[0].device.type == "cpu" and settings.resolution <= PARALLEL_SIDE:
             yield from _in_threads(draw, latents)
         else:
@@ -129,7 +129,7 @@ def draw_batch(
     features = network.features(latents, one_hot)
     if center is not None:
         features = torch.lerp(center, features, settings.truncation)
-    return to_bytes(network.grow(features, latents, settings.resolution, settings.alpha))
+    return to_bytes(network.grow(features, settings.resolution, settings.alpha))
 
 
 def draw_in_batches(

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.errors import UserError
-from pggan.networks.fade import downsample, upsample
 from pggan.networks.features.backbone import LITE0, Backbone, load_backbone
 from pggan.networks.features.efficientnet_lite0 import weights_file
 from pggan.networks.features.user_function import call_user_function, user_errors
+from pggan.ops.resample import downsample, upsample
 
 Distance = Callable[[Tensor, Tensor], Tensor]  # of two image batches [N, C, R, R], in [-1, 1], to [N]
 
@@ -53,11 +53,7 @@ def feature_distance(backbone: Backbone) -> Distance:
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1]
         while colour.shape[-1] > MAX_SIDE:
             colour = downsample(colour)
-        x, found = backbone.prepare(colour), []
-        for block in backbone.blocks:
-            x = block(x)
-            found.append(F.normalize(x))  # over F
-        return found
+        return [F.normalize(maps) for maps in backbone(colour)]  # over F
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         one_image = b.stride(0) == 0  # repeated N times: its features are calculated once
@@ -76,7 +72,7 @@ def load_distance(name: str, device: torch.device) -> Distance:
         return laplacian_distance
     if name == LITE0:
         weights_file(f"Without them: distance={LAPLACIAN}.")
-        return feature_distance(load_backbone(name, None).to(device))
+        return feature_distance(load_backbone().to(device))
     module, _, function = name.partition(":")
     if not function:
         raise UserError(f"There is no distance={name}.", f"Use {LAPLACIAN}, {LITE0}, or MODULE:FUNCTION of your own.")

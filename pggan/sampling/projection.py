@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pggan.core.rng import generator_for
 from pggan.data.reals import to_float
-from pggan.networks.layers import DEFAULT_OPTIONS
-from pggan.networks.networks import Generator, use_options
+from pggan.networks.layers import ComputeOptions, use_options
+from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.latents.latents import seed_latents
 from pggan.sampling.output.images import Pixels, to_bytes
@@ -75,7 +75,7 @@ def project(
     def measure(latents: Tensor) -> Tensor:
         return distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
 
-    with use_options(network, DEFAULT_OPTIONS):  # weights are prepared once for all steps
+    with use_options(network, ComputeOptions()):  # weights are prepared once for all steps
         seeds, latents = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, how, device)
         latents = optimise(measure, latents, how, on_progress)
         with torch.no_grad():

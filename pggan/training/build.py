@@ -5,20 +5,19 @@ from dataclasses import replace
 
 import torch
 
-from pggan.config import ModelConfig, Precision, TrainerConfig, dgc_options
+from pggan.config import Precision, TrainerConfig, dgc_options
 from pggan.core.architecture import Architecture
 from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.networks.features.backbone import Backbone, load_backbone
+from pggan.networks.features.backbone import load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State
 from pggan.training.compute_options import precision_on
-from pggan.training.passes import compiled_passes
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from pggan.training.trainer_factory import TrainerFactory
 
 
@@ -28,13 +27,11 @@ def build_trainer(
     phases: Sequence[Phase],
     group: ProcessGroup,
     *,
-    check_memory: bool = True,
     log: Log = print,
 ) -> Trainer:
     """A trainer with a new state, for steps of `phases` on this rank.
 
-    Args: check_memory: on a GPU, try the first step of every kind, and make micro-batches smaller where the memory does
-    not suffice; log: called with what does not work here.
+    Args: log: called with what does not work here.
     Raises UserError for what the device can't do, and for batches that can't be divided.
     """
     device = group.device
@@ -42,24 +39,18 @@ def build_trainer(
     factory = TrainerFactory.of(config, device, group.world_size)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
     state = factory.new_state(architecture, config.seed, device)
-    if isinstance(state.d.network, ProjectedDiscriminator) and (backbone := choose_backbone(config.model)) is not None:
-        state.d.network.set_backbone(backbone, factory.options.dtype)
+    if isinstance(state.d.network, ProjectedDiscriminator):
+        state.d.network.set_backbone(load_backbone(), factory.options.dtype)
     reducer = build_reducer(config, state, group, partition)
-    sizes: dict[tuple[int, int], int | None] = {}
-    if config.elastic:  # a pass is a chunk
-        sizes = {(phase.resolution, phase.batch): partition.micro_batch_size(phase.batch) for phase in phases}
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
     return factory.trainer(
         state,
-        compiled_passes=compiled_passes() if factory.options.compiled else None,
         reducer=reducer,
         indices=indices.get,
-        micro_batch_sizes=sizes,
+        chunk_size=partition.micro_batch_size,
         reset_at_phase=config.optimizer.reset_at_phase,
         scalars_as_tensors=device.type == "cuda",
-        dry_run=factory.options.compiled or (check_memory and device.type == "cuda"),
-        allow_smaller_micro_batches=not config.elastic,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )
@@ -69,11 +60,6 @@ def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
     """The precision of all ranks: for `auto`, fp16 on all where the GPU of one has no bf16."""
     found = [Precision(name) for name in group.all_gather_object(precision_on(group.device, precision))]
     return Precision.fp16 if Precision.fp16 in found else found[0]
-
-
-def choose_backbone(config: ModelConfig) -> Backbone | None:
-    """The backbone that `model.features=` asks for, with its weights; raises UserError where these are missing."""
-    return None if config.features is None else load_backbone(config.features, config.features_weights)
 
 
 def build_reducer(

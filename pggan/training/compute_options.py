@@ -6,15 +6,12 @@ from contextlib import contextmanager
 
 import torch
 
-from pggan.config import ComputeConfig, ConvolutionMethod, PenaltyStrategy, Precision, Switch
+from pggan.config import ComputeConfig, Kernels, Precision, Switch
 from pggan.core.cpu import SHORT_TIME_SLICE, keep_freed_memory, set_time_slice
 from pggan.core.devices import set_threads
-from pggan.core.environment import cache_folder
 from pggan.core.errors import UserError
-from pggan.networks.convolution import DIRECT, IM2COL, NATIVE, WINOGRAD, WINOGRAD2
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 
-METHODS = {method.name: method for method in (NATIVE, DIRECT, IM2COL, WINOGRAD, WINOGRAD2)}
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
@@ -26,7 +23,7 @@ def configure_process(
     one_thread: bool = False,
     deterministic: bool = False,
 ) -> None:
-    """Configure this process for `device`: cuDNN, products in float32, the cache of torch.compile, threads, memory.
+    """Configure this process for `device`: cuDNN, products in float32, threads, memory.
 
     Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core; deterministic: the same
     step has the same bits on CUDA in every process, as it has on a CPU.
@@ -37,19 +34,17 @@ def configure_process(
         if deterministic:
             choose_deterministic_algorithms()
     set_float32(device, precision)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
     if device.type == "cpu":
         keep_freed_memory()
         set_time_slice(SHORT_TIME_SLICE)  # before the first operation, which starts the threads
 
 
 def choose_deterministic_algorithms() -> None:
-    """Let cuDNN, cuBLAS, PyTorch and torch.compile choose only algorithms that repeat every bit, from now on.
+    """Let cuDNN, cuBLAS and PyTorch choose only algorithms that repeat every bit, from now on.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html; called before the first product on CUDA.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
 
@@ -88,19 +83,9 @@ def compute_options(precision: Precision, config: ComputeConfig, device: torch.d
     """The options of steps on `device`; raises UserError for what it can't do."""
     if precision is Precision.tf32 and device.type != "cuda":
         raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
-    precision = precision_on(device, precision)
-    winograds = (ConvolutionMethod.winograd, ConvolutionMethod.winograd2)
-    if config.convolution in winograds and (device.type != "cpu" or precision in DTYPES):
-        problem = f"compute.convolution={config.convolution} is for float32 on CPUs."
-        raise UserError(problem, "Set precision=auto or fp32.")
-    return ComputeOptions(
-        dtype=DTYPES.get(precision),
-        method=METHODS.get(config.convolution.name),  # auto and heuristic: None
-        jvp=config.penalty is PenaltyStrategy.jvp or (config.penalty is PenaltyStrategy.auto and config.compile),
-        micro_batch_size=config.micro_batch_size,
-        activation_checkpointing=config.activation_checkpointing,
-        compiled=config.compile,
-    )
+    dtype = DTYPES.get(precision_on(device, precision))
+    reference = config.kernels is Kernels.reference
+    return ComputeOptions(dtype=dtype, reference=reference, micro_batch_size=config.micro_batch_size)
 
 
 def captures_graphs(config: ComputeConfig, device: torch.device) -> bool:

@@ -1,10 +1,8 @@
 """Training steps as CUDA graphs: captured once per StepSpec, replayed by a single launch."""
 
 import gc
-from collections import Counter
+import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pggan.core.formatting import Log
-from pggan.training.failure import Failure
-from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
+from pggan.training.inputs import StepInputs, scalars_to_tensors
 
-# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
-# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
-WARMUP_STEPS = 3
+# As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
+
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
 
@@ -32,72 +28,10 @@ class GraphPool:
         return torch.cuda.graph_pool_handle()
 
 
-@dataclass(eq=False)
-class CudaGraphs:
-    """The captured steps of a trainer, kept as long as the phase lasts."""
-
-    step: Step
-    abort_step: Callable[[], None]  # clears away what a failed capture left
-    any_rank: Callable[[bool], bool]  # as of `Trainer`
-    slow_section: Callable[[], AbstractContextManager[None]]  # as of `Trainer`
-    log: Log
-    enabled: bool = True
-    fit: bool = True  # into the memory, in this phase
-    seen: Counter[StepSpec] = field(default_factory=Counter)  # steps, until they are captured and after
-    captured: dict[StepSpec, "CapturedStep"] = field(default_factory=dict)
-    memory: GraphPool = field(default_factory=GraphPool)
-
-    def replay(self, inputs: StepInputs) -> Metrics | None:
-        """Take the step as one launch; None where it is to be taken eagerly: in the warm-up, or if capture fails."""
-        spec = inputs.spec
-        self.seen[spec] += 1
-        if not self.enabled or not self.fit:
-            return None
-        if self.seen[spec] == 1 or self.seen.total() <= WARMUP_STEPS:
-            self.release_memory()
-            return None
-        if spec not in self.captured and not self._capture(inputs):
-            return None
-        return self.captured[spec].replay(inputs)
-
-    def release_memory(self) -> None:
-        """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
-        self.captured.clear()
-        self.memory = GraphPool()  # the allocator forgets a pool that no graph uses
-
-    def clear(self) -> None:
-        """Release all captured steps, and warm up again."""
-        self.seen.clear()
-        self.release_memory()
-        self.fit = True
-
-    def _capture(self, inputs: StepInputs) -> bool:
-        """Capture the step; whether that worked, on all ranks."""
-        failure = None
-        with self.slow_section():
-            try:
-                self.captured[inputs.spec] = CapturedStep(self.step, inputs, self.memory)
-            except Exception as error:  # a collective that can't be captured raises an error of its own
-                failure = Failure.of(error)
-            if not self.any_rank(failure is not None):
-                return True
-            self.enabled = not self.any_rank(failure is not None and not failure.out_of_memory)
-        self.fit = False
-        self.release_memory()
-        self.abort_step()
-        gc.collect()  # tensors of a capture that failed can be in cycles, and would be missing from the card
-        torch.cuda.empty_cache()
-        self.log(self._notice(inputs.spec, failure))
-        return False
-
-    def _notice(self, spec: StepSpec, failure: Failure | None) -> str:
-        if self.enabled:
-            return (
-                f"CUDA graphs do not fit into the memory at {spec.resolution}x{spec.resolution}: this phase continues "
-                "without them."
-            )
-        reason = failure.reason if failure else "another rank could not capture its step"
-        return f"Training continues without CUDA graphs: {reason}"
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was what an error tells of, or the first one that it hides: on leaving a context, say."""
+    first = error.__cause__ or error.__context__ or error
+    return any(NO_MEMORY.search(str(one)) is not None for one in (error, first))
 
 
 class CapturedStep:

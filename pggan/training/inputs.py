@@ -6,19 +6,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import Augmentation
+from pggan.augmentation.base import Augmentation, Transforms
 from pggan.core.batch import Reals
 from pggan.core.intervals import is_nth_update
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.base import Loss
 from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 
 
 @dataclass(frozen=True)
 class StepSpec:
-    """Static key of a step: steps with the same one share a compiled function, or a CUDA graph."""
+    """Static key of a step: steps with the same one share a CUDA graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]
@@ -46,6 +46,19 @@ class StepInputs(NamedTuple):
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
     augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
+
+    def transforms_for_d(self, p: Tensor | None) -> Transforms:
+        """The transforms of images for D's own pass; `p` of the state, where it is adapted."""
+        return self._transforms(slice(0, 2), p)
+
+    def transforms_for_g(self, p: Tensor | None) -> Transforms:
+        """The transforms of images for D in G's pass."""
+        return self._transforms(slice(2, 4), p)
+
+    def _transforms(self, of_pass: slice, p: Tensor | None) -> Transforms:
+        if self.spec.augmentation is None or self.augment is None:
+            return Transforms()
+        return self.spec.augmentation.transforms(self.augment[:, of_pass], p)
 
     def select(self, indices: Tensor) -> "StepInputs":
         """The images and random numbers at `indices` [M] of this batch."""
@@ -81,11 +94,9 @@ def draw_inputs(
     mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
     augment = None if augmentation is None else augmentation.draw(rng, count)
-    as_tensor = phase.fading and options.compiled  # else every alpha would be compiled anew
-    alpha = torch.full((), phase.alpha, device=latents_d.device) if as_tensor else phase.alpha
     spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count, augmentation)
     rates = phase.learning_rate_d, phase.learning_rate_g
-    inputs = StepInputs(spec, reals, latents_d, latents_g, mix, alpha, *rates, ema_decay, augment)
+    inputs = StepInputs(spec, reals, latents_d, latents_g, mix, phase.alpha, *rates, ema_decay, augment)
     return inputs if indices is None else inputs.select_drawn(indices)
 
 

@@ -5,8 +5,7 @@ which are as few as their sizes allow, and convolutions with a bias, which are t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from math import ceil, prod
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from pggan.networks import fused
 from pggan.training.op_counter import CHANGED, OpCounter
 
 # What limits a kernel: tensor cores and memory in matrix products and convolutions, memory alone elsewhere.
@@ -80,31 +78,6 @@ class KernelCounter(OpCounter):  # type: ignore[no-untyped-call]
             return result
         wanted = torch.channels_last
         return tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, memory_format=wanted), result)
-
-
-class CountedKernels(fused.Kernels):
-    """Kernels of our own, counted in place of being launched."""
-
-    def __init__(self, counter: KernelCounter) -> None:
-        super().__init__()
-        self.counter = counter
-
-    def launch(self, name: str, programs: int, x: Tensor, *arguments: object, **constants: float) -> bool:
-        """Count the launch, which reads or writes each tensor once."""
-        tensors = [x, *(argument for argument in arguments if isinstance(argument, Tensor))]
-        self.counter.kernels[Kernel(KernelKind.elementwise, sum(map(distinct_bytes, tensors)))] += 1
-        return True
-
-
-@contextmanager
-def counting_fused_kernels(counter: KernelCounter) -> Iterator[None]:
-    """Inside, tensors on the device "meta" take kernels of our own as on CUDA, and `counter` counts them."""
-    here = fused.DEVICE, fused.KERNELS
-    fused.DEVICE, fused.KERNELS = "meta", CountedKernels(counter)
-    try:
-        yield
-    finally:
-        fused.DEVICE, fused.KERNELS = here
 
 
 class KernelLaunches(NamedTuple):

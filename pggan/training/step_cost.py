@@ -1,36 +1,30 @@
-"""The cost of a training step, found without taking one: the real step runs on FakeTensors, which have no memory.
+"""The cost of a training step, found without taking one: the real step runs on the device "meta", without memory.
 
 Floating-point operations are two per multiply-add, of convolutions and matrix products as they are defined, however
 they are calculated; everything else is left out, as in `torch.utils.flop_counter`.
-
-The device "meta" stands for a CUDA device that need not be there: tensors on it are calculated as on CUDA, and PyTorch
-can be one without CUDA, which FakeTensors on CUDA can't do without.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.networks.convolution import NATIVE
+from pggan.networks.features.backbone import Backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.features.efficientnet_lite0 import EfficientNetLite0
+from pggan.networks.layers import ComputeOptions
 from pggan.optim.adam import new_moments
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable, in_memory_order
 from pggan.training.inputs import mean_over_interval
-from pggan.training.kernel_counter import Kernel, KernelCounter, counting_fused_kernels
+from pggan.training.kernel_counter import Kernel, KernelCounter
 from pggan.training.op_counter import OpCounter
-from pggan.training.passes import Passes
 from pggan.training.trainer_factory import TrainerFactory
 
 
@@ -82,13 +76,9 @@ class StepCostEstimator:
     """A trainer without memory, to count steps on; of one rank, which has nothing to reduce."""
 
     def __init__(self, architecture: Architecture, factory: TrainerFactory, device: torch.device) -> None:
-        """Args: device: "meta" for any CUDA device."""
-        self.device, self.factory = device, replace(factory, capture=False)
-        self.mode = nullcontext() if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
-        with self.mode:
-            self.state = self.factory.new_state(architecture, 0, device)
-        if device.type == "meta":
-            self._make_moments()
+        self.device, self.factory = torch.device("meta"), replace(factory, capture=False)
+        self.state = self.factory.new_state(architecture, 0, self.device)
+        self._make_moments()
 
     @property
     def weight_bytes(self) -> int:
@@ -127,7 +117,7 @@ class StepCostEstimator:
         lengths = _GradientLengths()
         present = self._present()
         counter = KernelCounter(present)
-        with counter, counting_fused_kernels(counter):
+        with counter:
             self._step(phase, self._options(micro_batch_size), penalties=penalties, reducer=lengths)
         del present
         unused = self.weight_bytes - 4 * sum(lengths.found.values())
@@ -148,45 +138,43 @@ class StepCostEstimator:
 
     def count(self, phase: Phase) -> Count:
         """The operations of a step of `phase`, however it is calculated, and the lengths of its gradients."""
-        options, lengths, forward = self._plain_options(), _GradientLengths(), Counter[str]()
-        with self.mode, OpCounter() as plain:
-            passes = _counted_passes(plain, forward)
-            self._step(phase, options, penalties=False, passes=passes, reducer=lengths)
-        with self.mode, OpCounter() as full:
+        options, lengths = self._plain_options(), _GradientLengths()
+        g, d, count, a = self.state.g.network, self.state.d.network, phase.batch, self.state.g_ema.architecture
+        with OpCounter() as of_g:
+            labels = torch.empty(count, a.num_classes, device=self.device) if a.num_classes else None
+            fakes = g(torch.empty(count, a.latent_size, device=self.device), labels, phase.resolution, phase.alpha)
+        with OpCounter() as of_d:
+            d(fakes, phase.resolution, phase.alpha)
+        with OpCounter() as plain:
+            self._step(phase, options, penalties=False, reducer=lengths)
+        with OpCounter() as full:
             self._step(phase, options, penalties=True)
-        flops = Flops(
-            generator_forward=forward["fakes"],
-            discriminator_forward=forward["d"] + forward["g"],
-            backward=plain.flops - forward.total(),
-            penalty=full.flops - plain.flops,
-        )
+        passes_of_d = 4 if self.factory.loss.needs_reals_for_g else 3
+        forward = 2 * of_g.flops, passes_of_d * of_d.flops
+        flops = Flops(*forward, backward=plain.flops - sum(forward), penalty=full.flops - plain.flops)
         return Count(flops, (full.moved, plain.moved), lengths.found[id(self.state.g)], lengths.found[id(self.state.d)])
 
     def _plain_options(self) -> ComputeOptions:
         """The options of steps without recomputation and tricks, whose operations are those of the definition."""
-        return ComputeOptions(dtype=self.factory.options.dtype, method=NATIVE)
+        return ComputeOptions(dtype=self.factory.options.dtype, reference=True)
 
     def _counted(self, phase: Phase, micro_batch_size: int | None) -> OpCounter:
-        with self.mode:
-            self.state.reset_optimizers()
-            self._step(phase, self._plain_options(), penalties=False)  # makes the moments
-            present = self._present()
-            counter = OpCounter(present)
-            with counter:
-                self._step(phase, self._options(micro_batch_size), penalties=True)
-            del present
+        present = self._present()
+        counter = OpCounter(present)
+        with counter:
+            self._step(phase, self._options(micro_batch_size), penalties=True)
+        del present
         return counter
 
     def _step(self, phase: Phase, options: ComputeOptions, *, penalties: bool, **others: Any) -> None:
         a, count, d = self.state.g_ema.architecture, phase.batch, self.state.d.network
-        if isinstance(d, ProjectedDiscriminator):
-            d.set_backbone(d.backbone, options.dtype)
+        if isinstance(d, ProjectedDiscriminator) and d.backbone is None:
+            d.set_backbone(Backbone(EfficientNetLite0().to("meta")), options.dtype)
         one_hot = torch.empty(count, a.num_classes, device=self.device) if a.num_classes else None
         images = torch.empty(count, a.channels, phase.resolution, phase.resolution, device=self.device)
         loss = replace(self.factory.loss, reg_interval=2)  # so that there are steps with penalties and without
-        as_on_gpu = self.device.type == "meta"  # which stands for a CUDA device that is not here
         factory = replace(self.factory, loss=loss, options=options)
-        trainer = factory.trainer(self.state, reset_at_phase=False, scalars_as_tensors=as_on_gpu, **others)
+        trainer = factory.trainer(self.state, reset_at_phase=False, scalars_as_tensors=True, **others)
         rng = _EmptyRng(0, 0 if penalties else count, self.device)
         trainer.step(phase, Reals(images, one_hot, one_hot), rng, 0.999)
 
@@ -198,21 +186,6 @@ class _EmptyRng(StepRng):
         return torch.empty(shape, device=self.device)
 
     uniform = normal
-
-
-def _counted_passes(counter: OpCounter, flops: Counter[str]) -> Passes:
-    """The passes of a step, which add up their operations in `flops` by name."""
-
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> Any:
-            before = counter.flops
-            result = function(*arguments, **options)
-            flops[name] += counter.flops - before
-            return result
-
-        return run
-
-    return Passes(*(counted(name, function) for name, function in Passes()._asdict().items()))
 
 
 class _GradientLengths(GradientReducer):

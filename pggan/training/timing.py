@@ -18,15 +18,12 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.networks.method_table import MethodTable
 from pggan.optim.batch_partition import BatchPartition
-from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
-from pggan.training.cuda_graphs import WARMUP_STEPS
 from pggan.training.device_rates import copy_rate, matmul_rate
 from pggan.training.inputs import mean_over_interval
-from pggan.training.step import Trainer
+from pggan.training.trainer import WARMUP_STEPS, Trainer
 
 EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # that the start of a run takes for measuring its phases
@@ -179,7 +176,6 @@ def measure_phase_times(
     *,
     device: torch.device,
     images: int,
-    method_table: MethodTable | None = None,
 ) -> PhaseTimes:
     """The times of the phases after `images`: of those that are cheap enough, steps of the local batch are measured.
 
@@ -187,12 +183,12 @@ def measure_phase_times(
     compilation would take longer than it takes to see the first of the run's own steps.
     """
     model, known = CostModel.of(config, architecture, device), dict[int, float]()
-    if device.type != "cpu" or config.compute.compile:
+    if device.type != "cpu":
         return model.phase_times(schedule, known)
     began = time.perf_counter()
     last = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
     phases = [replace(phase, batch=partition.largest_local_batch(phase.batch)) for phase in last.values()]
-    timer = single_device_timer(config, architecture, phases, device, method_table)
+    timer = single_device_timer(config, architecture, phases, device)
     for local in phases:
         phase_times = model.phase_times(schedule, known)
         step = phase_times.seconds_per_image[local.index] * schedule.phases[local.index].batch
@@ -208,17 +204,9 @@ def single_device_timer(
     architecture: Architecture,
     phases: Sequence[Phase],
     device: torch.device,
-    method_table: MethodTable | None = None,
 ) -> StepTimer:
-    """Times steps of new networks on noise, on one device, with nothing to reduce.
-
-    Args: method_table: the convolution methods; None: the fastest here for steps of `phases`, as a run would take.
-    """
+    """Times steps of new networks on noise, on one device, with nothing to reduce."""
     alone = replace(config, elastic=False, gradients={"name": "fp32"})
     group = ProcessGroup.single_process(device)
-    trainer = build_trainer(alone, architecture, phases, group, check_memory=False, log=lambda text: None)
-    if method_table is None:
-        autotune_convolutions(alone, trainer, phases, group)
-    else:
-        trainer.options = replace(trainer.options, method_table=method_table)
+    trainer = build_trainer(alone, architecture, phases, group, log=lambda text: None)
     return StepTimer(trainer, group, noise(architecture, device))

@@ -14,10 +14,10 @@ from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError
 from pggan.losses import build_loss
 from pggan.losses.base import Loss
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import State, new_state
 from pggan.training.compute_options import captures_graphs, compute_options
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,12 @@ class TrainerFactory:
 
 def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
     """The augmentation that `augmentation=` asks for; raises UserError if not valid, or not to be had on `device`."""
-    augmentation, compute = build_augmentation(config.augmentation), config.compute
-    moves = isinstance(augmentation, Ada) and augmentation.resamples
-    inexact = compute.deterministic and device.type == "cuda"
-    for key, chosen in (("compute.compile", compute.compile), ("compute.deterministic", inexact)):
-        if moves and chosen:
-            problem = f"{key}=true does not work with augmentation=ada on {device.type}, whose pixels move."
-            remedy = "augmentation=diffaugment, or augmentation.blit=false augmentation.geometry=false"
-            raise UserError(problem, f"Set {key}=false, {remedy}.")
+    augmentation = build_augmentation(config.augmentation)
+    inexact = config.compute.deterministic and device.type == "cuda"
+    if inexact and isinstance(augmentation, Ada) and augmentation.resamples:
+        problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
+        remedy = "augmentation.blit=false augmentation.geometry=false"
+        raise UserError(problem, f"Set compute.deterministic=false, or {remedy}.")
     return augmentation
 
 

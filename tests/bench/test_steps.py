@@ -11,7 +11,7 @@ import torch
 from pggan.config import BenchConfig, Precision, TrainerConfig
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.performance.bench.steps import QUEUED_UPDATES, Steps, estimated_hours, phase_of
 from pggan.performance.bench.variants import TrainerVariant, Variant
 from pggan.training.device_rates import Rates

@@ -14,7 +14,7 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.faults.test_stop import LOSSES
 from tests.processes import free_ports, in_processes, set_port, values_of
 

@@ -24,7 +24,7 @@ from pggan.distributed.watchdog import Watchdog
 from pggan.run import open_run
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.composed import composed
 from tests.launch import one_process
 from tests.launch.conftest import Forked

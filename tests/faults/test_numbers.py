@@ -18,7 +18,7 @@ from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.processes import free_ports, in_processes, set_port, values_of
 
 TRAINABLES = {"G": "g", "D": "d"}

@@ -9,7 +9,7 @@ from pggan.losses.gradient_penalty import PenaltyContext, PenaltyResolution
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.training.inputs import draw_inputs
 
 CPU = torch.device("cpu")

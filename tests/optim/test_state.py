@@ -9,9 +9,9 @@ import torch
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, MAX_SCALE, new_state, state_sha256
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.definitions import ADAM, WGAN_GP, before_step, variant
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.run import grid_recorder, health, previews, projector, time_breakdown, train
 from pggan.run.report import Reporter
 from pggan.run.time_limit import TimeLimit
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 
 
 @pytest.fixture

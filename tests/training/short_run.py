@@ -5,10 +5,9 @@ import torch
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
-from pggan.training.passes import compiled_passes
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -36,8 +35,7 @@ def short_run(
     """The state after steps from `first` to `images`, and what the trainer has logged."""
     state, lines = new_state(ARCHITECTURE, ADAM, 0, CPU), []
     state.images = first
-    compiled = compiled_passes() if options.compiled else None
-    trainer = Trainer(state, loss, options, compiled_passes=compiled, log=lines.append, **settings)
+    trainer = Trainer(state, loss, options, log=lines.append, **settings)
     while state.images < images:
         phase = SCHEDULE.at(state.images)
         reals = torch.rand(8, 3, phase.resolution, phase.resolution, generator=torch.Generator().manual_seed(0))

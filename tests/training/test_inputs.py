@@ -9,7 +9,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
-from pggan.networks.numerics import ComputeOptions
+from pggan.networks.layers import ComputeOptions
 from pggan.training.inputs import draw_inputs, scalars_to_tensors, split_into_micro_batches
 from tests.definitions import WGAN_GP
 

@@ -12,8 +12,8 @@ from pggan.core.validation import validated
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.training import timing
-from pggan.training.step import Trainer
 from pggan.training.timing import CostModel, measure_phase_times, noise
+from pggan.training.trainer import Trainer
 from tests.composed import composed
 
 CPU = torch.device("cpu")

@@ -6,7 +6,6 @@ network before anything is kept.
 N batch, Z latent size, L labels, C feature maps, R resolution.
 """
 
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +15,12 @@ from torch import Tensor
 
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.version import __version__
-from pggan.networks.activation import EPSILON, LEAKY_SLOPE
-from pggan.networks.bilateral import FACTOR
-from pggan.networks.convolution import fuse_resampling
-from pggan.networks.fade import low_pass_filter
-from pggan.networks.layers import Equalized, EqualizedConv
+from pggan.networks.layers import Equalized
 from pggan.networks.networks import Generator
-from pggan.networks.noise import RATE, WAVES, LatentNoise
+from pggan.ops.activation import EPSILON, LEAKY_SLOPE
+from pggan.ops.bilateral import FACTOR
+from pggan.ops.convolution import fuse_resampling
+from pggan.ops.resample import low_pass_filter
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -71,15 +69,14 @@ class Graph:
         self,
         name: str,
         x: str,
-        layer: EqualizedConv,
+        layer: Equalized,
         rescaling: Rescaling = Rescaling.same,
         *,
         side: int = 0,
-        noise: LatentNoise | None = None,
     ) -> str:
         """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function.
 
-        Args: side: of the result, for layers that smooth it; noise: that is added before the activation.
+        Args: side: of the result, for layers that smooth it.
         """
         kernel = self.weight(f"{name}.weight", fuse_resampling(layer.weight.detach(), rescaling, layer.scale))
         bias = self.weight(f"{name}.bias", layer.bias)
@@ -89,30 +86,7 @@ class Graph:
             y = self.apply("Conv", name, x, kernel, bias, pads=[1, 1, 1, 1])
         if layer.blur:
             y = self.blur(f"{name}.blur", y, len(layer.bias), side)
-        if noise is not None:
-            y = self.apply("Add", f"{name}.noisy", y, self.noise(f"{name}.noise", noise))
         return self.activate(name, y)
-
-    def noise(self, name: str, layer: LatentNoise) -> str:
-        """The noise of the latents times its strength, as `LatentNoise` adds it."""
-        inputs, phases = layer.rows.shape
-        slicing = {"start": 0, "end": inputs, "axis": 1}
-        slices = [self.weight(f"{name}.{key}", np.array([value])) for key, value in slicing.items()]
-        latents = self.apply("Slice", f"{name}.inputs", self.normalize(f"{name}.latents", "latents"), *slices)
-        shape = self.weight(f"{name}.waves", np.array([-1, WAVES, phases // WAVES]))
-        factors = []
-        for axis, table in (("rows", layer.rows), ("columns", layer.columns)):
-            angles = self.apply("MatMul", f"{name}.{axis}", latents, self.weight(f"{name}.{axis}.phases", table))
-            angles = self.apply("Reshape", f"{name}.{axis}.angles", angles, shape)
-            waves = [self.apply(function, f"{name}.{axis}.{function}", angles) for function in ("Cos", "Sin")]
-            if axis == "columns":
-                waves[1] = self.apply("Neg", f"{name}.{axis}.negative", waves[1])
-            factors.append(self.apply("Concat", f"{name}.{axis}.all", *waves, axis=1))
-        factors[0] = self.apply("Transpose", f"{name}.rows.first", factors[0], perm=[0, 2, 1])
-        product = self.apply("MatMul", f"{name}.product", *factors)
-        product = self.apply("Unsqueeze", f"{name}.map", product, self.weight(f"{name}.map.axis", np.array([1])))
-        strength = layer.strength.detach().view(1, -1, 1, 1) * (RATE * sqrt(2 / WAVES))
-        return self.apply("Mul", name, product, self.weight(f"{name}.strength", strength))
 
     def blur(self, name: str, x: str, maps: int, side: int) -> str:
         """The low-pass filter, on `maps` feature maps."""
@@ -217,16 +191,14 @@ def add_stem(graph: Graph, network: Generator) -> str:
 def add_block(graph: Graph, x: str, network: Generator, level: int) -> str:
     """Features of the level below to those of `level`."""
     block = network.blocks[str(level)]
-    first, second = block.noises or (None, None)  # type: ignore[misc]
     x = graph.convolution(
         f"blocks.{level}.up_conv",
         x,
         block.up_conv,  # type: ignore[arg-type]
         Rescaling.up,
         side=level,
-        noise=first,
     )
-    return graph.convolution(f"blocks.{level}.conv", x, block.conv, noise=second)  # type: ignore[arg-type]
+    return graph.convolution(f"blocks.{level}.conv", x, block.conv)  # type: ignore[arg-type]
 
 
 def add_images(graph: Graph, name: str, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:

@@ -1,7 +1,7 @@
 """A generator as one ONNX graph per level, for a browser: no weight is in two files, and no level is drawn in vain.
 
-The graph of the first level takes latents, labels and the truncation, each other one the features of the level below,
-and latents where these have noise; all give features, and images of their own.
+The graph of the first level takes latents, labels and the truncation, each other one the features of the level below;
+all give features, and images of their own.
 N batch, C feature maps, R resolution, L labels.
 """
 
@@ -25,8 +25,7 @@ def build_level(network: Generator, resolution: int) -> "ModelProto":
         inputs: Shapes = latent_inputs(network) | {"truncation": [1]}
         features = _truncate(graph, add_stem(graph, network), network)
     else:
-        inputs = {"latents": ["N", a.latent_size]} if a.noise else {}
-        inputs["below"] = ["N", a.width(resolution // 2), resolution // 2, resolution // 2]
+        inputs = {"below": ["N", a.width(resolution // 2), resolution // 2, resolution // 2]}
         features = add_block(graph, "below", network, resolution)
     graph.apply("Identity", "features", features)
     images = add_images(graph, "to_rgb", features, network, resolution)

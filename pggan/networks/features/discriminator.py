@@ -5,20 +5,67 @@ Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 
 al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
+from collections.abc import Sequence
+from math import sqrt
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.networks.activation import activate, to_float32
-from pggan.networks.features.backbone import SIDE, STRIDES, Backbone, new_backbone
-from pggan.networks.features.projection import WIDTH, FeatureProjection
-from pggan.networks.layers import EqualizedConv, EqualizedLinear, OutputLinear, minibatch_stddev
+from pggan.networks.features.backbone import CHANNELS, SIDE, STRIDES, Backbone
+from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
+from pggan.ops import to_float32
+from pggan.ops.activation import activate
+from pggan.ops.resample import upsample
 
+WIDTH = 64  # maps after a projection, as in the paper's code at the finest scale
 COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
 # Of the heads' scores: the gradient of new heads at images is 15 to 34 times that of the plain D (lab book).
 HEADS_WEIGHT = 1 / 8
 LAST_FEATURES = 64  # numbers that a score depends on, directly
+
+
+class FixedConv(nn.Module):
+    """A convolution whose weight ~ N(0, 1) is drawn once and never trained, scaled by 1 / sqrt(fan-in).
+
+    The weight is part of the state: a run that is resumed with another seed keeps its projections.
+    """
+
+    weight: Tensor
+
+    def __init__(self, outputs: int, inputs: int, side: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(outputs, inputs, side, side))
+        self.side, self.scale = side, 1 / sqrt(inputs * side**2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, (self.weight * self.scale).to(x.dtype), padding=self.side // 2)
+
+
+class FeatureProjection(nn.Module):
+    """Feature maps [N, C, S, S] of several scales, the finest first, to as many maps [N, WIDTH, S, S].
+
+    A 1x1 convolution mixes the channels of a scale, and a 3x3 convolution the result with the coarser scales.
+    """
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        super().__init__()
+        self.mix_channels = nn.ModuleList(FixedConv(WIDTH, count, 1) for count in channels)
+        self.mix_scales = nn.ModuleList(FixedConv(WIDTH, WIDTH, 3) for _ in channels)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """The projected maps, in the same order; scales differ by factors of 2."""
+        mixed: list[Tensor] = []
+        for features, mix_channels, mix_scales in reversed(
+            list(zip(maps, self.mix_channels, self.mix_scales, strict=True))
+        ):
+            x = mix_channels(features)
+            if mixed:
+                x = (x + upsample(mixed[0])) * sqrt(0.5)
+            mixed.insert(0, mix_scales(x))
+        return mixed
 
 
 class ScaleHead(nn.Module):
@@ -27,14 +74,14 @@ class ScaleHead(nn.Module):
     def __init__(self, halvings: int) -> None:
         super().__init__()
         self.halvings = nn.ModuleList(
-            EqualizedConv(WIDTH, WIDTH, 3, 3, rescaling=Rescaling.down) for _ in range(halvings)
+            Equalized(WIDTH, WIDTH, 3, 3, activation=activate, rescaling=Rescaling.down) for _ in range(halvings)
         )
-        self.conv = EqualizedConv(WIDTH, WIDTH, 3, 3)
+        self.conv = Equalized(WIDTH, WIDTH, 3, 3, activation=activate)
 
     def forward(self, x: Tensor) -> Tensor:
         for halve in self.halvings:
-            x = halve(x, activate)
-        return to_float32(self.conv(x, activate)).mean((2, 3))
+            x = halve(x)
+        return to_float32(self.conv(x)).mean((2, 3))
 
 
 class ProjectedDiscriminator(Discriminator):
@@ -46,26 +93,23 @@ class ProjectedDiscriminator(Discriminator):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        assert architecture.features is not None, "else D is a plain one"
-        self.backbone = new_backbone(architecture.features.partition("@")[0])
-        self.projection = FeatureProjection(self.backbone.channels)
+        self.backbone: Backbone | None = None  # to be set
+        self.projection = FeatureProjection(CHANNELS)
         halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
-        self.dense = EqualizedLinear(LAST_FEATURES, (WIDTH + 1) * len(STRIDES))
+        self.dense = Equalized(LAST_FEATURES, (WIDTH + 1) * len(STRIDES), activation=activate)
         self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
         self.index_weights()
 
     def set_backbone(self, backbone: Backbone, dtype: torch.dtype | None) -> None:
         """Look at images through `backbone` from now on, calculated in `dtype`, by default in float32."""
         self.backbone = backbone.to(self.score.weight.device, dtype or torch.float32)
+        self.backbone.dtype = dtype or torch.float32
 
     def features(self, images: Tensor) -> Tensor:
         """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""
-        x, maps = self.backbone.prepare(images).to(self.backbone.mean.dtype), []
-        for block, scale in zip(self.backbone.blocks, self.backbone.scales, strict=True):
-            x = self.run_block(block, x)
-            maps.append(x / scale)
-        rows = [to_float32(m).flatten(1) for m in (images, *self.projection(maps))]
+        assert self.backbone is not None, "`set_backbone` comes first"
+        rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
         return torch.cat(rows, 1)[:, :, None, None]
 
     def score_features(
@@ -85,7 +129,7 @@ class ProjectedDiscriminator(Discriminator):
             maps = row.view(-1, WIDTH, side, side)
             found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, sub_batches)[:, None]]
         weight = HEADS_WEIGHT * (alpha if resolution == self.architecture.features_from else 1)
-        output = weight * self.score(self.dense(torch.cat(found, 1), activate))
+        output = weight * self.score(self.dense(torch.cat(found, 1)))
         return scores + output[:, 0], logits + output[:, 1:]
 
     def last_layer(self, resolution: int) -> nn.Module:

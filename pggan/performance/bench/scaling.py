@@ -36,7 +36,6 @@ from pggan.optim.state import Trainable
 from pggan.performance.bench.command import require_places, shown_at_the_end
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import EMA_DECAY
-from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.device_rates import hardware
@@ -117,8 +116,7 @@ class Runner:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
         architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
         trained = trainer_config(config)
-        self.trainer = build_trainer(trained, architecture, [self.phase], group, check_memory=False)
-        autotune_convolutions(trained, self.trainer, [self.phase], group)
+        self.trainer = build_trainer(trained, architecture, [self.phase], group)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)

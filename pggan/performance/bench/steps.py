@@ -1,7 +1,6 @@
 """Throughput of the training step per resolution, several variants of it side by side."""
 
 import time
-import warnings
 from dataclasses import replace
 from math import ceil
 from statistics import median
@@ -10,20 +9,17 @@ from typing import Any
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pggan.config import BenchConfig, OptimizerConfig
+from pggan.config import BenchConfig
 from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
 from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.losses import build_loss
-from pggan.performance.bench.reference_step import ReferenceStep
-from pggan.performance.bench.variants import EMA_DECAY, REFERENCE, ReferenceVariant, Variant, make_variants
+from pggan.performance.bench.variants import REFERENCE, Variant, make_variants
 from pggan.training.compute_options import set_float32
 from pggan.training.device_rates import Rates, measured_rates
-from pggan.training.op_counter import OpCounter
 from pggan.training.step_cost import StepCost, StepCostEstimator
 
 # Updates between two waits for a device that works by itself: the wait, and the host's time to fill the empty queue
@@ -45,9 +41,7 @@ class Steps:
         architecture = config.model.architecture(max(config.batches())[0], channels, num_classes=0)
         self.device, self.loss, self.channels = device, build_loss(config.loss), channels
         self.variants = make_variants(config, architecture, device, log)
-        self.architecture, self.mode = architecture, FakeTensorMode(allow_non_fake_inputs=True)
-        with self.mode, warnings.catch_warnings(action="ignore"):
-            self.fake_reference = ReferenceStep(architecture, OptimizerConfig(), 0, device)
+        self.architecture = architecture
 
     def rates(self) -> dict[str, Rates]:
         """The rates of the device in the precision of every variant."""
@@ -97,10 +91,7 @@ class Steps:
             factory: StepCostEstimator(self.architecture, factory, self.device).cost(phase)
             for factory in set(eager.values())
         }
-        costs = {name: found[factory] for name, factory in eager.items()}
-        if REFERENCE in costs and self.device.type != "cuda":  # where the device can't tell it
-            costs[REFERENCE] = replace(costs[REFERENCE], peak_bytes=self._fake_reference_peak(phase))
-        return costs
+        return {name: found[factory] for name, factory in eager.items()}
 
     def row(
         self, phase: Phase, seconds: dict[str, float], costs: dict[str, StepCost], rates: dict[str, Rates]
@@ -127,21 +118,9 @@ class Steps:
             "peak_memory_bytes": variant.peak if self.device.type == "cuda" else cost.peak_bytes,
             "flops_per_image": cost.flops // phase.batch,
             "moved_bytes_per_image": cost.moved_bytes // phase.batch,
-            "operations": None if isinstance(variant, ReferenceVariant) else cost.operations,
+            "operations": cost.operations,
             "notices": list(variant.notices),
         }
-
-    def _fake_reference_peak(self, phase: Phase) -> int:
-        """Bytes of all tensors of the reference at the worst moment of a step: a process can't tell variants apart."""
-        reference = self.fake_reference
-        with self.mode:
-            images = torch.empty(phase.batch, self.channels, phase.resolution, phase.resolution, device=self.device)
-            reals, rng = Reals(images, None, None), StepRng(0, 0, self.device)
-            reference.reset_optimizers()
-            reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)  # makes the moments
-            with (counter := OpCounter(reference.tensors())):
-                reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)
-        return counter.peak
 
 
 def estimated_hours(schedule: Schedule, rows: list[dict[str, Any]]) -> float | None:

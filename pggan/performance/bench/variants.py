@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
-from pggan.config import BenchConfig, Precision, Switch, TrainerConfig
+from pggan.config import BenchConfig, ComputeConfig, Kernels, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.errors import UserError
@@ -14,11 +15,8 @@ from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses import build_loss
-from pggan.performance.bench.reference_step import ReferenceStep
-from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
-from pggan.training.cuda_graphs import WARMUP_STEPS
+from pggan.training.trainer import WARMUP_STEPS
 from pggan.training.trainer_factory import TrainerFactory
 
 REFERENCE = "reference"
@@ -67,7 +65,7 @@ class TrainerVariant(Variant):
         self.config, self.log = config, log
         with self.counted():
             group = ProcessGroup.single_process(device)
-            self.trainer = build_trainer(config, architecture, [], group, check_memory=False, log=self._notice)
+            self.trainer = build_trainer(config, architecture, [], group, log=self._notice)
         self.warmup = 0 if self.trainer.graphs is None else WARMUP_STEPS + 1
 
     def begin(self, phase: Phase) -> None:
@@ -76,9 +74,6 @@ class TrainerVariant(Variant):
         self.notices.clear()
         if self.trainer.graphs is not None:
             self.trainer.graphs.enabled = True  # a capture that failed at another stage is tried again
-        group = ProcessGroup.single_process(self.device)
-        if summary := autotune_convolutions(self.config, self.trainer, [phase], group):
-            self.log(f"convolutions at {phase.resolution}x{phase.resolution}: {summary}")
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
         self.trainer.step(phase, reals, rng, EMA_DECAY)
@@ -86,24 +81,6 @@ class TrainerVariant(Variant):
     def _notice(self, text: str) -> None:
         self.notices.append(text)
         self.log(text)
-
-
-class ReferenceVariant(Variant):
-    """The reference step, in plain float32."""
-
-    layout = torch.contiguous_format
-
-    def __init__(self, config: TrainerConfig, architecture: Architecture, device: torch.device) -> None:
-        self.loss = build_loss(config.loss)
-        super().__init__(Precision.fp32, TrainerFactory(self.loss, config.optimizer), device)
-        with self.counted():
-            self.reference = ReferenceStep(architecture, config.optimizer, config.seed, device)
-
-    def begin(self, phase: Phase) -> None:
-        self.reference.reset_optimizers()
-
-    def step(self, phase: Phase, reals: Reals, rng: StepRng) -> None:
-        self.reference.step(phase, reals, self.loss, rng, ema_decay=EMA_DECAY)
 
 
 def make_variants(
@@ -117,7 +94,7 @@ def make_variants(
     for one in chosen.values():
         if one.compute.cuda_graphs is Switch.on and device.type != "cuda":
             problem = f"modes=[{','.join(config.modes)}]: there are no CUDA graphs on {device.type}."
-            raise UserError(problem, "Use modes=[eager] or [compiled].")
+            raise UserError(problem, "Use modes=[eager].")
         TrainerFactory.of(one, device, 1)
 
     def log_of(name: str) -> Log:
@@ -127,5 +104,7 @@ def make_variants(
     for name, one in chosen.items():
         found[name] = TrainerVariant(one, architecture, device, log_of(name))
     if config.against:
-        found[REFERENCE] = ReferenceVariant(next(iter(chosen.values())), architecture, device)
+        compute = ComputeConfig(kernels=Kernels.reference, cuda_graphs=Switch.off)
+        plain = replace(next(iter(chosen.values())), precision=Precision.fp32, compute=compute)
+        found[REFERENCE] = TrainerVariant(plain, architecture, device, log_of(REFERENCE))
     return found

@@ -18,10 +18,10 @@ from pggan.core.devices import require_kernels
 from pggan.core.errors import UserError
 from pggan.core.formatting import three_digits
 from pggan.core.rng import StepRng
-from pggan.networks.activation import activate, activate_and_normalize
-from pggan.networks.bilateral import SIGMA, bilateral
-from pggan.networks.fade import fade
-from pggan.networks.fused import KERNELS
+from pggan.ops import fused
+from pggan.ops.activation import activate, activate_and_normalize
+from pggan.ops.bilateral import SIGMA, bilateral
+from pggan.ops.resample import fade
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import TrainerVariant
 from pggan.performance.doctor.finding import Finding, Verdict
@@ -117,13 +117,10 @@ def fused_kernels(device: torch.device) -> Finding:
     if find_spec("triton") is None:
         return Finding("no Triton: layers take longer", Verdict.limited, "pip install triton")
     precision = precision_on(device, Precision.auto)
-    reasons = list[str]()
-    log, KERNELS.log = KERNELS.log, reasons.append
+    if (reason := fused.problem()) is not None:
+        return Finding(f"not used: {reason}", Verdict.limited, "Training is slower.")
     dtypes = list(dict.fromkeys((torch.float32, DTYPES.get(precision, torch.float32))))
     errors = {dtype: error_of_kernels(dtype, device, images=dtype is dtypes[-1]) for dtype in dtypes}
-    KERNELS.log = log
-    if not KERNELS.working:
-        return Finding(f"not used: {' '.join(reasons) or 'one has failed'}", Verdict.limited, "Training is slower.")
     for dtype, error in errors.items():
         # A few roundings before and after sums of at most so many numbers, which float32 rounds at every one.
         if not error <= 8 * torch.finfo(dtype).eps / 2 + PIXELS * 2**-24:

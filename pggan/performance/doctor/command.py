@@ -46,7 +46,6 @@ def checks(device: torch.device) -> list[Check]:
         Check("images", machine.images),
         Check("CPU", machine.processor),
         Check("threads", machine.threads),
-        *[Check("convolutions", machine.convolutions)] * (device.type == "cpu"),
         Check("memory", machine.memory),
         Check("disk", machine.disk, remedy="Name a place that can be written to: run_dir=/…/run."),
         Check("GPU", accelerator.gpu),

@@ -21,7 +21,6 @@ from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import free_memory
 from pggan.core.disk import free_bytes
 from pggan.performance.doctor.finding import Finding, Verdict
-from pggan.training.autotune_cache import cache_file, cached_measurements
 
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
@@ -100,12 +99,6 @@ def threads(device: torch.device) -> Finding:
             f"{found} for {cores} cores", Verdict.limited, f"Set OMP_NUM_THREADS={cores}, or threads={cores}."
         )
     return Finding(found)
-
-
-def convolutions(device: torch.device) -> Finding:
-    """The measurements of convolution methods that are kept for this processor."""
-    found = f"{count} shapes measured" if (count := len(cached_measurements())) else "nothing measured yet"
-    return Finding(f"{found}: {cache_file().parent}")
 
 
 def memory(device: torch.device) -> Finding:

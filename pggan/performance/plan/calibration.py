@@ -25,7 +25,6 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.plan.phases import USABLE, PhaseCost, halfway
 from pggan.run.metric_accumulator import MetricAccumulator
-from pggan.training.autotune import autotune_convolutions
 from pggan.training.build import build_trainer
 from pggan.training.timing import StepTimer
 
@@ -46,8 +45,7 @@ class Timing(NamedTuple):
 def timer_of(config: PlanConfig, architecture: Architecture, group: ProcessGroup, data: Path) -> StepTimer:
     """Times steps of a run on the images of the pyramid `data`, made by the ranks of `group` together."""
     phases, log = config.schedule.build().phases, partial(print, file=sys.stderr)
-    trainer = build_trainer(config, architecture, phases, group, check_memory=False, log=log)
-    autotune_convolutions(config, trainer, phases, group)
+    trainer = build_trainer(config, architecture, phases, group, log=log)
     budget = budget_bytes(config.data.device_budget_mib, group.device, group.local_world_size)
     indices = BatchPartition.of(config, (), group.world_size, group.rank).indices
     mirror, labels = config.data.mirror, config.data.labels
@@ -116,8 +114,6 @@ class Calibration:
         if group.world_size > 1 or config.elastic:
             alone = replace(config, elastic=False, gradients={"name": "fp32"})
             self.single_device = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
-        phases = [replace(cost.phase, batch=size) for cost in costs for size in self._batches(cost.phase)]
-        autotune_convolutions(alone, self.single_device.trainer, phases, self.single_device.group)
 
     def timings(self, log: Log) -> list[Timing]:
         """One per phase; from the first phase that does not fit or would take too long on, they are extrapolated.

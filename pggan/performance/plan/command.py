@@ -75,9 +75,6 @@ def predict(config: PlanConfig, group: ProcessGroup) -> int:
 
 def predict_on(config: PlanConfig, key: str, card: DeviceSpec) -> int:
     """Plan the run of `config` on one `card`, called `key`, that need not be here.  Returns the exit code."""
-    if config.compute.compile:
-        problem = "device= predicts steps as PyTorch's kernels, not as those that compute.compile=true makes."
-        raise UserError(problem, "Leave out one of them.")
     if (number := config.devices.rpartition(":")[2]).isdecimal() and int(number) > 1:
         problem = f"device={key} predicts steps of one card, not of devices={config.devices}."
         raise UserError(problem, "Leave out devices=: the table of speedups says what several would bring.")

@@ -67,8 +67,6 @@ def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -
             choices.take("model.residual", value=True, reason="the demo's")
     elif not facts.drawn and sizes.resolution <= PHOTOGRAPHS_MEASURED and facts.channels in (1, 3):
         choices.take("model.blur", value=True, reason="fewer grid artifacts in photographs, in short runs")
-        if facts.channels == 1:
-            choices.take("model.noise", value=True, reason="for the texture of grey photographs, the ORL run's")
 
 
 def choose_augmentation(situation: Situation, choices: Choices, loss: str, images: int) -> None:

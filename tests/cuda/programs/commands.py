@@ -20,10 +20,10 @@ from pggan.cli.main import main
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.reals import RealBatches
-from pggan.networks import fused
+from pggan.ops import fused
 from pggan.sampling.explore.server import Server
 from pggan.training import cuda_graphs
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
 from tests.cuda.programs.steps import listed
 

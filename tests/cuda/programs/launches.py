@@ -11,7 +11,7 @@ import torch
 
 from pggan.core.schedule import Phase
 from pggan.training import cuda_graphs
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
 from tests.cuda.programs.trainers import CUDA, growth, new_trainer, take_step
 from tests.definitions import LOSSES

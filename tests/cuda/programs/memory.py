@@ -16,7 +16,7 @@ from pggan.config import ComputeConfig, Switch
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.training import cuda_graphs
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
 from tests.cuda.programs.steps import attempt
 from tests.cuda.programs.trainers import CUDA, growth, new_trainer, take_step

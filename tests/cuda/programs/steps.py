@@ -9,10 +9,10 @@ from collections import Counter
 from typing import Any
 
 from pggan.config import ComputeConfig, PenaltyStrategy, Switch
-from pggan.networks import fused
 from pggan.networks.features import efficientnet_lite0
+from pggan.ops import fused
 from pggan.training import cuda_graphs
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
 from tests.cuda.programs.trainers import growth, new_trainer, take_step
 from tests.definitions import LOSSES

@@ -14,7 +14,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
-from pggan.training.step import Trainer
+from pggan.training.trainer import Trainer
 from tests.definitions import LOSSES
 
 CUDA = torch.device("cuda")

@@ -1,10 +1,9 @@
-"""3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3) and F(2x2, 3x3), for wide layers on CPUs.
+"""3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
 Tiles of an image and the taps of a kernel are mapped to a small domain in which a convolution is one product of
 matrices per number of the domain, 36 in all (6 per direction); the products are mapped back to 4x4 pixels, with a
 quarter of the multiplications.  All maps are linear, so gradients take the same path backwards.
 Fused with nearest upsampling or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
-Smaller tiles of 2x2 pixels have 16 numbers, fused 9: four ninths of the multiplications, and a smaller kernel.
 N batch, H and W sides, I and O feature maps, K numbers of the domain, T tiles in the batch.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
@@ -18,56 +17,33 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks import matmul
-from pggan.networks.cached_tensors import disable_fake_tensors
-from pggan.networks.matmul import addmm, bmm, bmm_into, mm
+from pggan.ops.products import bmm, mm, prefers_onednn
 
-LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (lab book)
+LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (docs/performance.md)
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
 
-Rows = tuple[tuple[float, ...], ...]
-
-# In one direction, by the side of a tile's result: 6 (4) pixels, or 3 taps, to 6 (4) numbers of the domain; these to 4
-# (2) pixels.
-PIXELS: dict[int, Rows] = {
-    4: (
-        (4, 0, -5, 0, 1, 0),
-        (0, -4, -4, 1, 1, 0),
-        (0, 4, -4, -1, 1, 0),
-        (0, -2, -1, 2, 1, 0),
-        (0, 2, -1, -2, 1, 0),
-        (0, 4, 0, -5, 0, 1),
-    ),
-    2: ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-}
-TAPS: dict[int, Rows] = {
-    4: (
-        (1 / 4, 0, 0),
-        (-1 / 6, -1 / 6, -1 / 6),
-        (-1 / 6, 1 / 6, -1 / 6),
-        (1 / 24, 1 / 12, 1 / 6),
-        (1 / 24, -1 / 12, 1 / 6),
-        (0, 0, 1),
-    ),
-    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-}
-RESULT: dict[int, Rows] = {
-    4: (
-        (1, 1, 1, 1, 1, 0),
-        (0, 1, -1, 2, -2, 0),
-        (0, 1, 1, 4, 4, 0),
-        (0, 1, -1, 8, -8, 1),
-    ),
-    2: ((1, 1, 1, 0), (0, 1, -1, -1)),
-}
-DOUBLED: dict[int, Rows] = {  # 4 (3) pixels to 6 (4)
-    4: ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
-    2: ((1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1)),
-}
-HALVED: dict[int, Rows] = {4: ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5)), 2: ((0.5, 0.5),)}  # 4 (2) pixels to 2 (1)
+# In one direction: 6 pixels, or 3 taps, to 6 numbers of the domain; these to 4 pixels.
+PIXELS = (
+    (4, 0, -5, 0, 1, 0),
+    (0, -4, -4, 1, 1, 0),
+    (0, 4, -4, -1, 1, 0),
+    (0, -2, -1, 2, 1, 0),
+    (0, 2, -1, -2, 1, 0),
+    (0, 4, 0, -5, 0, 1),
+)
+TAPS = (
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
+RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
+DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
 ALWAYS_0 = 2  # the number of the domain that doubled pixels don't have, and that halved results don't see
 
 
@@ -84,36 +60,30 @@ class Maps:
 
 
 @cache
-def maps(rescaling: Rescaling, dtype: torch.dtype, side: int) -> Maps:
-    """The maps of `rescaling` for tiles with results of `side`, exact in float64 and then rounded to `dtype`."""
-    with disable_fake_tensors():
-        pixels, taps, result = (torch.tensor(rows[side], dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
-        if rescaling is not Rescaling.same:
-            kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
-            pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
-        if rescaling is Rescaling.up:
-            pixels = pixels @ torch.tensor(DOUBLED[side], dtype=torch.float64)
-        if rescaling is Rescaling.down:
-            result = torch.tensor(HALVED[side], dtype=torch.float64) @ result
-        window, outcome = pixels.shape[1], len(result)
-        pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
-        return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
+def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
+    """The maps of `rescaling`, exact in float64 and then rounded to `dtype`."""
+    pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
+    if rescaling is not Rescaling.same:
+        kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
+        pixels, taps, result = pixels[kept], taps[kept], result[:, kept]
+    if rescaling is Rescaling.up:
+        pixels = pixels @ torch.tensor(DOUBLED, dtype=torch.float64)
+    if rescaling is Rescaling.down:
+        result = torch.tensor(HALVED, dtype=torch.float64) @ result
+    window, outcome = pixels.shape[1], len(result)
+    pixels, taps, result = (torch.kron(rows, rows).to(dtype) for rows in (pixels, taps, result))
+    return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
-def tile_stride(rescaling: Rescaling, side: int = 4) -> int:
-    """Pixels of an image from one tile to the next."""
-    return side // 2 if rescaling is Rescaling.up else side
+def tile_stride(rescaling: Rescaling) -> int:
+    """Pixels of an image from one tile to the next; images are made of whole tiles."""
+    return 2 if rescaling is Rescaling.up else 4
 
 
-def has_whole_tiles(x: Tensor, rescaling: Rescaling, side: int = 4) -> bool:
-    """Whether images `x` [N, I, H, W] are made of whole tiles, as this method needs."""
-    return x.shape[2] % tile_stride(rescaling, side) == x.shape[3] % tile_stride(rescaling, side) == 0
-
-
-def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 4) -> Tensor:
+def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
-    to_domain = maps(rescaling, kernel.dtype, side).taps * scale  # [K, 9]
-    if matmul.prefers_onednn():  # it needs dense matrices to be fast
+    to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
+    if prefers_onednn():  # it needs dense matrices to be fast
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
         return LinearMap.apply(to_domain, taps).view(-1, *kernel.shape[:2])  # type: ignore[no-any-return]
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
@@ -122,31 +92,27 @@ def transformed(kernel: Tensor, rescaling: Rescaling, scale: float, side: int = 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
     """The product [M, K] x [K, N], plus `row` [N]; small ones are faster by MKL even where oneDNN is for all others."""
-    large = max(matrix.shape) >= LARGE_MAP
-    if row is None:
-        return (mm if large else torch.mm)(matrix, columns)
-    return (addmm if large else torch.addmm)(row, matrix, columns)
+    if max(matrix.shape) >= LARGE_MAP:
+        return mm(matrix, columns, row=row)
+    return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
 
 
 class LinearMap(torch.autograd.Function):
     """The product of a matrix [M, K] that never changes with columns [K, N], and its derivatives in these."""
 
     @staticmethod
-    def forward(matrix: Tensor, columns: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
         return _map(matrix, columns)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         return None, LinearMap.apply(ctx.saved_tensors[0].t(), gradient)
 
 
-def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling, side: int = 4) -> Tensor:
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
-    m, outputs = maps(rescaling, x.dtype, side), kernel.shape[1]
+    m, outputs = maps(rescaling, x.dtype), kernel.shape[1]
     result = _empty(x, outputs, m.outcome / m.stride)
     for rows in _chunks(x, kernel, m.stride):
         in_domain = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
@@ -157,9 +123,9 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
     return result
 
 
-def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling, side: int = 4) -> Tensor:
+def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
-    m, inputs = maps(rescaling, gradient.dtype, side), kernel.shape[2]
+    m, inputs = maps(rescaling, gradient.dtype), kernel.shape[2]
     result = _empty(gradient, inputs, m.stride / m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         in_domain = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
@@ -167,22 +133,21 @@ def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling, side: int
     return result
 
 
-def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int = 4) -> Tensor:
+def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `kernel`: [K, O, I]."""
-    m = maps(rescaling, x.dtype, side)
+    m = maps(rescaling, x.dtype)
     result = x.new_empty(len(m.taps), gradient.shape[1], x.shape[1])
     for rows in _chunks(x, result, m.stride):
         left, right = _from_result(gradient[rows], m).transpose(1, 2), _from_pixels(x[rows], m)
-        bmm_into(result, left, right, add=rows.start > 0)
+        bmm(left, right, out=result, add=rows.start > 0)
     return result
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
-    numbers //= 2 if matmul.prefers_onednn() else 1  # chunks of twice the size were the fastest there
+    numbers //= 2 if prefers_onednn() else 1  # chunks of twice the size were the fastest there
     size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # as equal as can be: each reads the kernel
-    count = min(size, len(images)) if isinstance(images, FakeTensor) else len(images)  # a fake chunk stands for all
-    return (slice(start, start + size) for start in range(0, count, size))
+    return (slice(start, start + size) for start in range(0, len(images), size))
 
 
 def _empty(images: Tensor, features: int, growth: float) -> Tensor:

@@ -1,30 +1,105 @@
-"""3x3 convolutions as one product of matrices each (im2col): for small images of wide layers on CPUs.
+"""Products of matrices on CPUs: dense layers, and 3x3 convolutions as one product each (im2col).
+
+MKL, which PyTorch uses, has AVX-512 on processors of Intel alone.  On others that calculate 512 bits at once, oneDNN
+reaches twice MKL's rate; on others that take two steps for them, the same, and batches stay with MKL, which multiplies
+them in one call (docs/performance.md).
 
 The window around each pixel becomes a row of one matrix, the kernel is the other.  Fused with pooling, windows are 4x4
 pixels at stride 2; fused with upsampling, the convolution is the adjoint of that: images and results change places.
 N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in one.
 """
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks.matmul import mm
+from pggan.core.cpu import processor_facts
+
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+ZEN_5 = 26  # AMD's first family of processors that calculate 512 bits at once
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Whether products go to oneDNN on this machine: AVX-512 on a processor that is not Intel's."""
+    facts = processor_facts()
+    usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
+
+
+@cache
+def prefers_onednn_for_batches() -> bool:
+    """Whether batched products go to oneDNN, too, one by one: where its rate makes up for the calls and a copy."""
+    facts = processor_facts()
+    in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
+    return prefers_onednn() and not in_two_steps
+
+
+def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
+    """The product [M, K] x [K, N], plus `row` [N] -> [M, N]; without derivatives where it is oneDNN's."""
+    if not _for_onednn(left, right):
+        return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
+    result = _onednn(left, right, row)
+    return result if out is None else out.copy_(result)
+
+
+def bmm(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: bool = False) -> Tensor:
+    """The products [B, M, K] x [B, K, N] -> [B, M, N], written to `out` or added to it; derivatives as of `mm`."""
+    if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
+        return torch.baddbmm(out, left, right, out=out) if out is not None and add else torch.bmm(left, right, out=out)
+    out = left.new_empty(len(left), left.shape[1], right.shape[2]) if out is None else out
+    for total, a, b in zip(out.unbind(), left.unbind(), right.unbind(), strict=True):
+        total.add_(_onednn(a, b)) if add else total.copy_(_onednn(a, b))
+    return out
+
+
+def _onednn(left: Tensor, right: Tensor, row: Tensor | None = None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), row, "none", [], "")
+    return result
+
+
+def _for_onednn(left: Tensor, right: Tensor) -> bool:
+    return (
+        left.dtype == right.dtype == torch.float32
+        and left.device.type == "cpu"
+        and prefers_onednn()
+        and not (torch.is_grad_enabled() and (left.requires_grad or right.requires_grad))
+        and _is_dense(right)
+        and left.numel() > 0 < right.numel()
+    )
+
+
+def _is_dense(matrices: Tensor) -> bool:
+    """Whether each matrix [..., K, N] lies in one piece of memory, by rows or by columns."""
+    (rows, columns), (down, right) = matrices.shape[-2:], matrices.stride()[-2:]
+    return (right == 1 and down == columns) or (down == 1 and right == rows)
+
+
+def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
+    """The dense layer [N, I] -> [N, O] of a kernel [O, I]."""
+    if x.device.type != "cpu":
+        return F.linear(x, kernel, bias)
+    # Up to 64 rows, MKL takes a third to nine tenths of the time in the other order.
+    result = mm(x, kernel.t()) if prefers_onednn() else mm(kernel, x.t()).t().contiguous()
+    return result if bias is None else result.add_(bias)
+
+
+def dense_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
+    """The adjoint of `dense` in `x`: [N, O] to [N, I]."""
+    return mm(gradient, kernel)
+
+
+def dense_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
+    """The adjoint of `dense` in `kernel`: [O, I]."""
+    return mm(gradient.t(), x)
 
 
 def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
     """The side and the stride, in pixels, of the windows of a 3x3 kernel that is fused with the resampling."""
     return (3, 1) if rescaling is Rescaling.same else (4, 2)
-
-
-def windows_size(x: Tensor, outputs: int, rescaling: Rescaling) -> int:
-    """Numbers in the matrix of windows of images `x` [N, I, H, W], or of results with `outputs` where these are cut."""
-    count, inputs, height, width = x.shape
-    side, stride = side_and_stride(rescaling)
-    if rescaling is Rescaling.up:
-        return count * height * width * side**2 * outputs
-    return count * (height // stride) * (width // stride) * side**2 * inputs
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pggan.networks import fused
+from pggan.ops import is_reference
 
 SIGMA = 10 / 127.5  # standard deviation of the weight over distances of colours: ten of 255 grey levels
 FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent
@@ -30,8 +30,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
     A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Differentiable once.
     """
     for _ in range(passes):
-        compiling = torch.compiler.is_compiling()  # a compiler fuses the operations of the gradient itself
-        images = filter_once(images)[0] if compiling else Bilateral.apply(images)
+        images = filter_once(images)[0] if is_reference() else Bilateral.apply(images)
     return images
 
 
@@ -62,21 +61,16 @@ class Bilateral(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
-        found = fused.bilateral(images, FACTOR)
-        if found is None:
-            images = images.contiguous()
-            found = filter_once(images)
-        ctx.save_for_backward(images, *found)
-        return found[0]
+        images = images.contiguous()
+        filtered, total = filter_once(images)
+        ctx.save_for_backward(images, filtered, total)
+        return filtered
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """With y = x + p / t, p the weighted sum of differences and t that of the weights."""
         images, filtered, total = ctx.saved_tensors
-        found = fused.bilateral_backward(gradient, images, filtered, total, FACTOR)
-        if found is not None:
-            return found
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)
         result = gradient.clone()

@@ -1,0 +1,207 @@
+"""Activations, pixel norm and fades on CUDA, in one pass over memory each, by Triton kernels.
+
+`works` tries the kernels once; where it is false, PyTorch's operations calculate the same.
+N batch, C features, H and W sides.
+"""
+
+from functools import cache
+from math import ceil
+from subprocess import CalledProcessError
+from textwrap import shorten
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pggan.ops.convolution import asks_weight_gradients
+
+WIDEST = 1024  # features of a pixel, which lie in one tile
+TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
+PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
+REASON_WIDTH = 120  # characters, of the reason why there are no kernels
+MAX_TILES_PER_PROGRAM = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
+
+
+def works() -> bool:
+    """Whether the kernels work on this machine's GPU."""
+    return problem() is None
+
+
+@cache
+def problem() -> str | None:
+    """Why the kernels do not work here, in one line; None where they do.
+
+    Raises torch.OutOfMemoryError, which is no fault of the kernels'.
+    """
+    try:
+        x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
+        scale = bias_act_norm_(x, x.new_zeros(8), 0.2, 1e-8)
+        bias_act_backward(x, x, scale, 0.2, sums=True)
+        _blend_backward(_blend(x, x, x.new_zeros(())), x.new_zeros(()))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        text = (str(error) or type(error).__name__).strip().splitlines()[0]
+        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles what launches a kernel
+            return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
+        return shorten(text, REASON_WIDTH, placeholder=" …")
+    return None
+
+
+def launch(name: str, programs: int, x: Tensor, *arguments: object, **constants: float) -> None:
+    """Start a kernel of `triton_kernels.py` on the device of `x`, its first argument.
+
+    Raises torch.OutOfMemoryError.
+    """
+    from pggan.ops import triton_kernels  # Triton is not everywhere
+
+    columns = 1 << (x.shape[1] - 1).bit_length()
+    tile = {"C": x.shape[1], "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
+    try:
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            # FP fusion is named because Triton 3.9 warns that its default will change.
+            getattr(triton_kernels, name)[(programs,)](x, *arguments, **constants, **tile, enable_fp_fusion=True)
+    except Exception as error:
+        if "out of memory" in str(error):
+            raise torch.OutOfMemoryError(str(error)) from error
+        raise
+
+
+def pixels_of(x: Tensor) -> tuple[int, int]:
+    """The pixels of `x` [N, C, H, W] or [N, C], and the tiles that they make."""
+    pixels = x.numel() // x.shape[1]
+    return pixels, ceil(pixels / max(TILE // (1 << (x.shape[1] - 1).bit_length()), 1))
+
+
+def dense(x: Tensor) -> Tensor:
+    """`x` [N, C, H, W] or [N, C] with the features of a pixel side by side in memory."""
+    return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
+
+
+def bias_act_norm_(x: Tensor, bias: Tensor, slope: float, epsilon: float) -> Tensor:
+    """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
+
+    Returns the factor of each pixel, in float32 [N, 1, H, W].
+    """
+    y, (pixels, tiles) = dense(x), pixels_of(x)
+    scale = x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
+    launch("bias_act_forward", tiles, y, bias, y, scale, pixels, SLOPE=slope, EPSILON=epsilon)
+    if y is not x:
+        x.copy_(y)
+    return scale
+
+
+def bias_act_backward(
+    gradient: Tensor, y: Tensor, scale: Tensor | None, slope: float, *, sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The `gradient` of `y`, of `bias_act` (no `scale`) or `bias_act_norm_`, turned into the gradient of their x.
+
+    The second tensor is its sum over all pixels, in float32 [C], where `sums` asks for it: in two steps whose order is
+    always the same.
+    """
+    gradient, y, (pixels, tiles) = dense(gradient), dense(y), pixels_of(y)
+    result = torch.empty_like(gradient)
+    each = min(ceil(tiles / PROGRAMS), MAX_TILES_PER_PROGRAM) if sums else 1
+    programs = ceil(tiles / each)
+    partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
+    launch("bias_act_backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope)
+    return result, None if partial is None else partial.sum(0)
+
+
+def bias_act(x: Tensor, bias: Tensor, slope: float) -> Tensor:
+    """Leaky ReLU of `x` [N, C, …] + `bias` [C], differentiable twice."""
+    return BiasAct.apply(x, bias, slope)  # type: ignore[no-any-return]
+
+
+class BiasAct(torch.autograd.Function):
+    """Leaky ReLU of x + bias.  Saves its result alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, slope: float) -> Tensor:
+        x = dense(x)
+        y, (pixels, tiles) = torch.empty_like(x), pixels_of(x)
+        launch("bias_act_forward", tiles, x, bias, y, None, pixels, SLOPE=slope, EPSILON=0.0)
+        ctx.save_for_backward(y)
+        ctx.set_materialize_grads(False)
+        ctx.slope, ctx.bias_dtype = slope, bias.dtype
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        if gradient is None:
+            return None, None, None
+        y = ctx.saved_tensors[0].detach()  # its sign alone counts: a second derivative need not pass through it
+        sums = ctx.bias_dtype if ctx.needs_input_grad[1] and asks_weight_gradients() else None
+        return *BiasActGradient.apply(gradient, y, ctx.slope, sums), None
+
+
+class BiasActGradient(torch.autograd.Function):
+    """The gradient [N, C, …] of x from that of y and, of the type `sums`, the bias gradient [C], or None.
+
+    Linear in the gradient and its own adjoint, and y counts by its sign only: so the derivative is the function itself.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Tensor, y: Tensor, slope: float, sums: torch.dtype | None
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.save_for_backward(y)
+        ctx.set_materialize_grads(False)
+        ctx.slope = slope
+        result, total = bias_act_backward(gradient, y, None, slope, sums=sums is not None)
+        return result, None if total is None else total.to(sums)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        (y,) = ctx.saved_tensors
+        if of_sums is not None:
+            spread = of_sums.to(y.dtype).view(-1, *[1] * (y.ndim - 2)).expand_as(y)
+            gradient = spread if gradient is None else gradient + spread
+        if gradient is None:
+            return None, None, None, None
+        return BiasActGradient.apply(gradient, y, ctx.slope, None)[0], None, None, None
+
+
+def blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
+    """`old` [N, C, …] at an `alpha` [] of 0, `new` at 1, in between their blend; differentiable twice."""
+    return Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
+
+
+def _blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
+    old, new, (pixels, tiles) = dense(old), dense(new), pixels_of(new)
+    result = torch.empty_like(new)
+    launch("blend", tiles, old, new, alpha, result, pixels)
+    return result
+
+
+def _blend_backward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    gradient, (pixels, tiles) = dense(gradient), pixels_of(gradient)
+    of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
+    launch("blend_backward", tiles, gradient, alpha, of_old, of_new, pixels)
+    return of_old, of_new
+
+
+class Blend(torch.autograd.Function):
+    """A fade whose alpha [] is a tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
+        ctx.save_for_backward(alpha)
+        return _blend(old, new, alpha)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *BlendBackward.apply(gradient, *ctx.saved_tensors), None
+
+
+class BlendBackward(torch.autograd.Function):
+    """The adjoint of `Blend`, whose own adjoint is `Blend`."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(alpha)
+        return _blend_backward(gradient, alpha)
+
+    @staticmethod
+    def backward(ctx: Any, of_old: Tensor, of_new: Tensor) -> tuple[Tensor, None]:
+        return Blend.apply(of_old, of_new, *ctx.saved_tensors), None
