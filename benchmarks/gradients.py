@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from statistics import median
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 from pggan.cli.compose import compose
-from pggan.config import ComputeConfig, ModelConfig, Precision, Switch, TrainerConfig
-from pggan.core.architecture import Resampling
+from pggan.config import Precision, TrainConfig
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng, generator_for
 from pggan.core.schedule import Phase
+from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import LOSSES
 from pggan.training.build import build_trainer
@@ -64,17 +65,10 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
     """The first step of a new trainer; without a `precision`, in float64.  Args: flags: fade, labels, micro-batches."""
     fading, labels, micro_batches = flags
     phase = Phase(0, RESOLUTION, fading, 0.4 if fading else 1.0, 0, 1000, IMAGES, 0.001, 0.0, 1)
-    model = ModelConfig(
-        latent_size=None,
-        fmap_base=2**14,
-        fmap_decay=1.0,
-        fmap_max=width,
-        stddev_group=4,
-        resampling=Resampling.fused,
-    )
-    compute = ComputeConfig(micro_batch_size=IMAGES // 2 if micro_batches else None, cuda_graphs=Switch.off)
-    config = TrainerConfig(model=model, loss=loss_of(loss), precision=precision or Precision.fp32, compute=compute)
-    architecture = model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
+    keys = [f"loss={loss}", "loss.reg_interval=1", "model.fmap_base=16384", f"model.fmap_max={width}"]
+    keys += ["compute.cuda_graphs=off", f"compute.micro_batch_size={IMAGES // 2 if micro_batches else 'null'}"]
+    config = replace(validated(TrainConfig, compose("train", keys)), precision=precision or Precision.fp32)
+    architecture = config.model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
     trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device))
     set_float32(device, precision or Precision.fp32)
     state, gradients, dtype = trainer.state, {}, torch.float32
@@ -103,13 +97,6 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
 def reference(loss: str, fading: bool, labels: bool, width: int) -> Found:
     """The step in float64 on the CPU."""
     return step(CPU, None, loss, (fading, labels, False), width)
-
-
-@cache
-def loss_of(name: str) -> dict[str, Any]:
-    """A loss as configured, but with its penalties at every step."""
-    loss: dict[str, Any] = compose("train", [f"loss={name}", "loss.reg_interval=1"])["loss"]
-    return loss
 
 
 def errors_of(device: torch.device, precision: str, loss: str, *, small: bool) -> list[dict[str, float]]:

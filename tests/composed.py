@@ -14,7 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import allow_plain_lists, compose, to_plain
+from pggan.config import TrainerConfig, default_trainer
+from pggan.config.describe import to_plain as to_plain_values
 from pggan.config.train import RESUME_KEYS
+from pggan.core.architecture import Architecture
+from pggan.core.validation import validated
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:
@@ -53,3 +57,14 @@ def _of_files(file: Path, choices: tuple[str, ...]) -> DictConfig:
 @cache
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
+
+
+def trainer_config(architecture: Architecture | None = None, **values: Any) -> TrainerConfig:
+    """The default trainer with networks of the sizes of `architecture`, and other `values`: parts of its tables."""
+    config: dict[str, Any] = to_plain_values(default_trainer())
+    sizes = {} if architecture is None else vars(architecture)
+    config["model"] |= {name: sizes[name] for name in config["model"] if name in sizes}
+    for name, value in values.items():
+        merges = isinstance(value, dict) and "name" not in value
+        config[name] = {**config[name], **value} if merges else value
+    return validated(TrainerConfig, to_plain_values(config))

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.cli.commands import COMMANDS, CONFIGS
+from pggan.cli.commands import COMMANDS
 from pggan.cli.completion import keys_of
 from pggan.cli.main import main
+from pggan.config.files import CONFIGS
 from pggan.core.next_command import NEXT
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from pggan.augmentation.base import TRANSFORMS, Augmentation
 from pggan.augmentation.color import transform_colors
 from pggan.augmentation.geometry import resample, sampling_matrix
 from pggan.core.rng import StepRng
-from pggan.core.validation import require, require_bounds
+from pggan.core.validation import require
 
 Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from draws uniform in [0, 1) and normal ones
 
@@ -73,7 +73,6 @@ class Ada(Augmentation):
     colors: bool
 
     def __post_init__(self) -> None:
-        require_bounds(self, "augmentation.", p=f">=0 <={MAX_P}", target=">=0 <1", interval=">=1", rampup_images=">=1")
         some = self.blit or self.geometry or self.colors
         require(some, "augmentation.blit", self.blit, "true, unless geometry or colors is")
 

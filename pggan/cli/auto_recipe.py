@@ -169,7 +169,7 @@ def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> in
 
 def shorter_growth(values: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str, Any]:
     """The lengths of the phases that a run of `values` had in the end, where its growth became shorter; else none."""
-    from pggan.config.schedule import ScheduleConfig
+    from pggan.config import ScheduleConfig
     from pggan.core.validation import validated
 
     schedule = validated(ScheduleConfig, values["schedule"]).build()

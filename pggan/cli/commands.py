@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-# In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
-CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
+from pggan.config.files import CONFIGS
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,6 @@ class Command:
         """Its YAML, and that of the command whose keys it has, too."""
         bases = re.findall(r"^  - ([a-z]+)$", self.config_file.read_text(), re.MULTILINE)
         return [self.config_file, *(file for base in bases for file in COMMANDS[base].config_files)]
-
-
-def choices_of(group: str, folder: str | None = None) -> list[str]:
-    """The files of a folder of configs/, and of the one of that name in one's own `folder`; none if there is none."""
-    return sorted({file.stem for root in roots(folder) for file in (root / group).glob("*.yaml")})
-
-
-def roots(folder: str | None) -> list[Path]:
-    """Where configuration files are looked for, in this order; `folder` is one's own."""
-    return [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
 
 
 COMMANDS = {

@@ -6,7 +6,8 @@ from enum import EnumMeta
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
+from pggan.cli.commands import COMMANDS, Command
+from pggan.config.files import CONFIGS, choices_of
 from pggan.core.errors import UserError, nearest
 
 # bash and zsh split words at '=', so that only what comes after the last one is replaced.

@@ -94,13 +94,9 @@ def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[
             values = to_plain(hydra_compose(file.stem, [*given, *more]))
             if file == COMMANDS[name].config_file:
                 return values
-            from pggan.config import TrainConfig
-            from pggan.core.validation import with_defaults
-            from pggan.core.withdrawn import without_withdrawn
+            from pggan.config.files import of_earlier_version
 
-            return with_defaults(
-                TrainConfig, without_withdrawn(values)
-            )  # a run's own: some keys may not have existed when it began
+            return of_earlier_version(values)
         except RecursionError as error:
             if folder is None:  # the files of this program do not
                 raise

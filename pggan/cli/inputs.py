@@ -23,8 +23,8 @@ from pggan.config import (
     TimelapseConfig,
     TrainConfig,
 )
-from pggan.config.evaluate import ALL
-from pggan.config.sampling import DrawConfig, listed
+from pggan.config.generators import ALL, DrawConfig
+from pggan.config.parse import listed
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 

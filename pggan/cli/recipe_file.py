@@ -10,8 +10,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from pggan.cli.commands import choices_of, roots
 from pggan.cli.suggestions import names_in
+from pggan.config.files import choices_of, roots
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.next_command import key_of

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pggan.cli.commands import choices_of, roots
+from pggan.config.files import choices_of, roots
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.withdrawn import withdrawal  # WITHDRAWN is the table there
 

@@ -1,97 +1,62 @@
-"""Keys of `pggan plan`, `interpolate`, `timelapse`, `monitor`, `inspect` and `doctor`."""
+"""Keys of `pggan prepare`, `plan`, `bench`, `import`, `monitor`, `inspect` and `doctor`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from itertools import product
+from typing import Annotated, Any, Literal
 
-from pggan.config.sampling import DrawConfig
-from pggan.config.train import TrainConfig
+from pggan.config.files import default_trainer
+from pggan.config.parse import RawPerResolution, per_resolution
+from pggan.config.train import (
+    DgcConfig,
+    DistributedConfig,
+    ModelConfig,
+    PlainGradientsConfig,
+    Precision,
+    R1Config,
+    ScheduleConfig,
+    Switch,
+    TrainConfig,
+    TrainerConfig,
+    WganGpConfig,
+)
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
-from pggan.core.validation import require, require_bounds
+from pggan.core.schedule import value_at
+from pggan.core.validation import Count, Positive, Whole, require
 
-InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
-Enlargement = StrEnum("Enlargement", "nearest smooth")  # how images are enlarged
-TimeAxis = StrEnum("TimeAxis", "images hours")  # what passes evenly in a film of a training
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanConfig(TrainConfig):
-    """The training run that is planned, and how its cost is estimated."""
-
-    device: str | None
-    calibrate: bool
-    steps: int
-    limit_seconds: float
-    tflops: float | None
-    watts: float | None
-    interconnect: str
-    processes: list[int]
-    json: bool
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_bounds(self, steps=">=1", limit_seconds=">0", tflops=">0", watts=">0")
-        if self.calibrate and self.tflops is not None:
-            raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
-        if self.device is not None and (self.calibrate or self.tflops is not None):
-            key, does = ("calibrate=true", "measures here") if self.calibrate else ("tflops=", "states a rate")
-            raise UserError(f"device= predicts a card that need not be here; {key} {does}.", "Leave out one of them.")
-        counts = self.processes
-        require(
-            bool(counts) and min(counts) >= 1, "processes", counts, "numbers of ranks, at least 1, for example [1,8]"
-        )
+BenchMode = StrEnum("BenchMode", "eager graph")
+PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces
+OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
 
 
 @dataclass(frozen=True, kw_only=True)
-class InterpolateConfig(DrawConfig):
-    """Images between latents."""
+class PrepareConfig:
+    """Images to a pyramid."""
 
-    seeds: Any
-    latents: Any
-    path: InterpolationPath
-    frames: int
-    fps: int
-    smoothness: float
-    constant_speed: bool | None
-    hold: int
-    ease: bool
-    grow_from: int | None
-    truncation: float
-    grid: str | None
-    zoom: int | None
-    scaling: Enlargement
-    out: str | None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        bounds = {"frames": ">=2", "fps": ">=1", "smoothness": ">=0", "hold": ">=0", "zoom": ">=1", "truncation": ""}
-        require_bounds(self, **bounds)
-        if self.seeds is not None and self.latents is not None:
-            raise UserError("seeds= and latents= both say where to pass.", "Leave out one of them.")
-        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease}
-        given = [key for key, value in of_keys.items() if value]
-        if self.path is InterpolationPath.walk and given:
-            raise UserError(f"path=walk passes through no images of {given[0]}=.", f"Leave out {given[0]}=.")
+    source: Any
+    dest: str | None
+    max_resolution: int | None
+    crop: PrepareCrop
+    keep: Annotated[float, ">0 <=1"]
+    landmarks: str | None
+    channels: int | None
+    labels: bool | str
+    on_bad: OnBad
+    check: bool
+    report: str | None
+    num_workers: Count | None
+    root: str
+    split: str
+    download: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelapseConfig:
-    """A film of a whole training."""
+class ImportConfig:
+    """A generator of another program."""
 
-    run: str
-    axis: TimeAxis
-    milestones: bool
-    grid: str
-    seconds: float
-    fps: int
-    zoom: int | None
-    scaling: Enlargement
-    out: str | None
-    device: str
-    threads: int | None
-
-    def __post_init__(self) -> None:
-        require_bounds(self, seconds=">0", fps=">=1", zoom=">=1", threads=">=1")
+    source: str
+    out: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +65,8 @@ class MonitorConfig:
 
     run: str | None
     host: str
-    port: int | None
+    port: Annotated[int, ">=0 <=65535"] | None
     open: bool
-
-    def __post_init__(self) -> None:
-        require(self.port is None or 0 <= self.port < 2**16, "port", self.port, "from 0 to 65535")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +89,128 @@ class InspectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """Keys of `pggan doctor`: the device that is tried, and the form of the report."""
+    """The device that is tried, and the form of the report."""
 
     device: str
     json: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig(TrainConfig):
+    """The training run that is planned, and how its cost is estimated."""
+
+    device: str | None
+    calibrate: bool
+    steps: Count
+    limit_seconds: Positive
+    tflops: Positive | None
+    watts: Positive | None
+    interconnect: str
+    processes: list[Count]
+    json: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.calibrate and self.tflops is not None:
+            raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
+        if self.device is not None and (self.calibrate or self.tflops is not None):
+            key, does = ("calibrate=true", "measures here") if self.calibrate else ("tflops=", "states a rate")
+            raise UserError(f"device= predicts a card that need not be here; {key} {does}.", "Leave out one of them.")
+        require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,8]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesConfig:
+    """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
+
+    stages: list[int]
+    batch: RawPerResolution
+    steps: Count
+    warmup: Whole
+    model: ModelConfig
+    loss: WganGpConfig | R1Config
+    threads: Count | None
+    json: bool
+    out: str | None
+
+    def batches(self) -> list[tuple[int, int]]:
+        """Every stage with its batch; raises UserError for what is no resolution or not made of whole groups."""
+        valid = [side >= MIN_RESOLUTION and is_power_of_two(side) for side in self.stages]
+        wanted = "resolutions: powers of two from 4, for example [4,8,16]"
+        require(bool(self.stages) and all(valid), "stages", self.stages, wanted)
+        entries = per_resolution("batch", self.batch, min(self.stages), least=1, whole=True)
+        found = [(side, int(value_at(entries, side))) for side in self.stages]
+        for _, batch in found:
+            self.model.require_whole_groups("batch", batch)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDataConfig:
+    """Throughput of loading."""
+
+    path: str | None
+    batches: Count
+    device_budget_mib: Whole | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchComputeConfig:
+    """Keys of computing that hold for all variants of the step."""
+
+    micro_batch_size: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(StagesConfig):
+    """Throughput of the training step, or of loading beside it."""
+
+    data: BenchDataConfig
+    precisions: list[Precision]
+    modes: list[BenchMode]
+    against: bool
+    device: str
+    compute: BenchComputeConfig
+    schedule: ScheduleConfig
+
+    def __post_init__(self) -> None:
+        for key in ("precisions", "modes"):
+            require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
+        if self.against and (layers := self.model.layers_beyond_paper):
+            problem = f"against=true: the reference step has the paper's networks, without model.{layers[0]}."
+            raise UserError(problem, "Leave out one of them.")
+        self.batches()
+        self.variants()
+
+    def batches(self) -> list[tuple[int, int]]:
+        return super().batches() if self.batch is not None else replace(self, batch=self.schedule.batch).batches()
+
+    def variants(self) -> dict[str, TrainerConfig]:
+        """Every combination of precision and mode by its name."""
+        found = {}
+        for precision, mode in product(self.precisions, self.modes):
+            graphs = Switch.on if mode is BenchMode.graph else Switch.off
+            size, trainer = self.compute.micro_batch_size, default_trainer()
+            compute = replace(trainer.compute, micro_batch_size=size, cuda_graphs=graphs)
+            found[f"{precision} {mode}"] = replace(
+                trainer, model=self.model, loss=self.loss, precision=precision, compute=compute
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchScalingConfig(StagesConfig):
+    """Speed of several ranks beside that of one."""
+
+    warmup: Count
+    processes: list[Count]
+    devices: Literal["auto", "cpu", "cuda"]
+    precision: Precision
+    elastic: bool
+    gradients: PlainGradientsConfig | DgcConfig
+    distributed: DistributedConfig
+    trace: str | None
+
+    def __post_init__(self) -> None:
+        require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,2]")
+        self.batches()

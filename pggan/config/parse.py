@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
@@ -12,7 +12,8 @@ from pggan.core.validation import require
 MAX_TILES = 10_000
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 NEWEST, BEST = "newest", "best"  # as checkpoint=
-RawPerResolution = Any  # one number for all resolutions, or {resolution: number}; OmegaConf has no type for that
+Checkpoint = int | Literal["newest", "best"]  # the images that it was saved at, or a word
+RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
 
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
@@ -38,11 +39,9 @@ def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
     return found
 
 
-def require_checkpoint(choice: object, *words: str) -> None:
-    """Raise UserError unless `choice`, the value of checkpoint=, is NEWEST, BEST, one of `words`, or an image count."""
-    known = choice in (NEWEST, BEST, *words) or (isinstance(choice, int) and not isinstance(choice, bool))
-    wanted = f"{', '.join((NEWEST, BEST, *words))}, or the number of images that it was saved at"
-    require(known, "checkpoint", choice, wanted)
+def listed(value: Any) -> list[Any]:
+    """A value that may be one or several, as a list."""
+    return list(value) if isinstance(value, list) else [value]
 
 
 def generator_keys(config: object) -> dict[str, Any]:

@@ -1,86 +1,354 @@
-"""Keys of a training run: what the trainer is made of, when it reports and saves, and all parts together."""
+"""Keys of a training run: a dataclass per table of configs/train.yaml, with types, bounds and checks between keys.
 
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+Defaults and comments are in the YAML files.
+"""
 
-from pggan.augmentation import require_augmentation
-from pggan.config.compute import ComputeConfig, Precision
-from pggan.config.data import DataConfig
-from pggan.config.distributed import DistributedConfig, dgc_options
-from pggan.config.evaluation import EvaluationConfig
-from pggan.config.model import EmaConfig, ModelConfig, OptimizerConfig
-from pggan.config.parse import parse_grid
-from pggan.config.schedule import ScheduleConfig
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import Annotated, Literal
+
+from pggan.config.generators import MetricName, require_extractor
+from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
+from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
-from pggan.core.validation import require, require_bounds
-from pggan.losses import AUTO, MIN_GAMMA, gamma_by_rule, require_loss
+from pggan.core.validation import Count, Positive, Whole, require
 
+# The type of activations and kernels; weights, losses and penalties stay in float32.
+Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
+Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
+Switch = StrEnum("Switch", "auto on off")
+Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
 ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is printed
 
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
+AUTO = "auto"  # as loss.gamma, and as evaluation.best: the first of the metrics that has an order
+# Metrics by which generators are put in order, and their numbers of which the lowest is the best.
+ORDERED = {"swd": "swd/mean", "kid": "kid", "fid": "fid"}
+MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
+
+
+class LearningRateScaling(Enum):
+    """The power of `batch_factor` that multiplies the learning rates."""
+
+    constant = 0.0
+    sqrt = 0.5
+    linear = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The training images."""
+
+    path: str | None
+    style: str
+    count: Count
+    cache: str
+    crop: Crop
+    channels: int | None
+    labels: bool
+    mirror: bool
+    verify: bool
+    device_budget_mib: Whole | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Generator and discriminator."""
+
+    latent_size: Annotated[int, f">=1 <={LIMITS['latent_size']}"] | None
+    fmap_base: Annotated[int, f">=1 <={LIMITS['fmap_base']}"]
+    fmap_decay: Annotated[float, ">=0"]
+    fmap_max: Annotated[int, f">=1 <={LIMITS['fmap_max']}"]
+    stddev_group: Annotated[int, f">=1 <={LIMITS['stddev_group']}"]
+    resampling: Resampling
+    blur: bool
+    bilateral: Annotated[int, f">=0 <={LIMITS['bilateral']}"]
+    residual: bool
+    features: Literal["efficientnet-lite0"] | None
+    features_from: int
+
+    def __post_init__(self) -> None:
+        first, least = self.features_from, 2 * MIN_RESOLUTION
+        require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
+
+    @property
+    def layers_beyond_paper(self) -> list[str]:
+        """The keys of layers that are on, and that the paper's networks do not have."""
+        return [key for key in ("blur", "bilateral", "residual", "features") if getattr(self, key)]
+
+    def require_whole_groups(self, key: str, batch: int) -> None:
+        """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
+        group = self.stddev_group
+        if batch % min(group, batch):
+            problem = f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}."
+            below, above = batch // group * group, -(-batch // group) * group
+            raise UserError(problem, f"Use a batch of {below} or {above}, or another stddev_group.")
+
+    def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
+        """The networks for images of `resolution` and `channels`, with `num_classes` classes (0 for none).
+
+        Raises UserError where D is to look at features, and can't.
+        """
+        sizes = vars(self) | {"latent_size": self.latent_size or min(self.fmap_base, self.fmap_max)}
+        if self.features is not None:
+            if channels not in (1, 3):
+                problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
+                raise UserError(
+                    problem, "Prepare images with channels=3 (data.channels= in training), or set model.features=null."
+                )
+            from pggan.networks.features.backbone import backbone_fingerprint  # imports torch
+
+            sizes["features"] = backbone_fingerprint()
+        return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """Growth, batch and learning rates."""
+
+    first_resolution: int
+    final_resolution: int
+    stable_images: RawPerResolution
+    fade_images: RawPerResolution
+    batch: RawPerResolution
+    learning_rate_g: RawPerResolution
+    learning_rate_d: RawPerResolution
+    batch_factor: Count
+    learning_rate_scaling: LearningRateScaling
+    lr_warmup_images: Whole
+    lr_decay_images: Whole
+    total_images: Count | None
+    max_growth_share: Annotated[float, ">0 <=1"] | None
+
+    def __post_init__(self) -> None:
+        first, final = self.first_resolution, self.final_resolution
+        for key, value in (("first_resolution", first), ("final_resolution", final)):
+            valid = value >= MIN_RESOLUTION and is_power_of_two(value)
+            require(valid, f"schedule.{key}", value, "a power of two from 4 up: 4, 8, 16 … 1024 or more")
+        if first > final:
+            problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
+            raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
+        if self.build().total == 0:
+            problem = "schedule.stable_images and schedule.fade_images are 0 for every resolution."
+            raise UserError(problem, "Give at least one of them images to show.")
+
+    def build(self) -> Schedule:
+        """The schedule; raises UserError for an entry that can't be used."""
+        first = self.first_resolution
+        return Schedule(
+            first_resolution=first,
+            final_resolution=self.final_resolution,
+            stable_images=per_resolution("schedule.stable_images", self.stable_images, first, least=0, whole=True),
+            fade_images=per_resolution("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
+            batch=per_resolution("schedule.batch", self.batch, first, least=1, whole=True),
+            learning_rate_g=per_resolution("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
+            learning_rate_d=per_resolution("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
+            batch_factor=self.batch_factor,
+            learning_rate_factor=float(self.batch_factor**self.learning_rate_scaling.value),
+            lr_warmup_images=self.lr_warmup_images,
+            lr_decay_images=self.lr_decay_images,
+            total_images=self.total_images,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WganGpConfig:
+    """Wasserstein loss with gradient penalty and drift."""
+
+    name: Literal["wgan_gp"]
+    penalty_weight: Annotated[float, ">=0"]
+    target: Annotated[float, ">=0"]
+    drift: Annotated[float, ">=0"]
+    penalty_resolution: Literal["final", "current"]
+    reg_interval: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class R1Config:
+    """A loss with R1, or R1 and R2."""
+
+    name: Literal["logistic", "relativistic"]
+    gamma: Annotated[float, ">=0"] | Literal["auto"]
+    reg_interval: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAugmentationConfig:
+    """D sees images as they are."""
+
+    name: Literal["none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaConfig:
+    """Adaptive discriminator augmentation."""
+
+    name: Literal["ada"]
+    p: Annotated[float, ">=0 <=0.85"] | None
+    target: Annotated[float, ">=0 <1"]
+    interval: Count
+    rampup_images: Count
+    blit: bool
+    geometry: bool
+    colors: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainGradientsConfig:
+    """Gradients that are exchanged whole, in float32 or bfloat16."""
+
+    name: Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DgcConfig:
+    """Deep gradient compression."""
+
+    name: Literal["dgc"]
+    ratio: Annotated[float, ">0 <=1"]
+    warmup_images: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """How a step is computed: this changes speed and memory, and results by rounding only."""
+
+    kernels: Kernels
+    micro_batch_size: Count | None
+    cuda_graphs: Switch
+    deterministic: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Adam, for both networks."""
+
+    beta1: Annotated[float, ">=0 <1"]
+    beta2: Annotated[float, ">=0 <1"]
+    epsilon: Positive
+    reset_at_phase: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmaConfig:
+    """The averaged generator."""
+
+    half_life_images: Positive | None
+    rampup: Positive | None
+    decay_per_update: Annotated[float, ">=0 <1"] | None
+
+    def __post_init__(self) -> None:
+        if (self.half_life_images is None) == (self.decay_per_update is None):
+            problem = "The averaged generator needs exactly one of ema.half_life_images and ema.decay_per_update."
+            remedy = "Set one to null: 'ema.half_life_images=null ema.decay_per_update=0.999' is the paper's."
+            raise UserError(problem, remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """Rendezvous of the machines, and restarts when a rank is lost; keys have the names of torchrun's options."""
+
+    nnodes: Count
+    rdzv_endpoint: str | None
+    local_addr: str | None
+    rdzv_timeout_seconds: Count
+    max_restarts: Whole
+    heartbeat_timeout_seconds: Annotated[float, ">=5"]
+    elastic_chunks: Count
+
+    def __post_init__(self) -> None:
+        if self.rdzv_endpoint is not None:
+            host, _, port = self.rdzv_endpoint.rpartition(":")
+            good = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+            require(good, "distributed.rdzv_endpoint", self.rdzv_endpoint, "HOST:PORT, for example node0:29500")
+        elif self.nnodes > 1:
+            remedy = "Add distributed.rdzv_endpoint=HOST:PORT to all commands: one machine's address and a free port."
+            raise UserError(f"distributed.nnodes={self.nnodes} machines need a rendezvous.", remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """Numbers and preview grids."""
 
-    tick_images: int
-    grid_images: int
+    tick_images: Count
+    grid_images: Count
     grid: str
     console: ConsoleMode
-    profile_steps: int
+    profile_steps: Whole
 
     def __post_init__(self) -> None:
-        require_bounds(self, "monitor.", tick_images=">=1", grid_images=">=1", profile_steps=">=0")
         parse_grid(self.grid, "monitor.grid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """Keys of checkpoints: when they are written, which are kept, and when training rolls back to one."""
+class EvaluationConfig:
+    """Metrics of the averaged generator during training."""
 
-    every_images: int
-    every_minutes: float | None
-    keep: int
-    milestones: Any
-    roll_back_after: int
+    metrics: list[MetricName]
+    extractor: str
+    weights: str | None
+    count: Annotated[int, ">=2"]
+    interval_images: Count | None
+    max_share: Annotated[float, ">0 <1"]
+    best: str | None
 
     def __post_init__(self) -> None:
-        require_bounds(self, "checkpoint.", every_images=">=1", every_minutes=">0", keep=">=1", roll_back_after=">=1")
-        counts = self.milestones
-        listed = isinstance(counts, list) and all(type(count) is int and count >= 1 for count in counts)
-        wanted = "image counts, for example [100000,200000], or the word phases"
-        require(listed or counts == PHASES, "checkpoint.milestones", counts, wanted)
+        require_extractor("evaluation.", self.extractor, self.weights)
+        ordered = [name for name in self.metrics if name in ORDERED]
+        wanted = f"{AUTO}, null" + "".join(f" or {name}" for name in ordered)
+        wanted += f": one of {', '.join(ORDERED)} that evaluation.metrics names, too"
+        require(self.best in (None, AUTO, *ordered), "evaluation.best", self.best, wanted)
+
+    @property
+    def best_metric(self) -> str | None:
+        """The number that decides which checkpoint is the best; None where none does."""
+        ordered = [name for name in self.metrics if name in ORDERED]
+        name = next(iter(ordered), None) if self.best == AUTO else self.best
+        return None if name is None else ORDERED[name]
+
+    @property
+    def share(self) -> float:
+        """The share of the time that is kept for evaluations, 0 to 1: 0 where none come, or at an interval."""
+        return self.max_share if self.metrics and self.interval_images is None else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are written, which are kept, and when training rolls back to one."""
+
+    every_images: Count
+    every_minutes: Positive | None
+    keep: Count
+    milestones: list[Count] | Literal["phases"]
+    roll_back_after: Count
 
     def milestone_images(self, schedule: Schedule) -> list[int]:
         """The image counts whose checkpoints are kept for good."""
-        return [phase.end for phase in schedule.phases] if self.milestones == PHASES else list(self.milestones)
+        return list(self.milestones) if isinstance(self.milestones, list) else [phase.end for phase in schedule.phases]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """Keys of a trainer, besides those of the images.  The defaults are those of configs/train.yaml."""
+    """Keys of a trainer, besides those of the images."""
 
     model: ModelConfig
-    loss: dict[str, Any]
-    augmentation: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
-    precision: Precision = Precision.auto
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    seed: int = 0
-    threads: int | None = None
-    elastic: bool = False
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    gradients: dict[str, Any] = field(default_factory=lambda: {"name": "fp32"})
+    loss: WganGpConfig | R1Config
+    augmentation: NoAugmentationConfig | AdaConfig
+    gradients: PlainGradientsConfig | DgcConfig
+    precision: Precision
+    compute: ComputeConfig
+    optimizer: OptimizerConfig
+    seed: int
+    threads: Count | None
+    elastic: bool
+    distributed: DistributedConfig
 
     def __post_init__(self) -> None:
-        require_bounds(self, threads=">=1")
-        require_loss(str(self.loss.get("name")))
-        require_augmentation(str(self.augmentation.get("name")))
-        dgc_options(self.gradients, elastic=self.elastic)
+        if self.elastic and self.gradients.name != "fp32":
+            problem = f"elastic=true needs exact gradients, not gradients={self.gradients.name}."
+            raise UserError(problem, "Set gradients=fp32.")
         size, group = self.compute.micro_batch_size, self.model.stddev_group
         if size is not None and size % group:
             problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
@@ -93,7 +361,7 @@ class TrainConfig(TrainerConfig):
 
     name: str
     run_dir: str | None
-    hours: float | None
+    hours: Positive | None
     resume: str
     allow_changes: list[str]
     init_from: str | None
@@ -107,7 +375,6 @@ class TrainConfig(TrainerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_bounds(self, hours=">0")
         if self.init_from is not None and self.resume not in ("auto", "never"):
             problem = "init_from= begins a new run; resume= continues one."
             remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."
@@ -115,7 +382,12 @@ class TrainConfig(TrainerConfig):
         phases = self.schedule.build().phases
         for phase in phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)
-        if self.loss.get("gamma") == AUTO:
+        if isinstance(self.loss, R1Config) and self.loss.gamma == AUTO:
             gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
             # Every report and checkpoint names this number.
-            object.__setattr__(self, "loss", {**self.loss, "gamma": float(f"{gamma:.2g}")})
+            object.__setattr__(self, "loss", replace(self.loss, gamma=float(f"{gamma:.2g}")))
+
+
+def gamma_by_rule(resolution: int, batch: int) -> float:
+    """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
+    return 0.0002 * resolution**2 / batch

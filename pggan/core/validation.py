@@ -1,22 +1,28 @@
-"""Plain values to dataclasses, with errors that name the key."""
+"""Plain values to frozen dataclasses, which give the type and the bounds of every key; errors name the key.
+
+Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAML files of `configs/`, never here.
+"""
 
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass, make_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from operator import ge, gt, le, lt
-from typing import Any, TypeVar, cast, get_origin
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.withdrawn import withdrawal
 
 Conf = TypeVar("Conf")
+MISSING = "???"  # as YAML files have it
+BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
+
+Whole = Annotated[int, ">=0"]
+Count = Annotated[int, ">=1"]
+Positive = Annotated[float, ">0"]
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
@@ -25,76 +31,131 @@ def require(holds: bool, key: str, value: object, wanted: str) -> None:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
 
-def require_bounds(config: object, prefix: str = "", **bounds: str) -> None:
-    """Raise UserError unless fields of the dataclass `config` are finite and within `bounds`, such as ">=0 <1".
-
-    A field that is None passes.  `prefix` leads the name of the key in the message.
-    """
-    optional = {field.name for field in fields(config) if "None" in str(field.type)}  # type: ignore[arg-type]
-    for name, text in bounds.items():
-        value = getattr(config, name)
-        limits = [(*COMPARISONS[sign], float(number)) for sign, number in re.findall(r"([<>]=?)(\S+)", text)]
-        words = [*(f"{word} {limit:g}" for word, _, limit in limits), *["finite"] * (not limits or value == inf)]
-        wanted = " and ".join(words) + ", or null" * (name in optional)
-        holds = value is None or (isfinite(value) and all(compare(value, limit) for _, compare, limit in limits))
-        require(holds, f"{prefix}{name}", value, wanted)
-
-
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
     """`values` as an instance of the dataclass `schema`, nested dataclasses included.
 
-    Raises UserError that names the first key that is unknown, missing or of the wrong type; `prefix` leads its name.
+    Raises UserError that names the first key that is unknown, missing, of the wrong type or out of bounds; `prefix`
+    leads its name.
     """
-    types = {field.name: field.type for field in fields(schema)}  # type: ignore[arg-type]
+    kinds = get_type_hints(schema, include_extras=True)
     for key in values:
-        if key not in types:
-            known = [f"{prefix}{name}" for name in types]
-            unknown = UserError(f"There is no key '{prefix}{key}'.", nearest(f"{prefix}{key}", known))
-            raise withdrawal(f"{prefix}{key}") or unknown
-    typed = converter(schema)  # type: ignore[arg-type]
-    arguments: dict[str, Any] = {}
-    for name, kind in types.items():
-        value = values.get(name, "???")
-        if isinstance(kind, type) and is_dataclass(kind):
-            arguments[name] = validated(kind, value if isinstance(value, Mapping) else {}, f"{prefix}{name}.")
-            continue
-        if value == "???":
-            raise UserError(f"'{prefix}{name}' needs a value.", f"Add {prefix}{name}=… to the command.")
-        alone = get_origin(kind) is list and isinstance(value, str | int | float)
+        if key not in kinds:
+            remedy = nearest(f"{prefix}{key}", [f"{prefix}{name}" for name in kinds])
+            raise withdrawal(f"{prefix}{key}") or UserError(f"There is no key '{prefix}{key}'.", remedy)
+    return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
+
+
+def of_key(key: str, kind: Any, value: Any) -> Any:
+    """The `value` of `key` as one of the type `kind`; raises UserError where it is none."""
+    kinds = alternatives(kind)
+    if is_dataclass(kinds[0]):
+        values = value if isinstance(value, Mapping) else {}
+        return validated(chosen(key, kinds, values), values, f"{key}.")
+    if value == MISSING:
+        raise UserError(f"'{key}' needs a value.", f"Add {key}=… to the command.")
+    if value == "":
+        remedy = f"If a shell variable was meant, it is not set; for no value: {key}=null."
+        raise UserError(f"{key}= has no value.", remedy)
+    try:
+        return converted(kind, value)
+    except (KeyError, TypeError, ValueError) as error:
+        remedy = f"It has to be {described(kind)}."
+        if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
+            remedy = f"Did you mean '{meant}'?"
+        elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
+            quoted = f"\"{key}='{','.join(map(str, value))}'\""
+            remedy = f"{remedy} For one run with each value: --multirun. For one value with a comma: {quoted}."
+        raise UserError(f"{key}={value} does not work.", remedy) from error
+
+
+def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
+    """Of several dataclasses that of the name in `values`; raises UserError where none has it."""
+    if len(schemas) == 1:
+        return schemas[0]
+    by_name = {word: schema for schema in schemas for word in words_of(get_type_hints(schema)["name"])}
+    name = str(values.get("name"))
+    if name not in by_name:
+        raise withdrawal(f"{key}={name}") or UserError(f"There is no {key}={name}.", nearest(name, by_name))
+    return by_name[name]
+
+
+def converted(kind: Any, value: Any) -> Any:
+    """`value` as one of the type `kind`; raises KeyError, TypeError or ValueError otherwise."""
+    kinds, origin, arguments = alternatives(kind), get_origin(kind), get_args(kind)
+    if len(kinds) > 1:
+        return of_first(sorted(kinds, key=lambda one: bare(one) is not type(value)), value)
+    if origin is Annotated:
+        found = converted(arguments[0], value)
+        if not all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in BOUND.findall(arguments[1])):
+            raise ValueError
+        return found
+    if origin is list:
+        return [converted(arguments[0], one) for one in (value if isinstance(value, list) else [value])]
+    if origin is Literal:
+        return arguments[arguments.index(value)]
+    return PRIMITIVES[kind](value) if kind in PRIMITIVES else kind[str(value)]
+
+
+def of_first(kinds: list[Any], value: Any) -> Any:
+    """`value` as one of the first of the types that it fits; raises ValueError where it fits none."""
+    for kind in kinds:
         try:
-            typed[name] = [value] if alone else value  # metrics=swd
-            kept = typed[name]
-        except OmegaConfBaseException as error:
-            reason = str(error.msg or error).splitlines()[0].rstrip(".")
-            choices = [str(one.value) for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
-            meant = nearest_name(str(value), choices)
-            remedy = f"--help all explains {prefix}{name}." if meant is None else f"Did you mean '{meant}'?"
-            if isinstance(value, list):
-                quoted = f"\"{prefix}{name}='{','.join(map(str, value))}'\""
-                remedy = f"For one run with each value: --multirun. For one value with a comma: {quoted}."
-            elif get_origin(kind) is list and not alone:
-                reason, remedy = "it takes a list", f"Write {prefix}{name}=a,b."
-            raise UserError(f"{prefix}{name}={value} does not work: {reason}.", remedy) from error
-        arguments[name] = OmegaConf.to_container(kept) if OmegaConf.is_config(kept) else kept
-    return schema(**arguments)
+            return converted(kind, value)
+        except (KeyError, TypeError, ValueError):
+            continue
+    raise ValueError
 
 
-def with_defaults(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with what they lack of `schema`, a dataclass with nested ones: its defaults, where it has them."""
-    filled = dict(values)
-    for field in fields(schema):
-        if isinstance(field.type, type) and is_dataclass(field.type):
-            filled[field.name] = with_defaults(field.type, values.get(field.name) or {})
-        elif field.default is not MISSING:
-            plain = field.default.name if isinstance(field.default, Enum) else field.default
-            filled.setdefault(field.name, plain)
-    return filled
+def number(kind: type[float], value: Any) -> float:
+    """`value`, a number or its text, as a finite one of the type `kind`; raises ValueError or TypeError otherwise."""
+    found = kind(value)
+    if isinstance(value, bool) or not isfinite(found) or not (isinstance(value, str) or found == value):
+        raise ValueError
+    return found
 
 
-@cache
-def converter(schema: type) -> DictConfig:
-    """A table that takes values of the types of a dataclass, nested ones left out; kept, as it is slow to make."""
-    plain = [(field.name, field.type) for field in fields(schema) if not is_dataclass(field.type)]
-    return cast(
-        DictConfig, OmegaConf.structured(make_dataclass(schema.__name__, plain, init=False, repr=False, eq=False))
-    )
+def one_of(kinds: tuple[type, ...], value: Any) -> Any:
+    """`value`, if it is of one of the types; raises TypeError otherwise."""
+    if not isinstance(value, kinds):
+        raise TypeError
+    return value
+
+
+PRIMITIVES: dict[Any, Callable[[Any], Any]] = {
+    Any: lambda value: value,
+    NoneType: lambda value: one_of((NoneType,), value),
+    bool: lambda value: one_of((bool,), value),
+    str: lambda value: str(one_of((str, int, float), value)),
+    int: lambda value: number(int, value),
+    float: lambda value: number(float, value),
+}
+NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; else `kind` alone."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def bare(kind: Any) -> Any:
+    """The type `kind` without its bounds."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def words_of(kind: Any) -> list[str]:
+    """The words that a type of a few choices consists of; none of any other."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []
+
+
+def described(kind: Any) -> str:
+    """What a value of the type `kind` is, in words."""
+    if len(alternatives(kind)) > 1:
+        return ", or ".join(map(described, alternatives(kind)))
+    if get_origin(kind) is Annotated:
+        limits = [f"{COMPARISONS[sign][0]} {limit}" for sign, limit in BOUND.findall(get_args(kind)[1])]
+        return f"{described(bare(kind))} {' and '.join(limits)}"
+    if get_origin(kind) is list:
+        return f"a list, each {described(get_args(kind)[0])}"
+    return NAMES.get(kind) or " or ".join(words_of(kind))

@@ -5,8 +5,8 @@ N batch, C channels, R resolution, L labels.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from math import inf, sqrt
+from dataclasses import dataclass
+from math import sqrt
 from statistics import NormalDist
 from typing import ClassVar, NamedTuple
 
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pggan.augmentation.base import Transforms
 from pggan.core.batch import Reals
-from pggan.core.validation import require
 from pggan.losses.gradient_penalty import Critic, GradientPenalty, PenaltyAt, PenaltyContext
 
 SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
@@ -39,13 +38,6 @@ class Loss(ABC):
     scores_are_log_odds: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
 
     reg_interval: int  # updates of D from one evaluation of the penalties to the next
-
-    def __post_init__(self) -> None:
-        require(self.reg_interval >= 1, "loss.reg_interval", self.reg_interval, "at least 1")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float):
-                require(0 <= value < inf, f"loss.{field.name}", value, "from 0 up to below infinity")
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from rich.progress import Progress as Bars
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.config import DistributedConfig, EvaluateConfig, Precision
+from pggan.config import EvaluateConfig, Precision, default_trainer
 from pggan.config.describe import to_plain, versions
-from pggan.config.evaluate import ALL
+from pggan.config.generators import ALL
 from pggan.config.parse import generator_keys
 from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import threads_per_rank
@@ -46,7 +47,7 @@ def run(config: EvaluateConfig) -> int:
     """Evaluate on all devices that `config` asks for; returns the exit code."""
     info = rank_from_environment()
     if info is not None:
-        timeout = DistributedConfig().rdzv_timeout_seconds
+        timeout = default_trainer().distributed.rdzv_timeout_seconds
         return run_distributed(info, config.devices, timeout, partial(evaluate_on_rank, config))
     kind, count = count_devices(config.devices)
     if count == 1:
@@ -55,7 +56,8 @@ def run(config: EvaluateConfig) -> int:
 
     values = {**to_plain(config), "devices": f"cpu:{count}" if kind == "cpu" else str(count)}
     threads = config.threads or threads_per_rank(count, elastic=False)
-    return launch("evaluate", values, count, DistributedConfig(max_restarts=0), threads=threads, log=print_error)
+    distributed = replace(default_trainer().distributed, max_restarts=0)
+    return launch("evaluate", values, count, distributed, threads=threads, log=print_error)
 
 
 def evaluate_on_rank(config: EvaluateConfig, group: ProcessGroup) -> int:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pggan.config.evaluate import require_extractor
+from pggan.config.generators import require_extractor
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.metrics.extractor import Extractor, Resized

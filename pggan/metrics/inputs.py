@@ -10,7 +10,7 @@ from yaml import YAMLError
 from pggan.checkpoints.read import checkpoints_of, checkpoints_of_run, choose_checkpoint, is_checkpoint, mark_of
 from pggan.config import Crop, DataConfig, EvaluateConfig
 from pggan.config.describe import flatten
-from pggan.config.evaluate import ALL
+from pggan.config.generators import ALL
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.open import open_data

@@ -211,8 +211,8 @@ def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> N
         elif config.init_from is not None and group.is_main:
             notes += transfer(config.init_from, state)
     broadcast_state(state, trainer.reducer, checkpoint, group)
-    if group.world_size == 1 and config.gradients["name"] != "fp32":
-        notes.append(f"One rank sends no gradients: gradients={config.gradients['name']} has no effect.")
+    if group.world_size == 1 and config.gradients.name != "fp32":
+        notes.append(f"One rank sends no gradients: gradients={config.gradients.name} has no effect.")
 
 
 @contextmanager
@@ -265,7 +265,7 @@ def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: di
         "Command": run.description["versions"]["command"] or "from Python",
         "Run directory": str(run.run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out(pyramid.path)}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss['name']}{looks_at}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss.name}{looks_at}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         **needs,
         "Watch": f"pggan monitor run={run.run_dir}",
@@ -277,7 +277,7 @@ def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: di
 def few_images(run: RunContext) -> list[str]:
     """A note if a new run shows few images so often that D learns them by heart, with nothing against it."""
     images, total = run.pyramid.images, run.schedule.total
-    if run.checkpoint is not None or run.config.augmentation["name"] != "none":
+    if run.checkpoint is not None or run.config.augmentation.name != "none":
         return []
     if images >= FEW_IMAGES or total < OFTEN_SHOWN * images:
         return []

@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from functools import partial
 
-from pggan.augmentation import build_augmentation
 from pggan.checkpoints.write import NonFiniteError
 from pggan.config import TrainConfig
 from pggan.config.describe import to_plain
@@ -14,7 +13,6 @@ from pggan.core.errors import UserError
 from pggan.core.rng import StepRng
 from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
-from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.ema import ema_decay
 from pggan.run.open_run import open_run
@@ -67,8 +65,6 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     # These refuse here what every rank would refuse after it has started.
     batches = (phase.batch for phase in config.schedule.build().phases)
     BatchPartition.of(config, batches, count * config.distributed.nnodes)
-    build_loss(config.loss)
-    build_augmentation(config.augmentation)
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.config import DirectionMethod, DirectionsConfig
-from pggan.config.parse import generator_keys, parse_seeds
-from pggan.config.sampling import listed
+from pggan.config.parse import generator_keys, listed, parse_seeds
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command

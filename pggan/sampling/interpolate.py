@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
-from pggan.config.parse import generator_keys, parse_grid, parse_seeds
-from pggan.config.sampling import listed
+from pggan.config.parse import generator_keys, listed, parse_grid, parse_seeds
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command

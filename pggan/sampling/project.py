@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from pggan.config import ProjectConfig
-from pggan.config.parse import generator_keys
-from pggan.config.sampling import listed
+from pggan.config.parse import generator_keys, listed
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device, set_threads
 from pggan.core.next_command import next_command

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from pggan.config import Precision, TrainerConfig, dgc_options
+from pggan.config import DgcConfig, Precision, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
@@ -66,11 +66,11 @@ def build_reducer(
     config: TrainerConfig, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
     """The reducer that `gradients=` and `elastic=` ask for."""
-    dgc = dgc_options(config.gradients, elastic=config.elastic)
+    dgc = config.gradients if isinstance(config.gradients, DgcConfig) else None
     if config.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:
         return GradientReducer()
     if dgc is not None:
         return DgcReducer(group, state, config.optimizer, dgc)
-    return AllReduce(group, torch.bfloat16 if config.gradients["name"] == "bf16" else torch.float32)
+    return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)

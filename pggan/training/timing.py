@@ -10,14 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.config import TrainerConfig
+from pggan.config import PlainGradientsConfig, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import compute_options
@@ -143,7 +142,7 @@ class CostModel:
         options = compute_options(config.precision, config.compute, device)
         side = 512 if device.type == "cpu" else 4096
         rate = matmul_rate(device, config.precision, options.dtype or torch.float32, side)
-        passes = UPDATE_PASSES + PENALTY_PASSES / build_loss(config.loss).reg_interval
+        passes = UPDATE_PASSES + PENALTY_PASSES / config.loss.reg_interval
         moving = 0.0
         if moved := ACTIVATION_BYTES.get(device.type):
             moving = passes * moved / copy_rate(device, COPIED)
@@ -206,7 +205,7 @@ def single_device_timer(
     device: torch.device,
 ) -> StepTimer:
     """Times steps of new networks on noise, on one device, with nothing to reduce."""
-    alone = replace(config, elastic=False, gradients={"name": "fp32"})
+    alone = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
     group = ProcessGroup.single_process(device)
     trainer = build_trainer(alone, architecture, phases, group, log=lambda text: None)
     return StepTimer(trainer, group, noise(architecture, device))

@@ -33,7 +33,7 @@ class TrainerFactory:
     @classmethod
     def of(cls, config: TrainerConfig, device: torch.device, world_size: int) -> "TrainerFactory":
         """The factory that `config` asks for; raises UserError for what is not valid, or can't be had on `device`."""
-        loss, augmentation = build_loss(config.loss), choose_augmentation(config, device)
+        loss, augmentation = build_loss(vars(config.loss)), choose_augmentation(config, device)
         options = compute_options(config.precision, config.compute, device)
         capture = captures_graphs(config.compute, device) and not sends_sparse_updates(config, world_size)
         return cls(loss, config.optimizer, options, augmentation, capture)
@@ -52,7 +52,7 @@ class TrainerFactory:
 
 def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
     """The augmentation that `augmentation=` asks for; raises UserError if not valid, or not to be had on `device`."""
-    augmentation = build_augmentation(config.augmentation)
+    augmentation = build_augmentation(vars(config.augmentation))
     inexact = config.compute.deterministic and device.type == "cuda"
     if inexact and isinstance(augmentation, Ada) and augmentation.resamples:
         problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
@@ -63,4 +63,4 @@ def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmenta
 
 def sends_sparse_updates(config: TrainerConfig, world_size: int) -> bool:
     """Whether gradients are compressed: the gradient reducer makes the updates, each rank has a state of its own."""
-    return config.gradients["name"] == "dgc" and world_size > 1
+    return config.gradients.name == "dgc" and world_size > 1

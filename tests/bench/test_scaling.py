@@ -66,7 +66,7 @@ def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
         (f"trace={__file__}", "nothing can be written to"),
         (f"out={Path(__file__).parent}", "Name a file"),
         ("gradients.name=sparse", "fp32"),
-        ("devices=tpu", "auto, cpu or cuda"),
+        ("devices=tpu", "Did you mean 'cpu'"),
         ("batch=6", "does not divide"),
         ("batch=2", "which 2 ranks can't share"),
         ("loss.gama=1", "There is no key"),

@@ -3,12 +3,13 @@
 import dataclasses
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from pggan.config import BenchConfig, Precision, TrainerConfig
+from pggan.config import BenchConfig, Precision, default_trainer
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.networks.layers import ComputeOptions
@@ -48,7 +49,7 @@ def captured_variant(config, monkeypatch):
     monkeypatch.setattr("pggan.training.trainer_factory.captures_graphs", lambda *_: True)
 
     def make(notices):
-        trainer = TrainerConfig(model=config.model, loss=config.loss, precision=Precision.fp32)
+        trainer = replace(default_trainer(), model=config.model, loss=config.loss, precision=Precision.fp32)
         return TrainerVariant(trainer, config.model.architecture(8, 3, 0), CPU, notices.append)
 
     return make

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from pggan import config
-from pggan.cli.commands import COMMANDS, CONFIGS, choices_of
+from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
+from pggan.config.files import CONFIGS, choices_of
 from pggan.core.validation import validated
 from pggan.core.version import __version__
 from pggan.performance.recipe.lengths import FALLING_SHARE
@@ -19,30 +20,6 @@ from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(CONFIGS.rglob("*.yaml"))
-
-
-def keys_of_schema(schema, prefix=""):
-    for field in fields(schema):
-        if isinstance(field.type, type) and is_dataclass(field.type):
-            yield from keys_of_schema(field.type, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}"
-
-
-def has(values, key):
-    for part in key.split("."):
-        if not isinstance(values, dict) or part not in values:
-            return False
-        values = values[part]
-    return True
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_every_command_has_exactly_the_keys_of_its_schema(command):
-    schema, values = getattr(config, command.schema), composed(command.name, [])
-    assert set(values) == {field.name for field in fields(schema)}
-    missing = [key for key in keys_of_schema(schema) if not has(values, key)]
-    assert not missing
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)

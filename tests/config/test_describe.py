@@ -25,12 +25,6 @@ def test_a_description_comes_back_from_json_as_it_is():
     assert description["versions"] == versions()
 
 
-def test_an_infinity_becomes_text_that_strict_json_can_hold():
-    description = describe(config("loss.target=inf"))
-    assert json.loads(json.dumps(description, allow_nan=False)) == description
-    assert description["loss"]["target"] == "Infinity"
-
-
 def test_changes_name_the_keys_that_differ():
     before, now = describe(config()), describe(config("seed=1", "loss=logistic", "schedule.batch={4: 8}"))
     found = dict(changes(before, {**now, "versions": {}}))

@@ -15,12 +15,12 @@ def test_paper_is_as_published():
     """Appendix A.1: WGAN-GP with drift and a penalty at every update, Adam, and an average per update."""
     paper = config("paper")
     published = {"name": "wgan_gp", "penalty_weight": 10, "target": 1, "drift": 0.001, "reg_interval": 1}
-    assert {key: paper.loss[key] for key in published} == published
+    assert {key: getattr(paper.loss, key) for key in published} == published
     schedule = paper.schedule
     assert (schedule.learning_rate_g, schedule.stable_images, schedule.fade_images) == (0.001, 800_000, 800_000)
     assert (paper.optimizer.beta1, paper.optimizer.beta2, paper.optimizer.epsilon) == (0, 0.99, 1e-8)
     assert paper.ema.decay_per_update == 0.999
-    assert paper.augmentation["name"] == "none"
+    assert paper.augmentation.name == "none"
     assert not paper.model.layers_beyond_paper
 
 
@@ -34,8 +34,8 @@ def test_paper_is_as_published():
 )
 def test_later_recipes_are_those_of_their_papers_but_for_what_they_say(name, loss, interval, rate, augmentation):
     recipe = config(name)
-    assert (recipe.loss["name"], recipe.loss["reg_interval"]) == (loss, interval)
+    assert (recipe.loss.name, recipe.loss.reg_interval) == (loss, interval)
     assert (recipe.schedule.learning_rate_g, recipe.schedule.learning_rate_d) == (rate, rate)
-    assert recipe.augmentation["name"] == augmentation
+    assert recipe.augmentation.name == augmentation
     assert recipe.ema.rampup is not None
-    assert recipe.loss["gamma"] == {"modern": 1.6, "relativistic": 1.0, "small_data": 12}[name]
+    assert recipe.loss.gamma == {"modern": 1.6, "relativistic": 1.0, "small_data": 12}[name]

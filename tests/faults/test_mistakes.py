@@ -27,9 +27,9 @@ MISTAKES = {
     "commands=sample": "There is no key 'commands'",
     "loss=[logistic": "can't be read",
     # types
-    "seed=one": "Integer",
-    "data.mirror=perhaps": "bool",
-    "checkpoint.milestones=1000": "for example [100000,200000]",
+    "seed=one": "a whole number",
+    "data.mirror=perhaps": "true or false",
+    "checkpoint.milestones=often": "phases",
     "model.resampling=cubic": "fused",
     # values
     "schedule.final_resolution=100": "a power of two from 4 up: 4, 8, 16",
@@ -39,7 +39,7 @@ MISTAKES = {
     "schedule.stable_images=0 schedule.fade_images=0": "images to show",
     "ema.half_life_images=null": "ema.decay_per_update=0.999",
     "monitor.grid=8": "for example 8x4",
-    "loss=logistic loss.gamma=-1": "from 0 up",
+    "loss=logistic loss.gamma=-1": "at least 0",
     # what is not there, or can't be
     "data.path=no/such/folder": "no/such/folder",
     "data.path={empty}": "no images",

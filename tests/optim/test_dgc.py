@@ -9,8 +9,7 @@ import torch
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.resume import broadcast_state
-from pggan.config import ModelConfig, TrainerConfig
-from pggan.config.compute import Precision
+from pggan.config import Precision
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -19,6 +18,7 @@ from pggan.optim.dgc import EXTRA_STATE, SENT_AS, Compressor, largest, pack, set
 from pggan.optim.state import INIT_SCALE, state_sha256
 from pggan.run import train
 from pggan.training.build import build_trainer
+from tests.composed import trainer_config
 from tests.definitions import ADAM, variant
 from tests.processes import free_ports, in_processes, set_port, values_of
 
@@ -164,10 +164,8 @@ SECOND = Phase(1, 8, True, 0.5, 16, 32, 8, 0.001, 0.001, 0)
 
 
 def trainer_of(group, precision=Precision.fp32):
-    config = TrainerConfig(
-        model=ModelConfig(
-            **{name: getattr(SMALL, name) for name in ModelConfig.__dataclass_fields__ if hasattr(SMALL, name)}
-        ),
+    config = trainer_config(
+        SMALL,
         loss={"name": "logistic", "gamma": 1.0, "reg_interval": 1},
         precision=precision,
         gradients={"name": "dgc", "ratio": 0.1, "warmup_images": 8},

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.config import ModelConfig, TrainerConfig
-from pggan.config.compute import Precision
+from pggan.config import Precision
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -21,6 +20,7 @@ from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, FlatBuffer, GradientReducer, add_chunk, nodes_of, tree_sum
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer
+from tests.composed import trainer_config
 from tests.definitions import ADAM, LOSSES, adds_up_in_half, before_step, variant
 from tests.processes import in_processes, values_of
 
@@ -49,10 +49,8 @@ class Case:
     poison: str = ""  # the network whose gradient is not finite, on the last rank
 
     def config(self):
-        a = ARCHITECTURE
-        sizes = {name: getattr(a, name) for name in ("latent_size", "fmap_base", "fmap_decay", "fmap_max")}
-        return TrainerConfig(
-            model=ModelConfig(**sizes, stddev_group=a.stddev_group, resampling=a.resampling),
+        return trainer_config(
+            ARCHITECTURE,
             loss={"name": self.loss, **LOSSES[self.loss]},
             precision=self.precision,
             elastic=self.elastic,

@@ -262,7 +262,7 @@ def test_channels_and_classes_come_from_the_keys_or_a_pyramids_index(labelled_da
         (["steps=0"], "at least 1"),
         (["tflops=0"], "above 0"),
         (["watts=-1"], "above 0"),
-        (["processes=[]"], "at least 1"),
+        (["processes=[]"], "numbers of ranks"),
         (["processes=[0]"], "at least 1"),
         (["gradients=dgc", "gradients.ratio=0"], "at most 1"),
         (["ratio=0.1"], "ratio"),

@@ -130,7 +130,7 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
 
 @pytest.mark.parametrize("facts", [AVATARS, PORTRAITS, PORTRAITS._replace(images=FEW_IMAGES)])
 def test_ada_that_is_given_can_rise_within_the_run_too(config, facts):
-    ada = replace(config, augmentation=composed("train", ["augmentation=ada"])["augmentation"])
+    ada = replace(config, augmentation=validated(TrainConfig, composed("train", ["augmentation=ada"])).augmentation)
     found = choose(ada, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
     images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
     assert 2 * found["augmentation.rampup_images"] == pytest.approx(images, rel=0.05)
@@ -141,7 +141,7 @@ def test_ada_that_is_given_can_rise_within_the_run_too(config, facts):
     ):
         held = choose(ada, 0.25, facts, given=typed)[0]
         assert ("augmentation.rampup_images" in held) is not typed.has("augmentation.rampup_images")
-    constant = replace(ada, augmentation=ada.augmentation | {"p": 0.2})
+    constant = replace(ada, augmentation=replace(ada.augmentation, p=0.2))
     assert "augmentation.rampup_images" not in choose(constant, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
 
 
@@ -227,7 +227,7 @@ def test_without_their_package_the_recipe_has_no_features_and_says_so(config):
         assert choice.value == value
         assert ("pip install" in choice.reason) is not has_lite0
     given = GivenKeys("loss.name")
-    published = replace(config, loss={"name": "wgan_gp"})
+    published = replace(config, loss=replace(config.loss, name="wgan_gp"))
     assert not FEATURES & set(choose(published, 1, PORTRAITS, given=given)[0])
 
 
@@ -386,7 +386,7 @@ def test_a_width_that_is_given_as_it_would_be_chosen_changes_nothing(config):
 
 def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
     assert choose(config, 0.5, PORTRAITS)[0]["loss.gamma"] == 12
-    relativistic = replace(config, loss={**config.loss, "name": "relativistic"})
+    relativistic = replace(config, loss=replace(config.loss, name="relativistic"))
     assert choose(relativistic, 0.5, PORTRAITS, given=GivenKeys("loss.name"))[0]["loss.gamma"] == 1
 
 

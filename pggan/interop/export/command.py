@@ -13,7 +13,7 @@ from pggan.checkpoints.generator_file import (
     describe_generator,
     save_generator,
 )
-from pggan.config.export import ExportConfig, ExportFormat
+from pggan.config import ExportConfig, ExportFormat
 from pggan.core.atomic_io import directory_bytes
 from pggan.core.errors import UserError
 from pggan.core.next_command import NEXT, next_command

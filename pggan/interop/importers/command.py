@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.config.export import ImportConfig
+from pggan.config import ImportConfig
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.interop.importers.gan_zoo import from_gan_zoo, is_gan_zoo

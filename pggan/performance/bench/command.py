@@ -38,7 +38,7 @@ def run(config: BenchConfig) -> int:
         raise UserError(problem, f"It has levels from 4 to {pyramid.resolution}.")
     errors = Console(stderr=True, highlight=False)
     steps = Steps(config, device, 3 if pyramid is None else pyramid.channels, errors.print)
-    about = {"hardware": hardware(device), "versions": versions(), "loss": config.loss}
+    about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
     if pyramid is None:
         found, tables = measure_steps(config, steps, phases, errors), step_tables
     else:

@@ -6,6 +6,7 @@ All ranks run throughout; for each number of them, in turn, the first so many ta
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pggan.config import BenchScalingConfig, ComputeConfig, Switch, TrainerConfig
+from pggan.config import BenchScalingConfig, Switch, TrainerConfig, default_trainer
 from pggan.config.describe import to_plain, versions
 from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, count_devices, synchronize
@@ -29,7 +30,6 @@ from pggan.core.schedule import Phase
 from pggan.data.reals import mirrored, to_float
 from pggan.distributed.agent import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
-from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable
@@ -50,7 +50,6 @@ def run(config: BenchScalingConfig) -> int:
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(measure, config))
-    build_loss(config.loss)
     for size, (_, batch) in product(config.processes, config.batches()):
         BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times ranks")
     require_places(config.out, config.trace)
@@ -69,7 +68,8 @@ def run(config: BenchScalingConfig) -> int:
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
     """The trainer that is measured, with defaults for what is not configured."""
     keys = ("model", "loss", "precision", "elastic", "distributed", "gradients")
-    return TrainerConfig(**{key: getattr(config, key) for key in keys}, compute=ComputeConfig(cuda_graphs=Switch.off))
+    compute = replace(default_trainer().compute, cuda_graphs=Switch.off)
+    return replace(default_trainer(), **{key: getattr(config, key) for key in keys}, compute=compute)
 
 
 class TimedReducer(GradientReducer):
@@ -161,8 +161,12 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     configure_process(group.device, config.precision, config.threads, one_thread=True)
     console = Console(stderr=True, highlight=False)
     groups = {size: group.subgroup(size) for size in config.processes}
-    about: dict[str, Any] = {"hardware": hardware(group.device), "versions": versions(), "gradients": config.gradients}
-    about |= {"loss": config.loss, "elastic": config.elastic}
+    about: dict[str, Any] = {
+        "hardware": hardware(group.device),
+        "versions": versions(),
+        "gradients": vars(config.gradients),
+    }
+    about |= {"loss": vars(config.loss), "elastic": config.elastic}
     stages = config.batches()
     rows: list[dict[str, Any]] = []
     with shown_at_the_end(config, lambda result: [scaling_table(result["stages"])]) as keep:

@@ -39,7 +39,7 @@ class Steps:
     def __init__(self, config: BenchConfig, device: torch.device, channels: int, log: Log) -> None:
         """Raises UserError, before anything is made, for what `device` can't do; `log` is told what fails later."""
         architecture = config.model.architecture(max(config.batches())[0], channels, num_classes=0)
-        self.device, self.loss, self.channels = device, build_loss(config.loss), channels
+        self.device, self.loss, self.channels = device, build_loss(vars(config.loss)), channels
         self.variants = make_variants(config, architecture, device, log)
         self.architecture = architecture
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from pggan.config import BenchConfig, ComputeConfig, Kernels, Precision, Switch, TrainerConfig
+from pggan.config import BenchConfig, Kernels, Precision, Switch, TrainerConfig, default_trainer
 from pggan.core.architecture import Architecture
 from pggan.core.batch import Reals
 from pggan.core.errors import UserError
@@ -104,7 +104,7 @@ def make_variants(
     for name, one in chosen.items():
         found[name] = TrainerVariant(one, architecture, device, log_of(name))
     if config.against:
-        compute = ComputeConfig(kernels=Kernels.reference, cuda_graphs=Switch.off)
+        compute = replace(default_trainer().compute, kernels=Kernels.reference, cuda_graphs=Switch.off)
         plain = replace(next(iter(chosen.values())), precision=Precision.fp32, compute=compute)
         found[REFERENCE] = TrainerVariant(plain, architecture, device, log_of(REFERENCE))
     return found

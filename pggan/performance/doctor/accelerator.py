@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -11,8 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pggan.config import ModelConfig, Precision, TrainerConfig
-from pggan.core.architecture import Resampling
+from pggan.config import Precision, R1Config, default_trainer
 from pggan.core.batch import Reals
 from pggan.core.devices import require_kernels
 from pggan.core.errors import UserError
@@ -33,10 +33,8 @@ GIB = 2**30
 SIDE = 64  # of the matmul whose result is compared
 PIXELS = 256  # of the maps that fused kernels are tried on
 DRIVER = Path("/proc/driver/nvidia/version")
-TINY_MODEL = ModelConfig(
-    latent_size=None, fmap_base=128, fmap_decay=1.0, fmap_max=16, stddev_group=4, resampling=Resampling.fused
-)
-LOSS = {"name": "logistic", "gamma": 10.0, "reg_interval": 1}  # with a gradient penalty, so D is differentiated twice
+TINY_MODEL = replace(default_trainer().model, fmap_base=128, fmap_max=16)
+LOSS = R1Config(name="logistic", gamma=10.0, reg_interval=1)  # with a gradient penalty, so D is differentiated twice
 
 
 def gpu(device: torch.device) -> Finding:
@@ -180,9 +178,8 @@ def collectives(device: torch.device) -> Finding:
 
 def training_steps(device: torch.device) -> Finding:
     """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
-    variant = TrainerVariant(
-        TrainerConfig(model=TINY_MODEL, loss=LOSS), TINY_MODEL.architecture(8, 3, 0), device, lambda text: None
-    )
+    config = replace(default_trainer(), model=TINY_MODEL, loss=LOSS)
+    variant = TrainerVariant(config, TINY_MODEL.architecture(8, 3, 0), device, lambda text: None)
     phase, metrics = phase_of(8, 4), {}
     for step in range(max(variant.warmup, 1)):
         reals = Reals(torch.zeros(4, 3, 8, 8, device=device), None, None)

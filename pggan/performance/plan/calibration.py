@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pggan.config import PlanConfig
+from pggan.config import PlainGradientsConfig, PlanConfig
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
 from pggan.core.errors import UserError
@@ -112,7 +112,7 @@ class Calibration:
         self.single_device, alone = timer_of(config, architecture, group, data), config
         self.run = self.single_device
         if group.world_size > 1 or config.elastic:
-            alone = replace(config, elastic=False, gradients={"name": "fp32"})
+            alone = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
             self.single_device = timer_of(alone, architecture, ProcessGroup.single_process(group.device), data)
 
     def timings(self, log: Log) -> list[Timing]:

@@ -10,7 +10,6 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from pggan.config import PlanConfig, Precision
-from pggan.losses import build_loss
 from pggan.performance.plan.calibration import PREDICTED, Timing
 from pggan.performance.plan.device_table import DeviceSpec
 from pggan.performance.plan.evaluations import evaluation_share
@@ -106,7 +105,7 @@ def predicted_time(
 
     Args: captured: steps are replayed as CUDA graphs, where these fit into the memory.
     """
-    interval = build_loss(config.loss).reg_interval
+    interval = config.loss.reg_interval
     times = [mean_time(cost, card, precision, interval) for cost in costs]
     room = usable_share(capture=True) * card.memory_bytes  # a phase that needs more is trained without CUDA graphs
     timings = [

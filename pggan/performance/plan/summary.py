@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pggan.config import DGC_RATIO, PlanConfig
+from pggan.config import DgcConfig, PlanConfig
 from pggan.config.describe import versions
 from pggan.core.architecture import Architecture
 from pggan.core.devices import free_memory
@@ -171,9 +171,12 @@ def dominance(config: PlanConfig, loads: list[Load], link: str) -> dict[str, dic
     }
 
 
+DGC_RATIO = 0.1  # of the table's last row, unless gradients=dgc says another one
+
+
 def interconnects(config: PlanConfig, link: str) -> list[Interconnect]:
     """A link with every reduction; gradients=dgc sends as much as configured, or as by default."""
-    ratio = float(config.gradients.get("ratio", DGC_RATIO))
+    ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
     return [Interconnect(LINKS[link], reduction, ratio) for reduction in Reduction]
 
 

@@ -62,7 +62,7 @@ def choose_sizes(situation: Situation, choices: Choices) -> NetworkSizes:
 def choose_features(situation: Situation, choices: Choices, sizes: NetworkSizes) -> NetworkSizes:
     """Let D look at pretrained features where they won (lab book), and where there is time; returns all sizes."""
     config, facts, given, side = situation.config, situation.facts, situation.given, sizes.resolution
-    is_logistic = not given.has("loss.name") or config.loss["name"] == "logistic"
+    is_logistic = not given.has("loss.name") or config.loss.name == "logistic"
     won = side == FEATURES_FROM and not facts.drawn and facts.channels in (1, 3) and is_logistic
     if not won or given.has("model.features"):
         return sizes

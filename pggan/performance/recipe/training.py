@@ -1,8 +1,8 @@
 """Loss, learning rates, layers, augmentation, EMA and reports: by resolution, width, and kind of image."""
 
+from pggan.config.train import MIN_GAMMA, gamma_by_rule
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.schedule import PerResolution, value_at
-from pggan.losses import MIN_GAMMA, gamma_by_rule
 from pggan.performance.recipe.choices import Choices
 from pggan.performance.recipe.lengths import PUBLISHED_FROM
 from pggan.performance.recipe.rounding import one_two_five, two_digits
@@ -27,7 +27,7 @@ def choose_loss(situation: Situation, choices: Choices, side: int, batch: PerRes
     why = f"at {side}x{side}, what was published" if published else "the demo's, with lazy R1: two thirds of the time"
     name = "wgan_gp" if published else "logistic"
     choices.take("loss", name, why)
-    name = str(situation.config.loss["name"]) if situation.given.has("loss.name") else name
+    name = situation.config.loss.name if situation.given.has("loss.name") else name
     if name == "wgan_gp":
         return name
     size = int(value_at(batch, side))
@@ -72,7 +72,7 @@ def choose_layers(situation: Situation, choices: Choices, sizes: NetworkSizes) -
 def choose_augmentation(situation: Situation, choices: Choices, loss: str, images: int) -> None:
     """Choose what D sees of the images, in a run of `images`."""
     augmentation = situation.config.augmentation
-    name = augmentation["name"]
+    name = augmentation.name
     if situation.facts.drawn:
         choices.take("data.mirror", value=False, reason="as in the demo")
     elif situation.facts.images < FEW_IMAGES and loss != "wgan_gp":
@@ -80,7 +80,7 @@ def choose_augmentation(situation: Situation, choices: Choices, loss: str, image
         choices.take("augmentation", "ada", reason)
         if not situation.given.has("augmentation.name"):
             name = "ada"
-    if name == "ada" and augmentation.get("p") is None:
+    if name == "ada" and getattr(augmentation, "p", None) is None:
         speed = two_digits(min(images / 2, MAX_RAMPUP_IMAGES), least=1)
         choices.take("augmentation.rampup_images", speed, "p can rise to its limit within the run")
 

@@ -128,7 +128,7 @@ def draw_once(server: Server) -> None:
 def run_all(data: str, folder: Path) -> dict[str, Any]:
     """What became of every command, by name."""
     resident, streaming = folder / "resident", folder / "streaming"
-    train = ["train", *RUN, f"data.path={data}", f"run_dir={resident}", "augmentation=diffaugment"]
+    train = ["train", *RUN, f"data.path={data}", f"run_dir={resident}", "augmentation=ada"]
     found, places = {}, {"resident": Counter[tuple[str, str]](), "streaming": Counter[tuple[str, str]]()}
     with interrupted_at(80):
         found["train"] = command(*train)

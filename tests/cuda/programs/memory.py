@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from pggan.config import ComputeConfig, Switch
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.training import cuda_graphs
@@ -59,11 +58,11 @@ def too_small_for_the_next_phase() -> dict[str, Any]:
     phases = [phase for phase in growth(16, 32, 48) if not phase.fading]
     needs = []
     for size in (None, 24):
-        trainer, _ = new_trainer(phases, width=32, compute=ComputeConfig(micro_batch_size=size, cuda_graphs=Switch.off))
+        trainer, _ = new_trainer(phases, width=32, compute={"micro_batch_size": size, "cuda_graphs": "off"})
         needs.append(peak(lambda trainer=trainer: train(trainer, phases[1], 2)))
         del trainer
     gc.collect()
-    trainer, notices = new_trainer(phases, width=32, compute=ComputeConfig(cuda_graphs=Switch.off), check_memory=True)
+    trainer, notices = new_trainer(phases, width=32, compute={"cuda_graphs": "off"}, check_memory=True)
     train(trainer, phases[0], 2)
     torch.cuda.empty_cache()
     session.set_card_bytes(sum(needs) // 2)
@@ -75,7 +74,7 @@ def too_small_for_moments() -> dict[str, Any]:
     """The card suffices for the first step of a phase, which has no moments of Adam's yet, but not for the second."""
     session.set_card_bytes(LARGE)
     (phase,) = growth(8, 8, 64)  # whose activations need about as much as the moments
-    options = ComputeConfig(cuda_graphs=Switch.off)
+    options = {"cuda_graphs": "off"}
     trainer, _ = new_trainer((phase,), width=128, compute=options)
     needs = [peak(lambda: train(trainer, phase, 1)), peak(lambda: train(trainer, phase, 1))]
     del trainer
@@ -89,7 +88,7 @@ def too_small_for_moments() -> dict[str, Any]:
 
 def smallest_card(phase: Phase) -> int:
     """Bytes of the smallest card on which eager steps of a phase can be taken: a graph needs more."""
-    trainer, _ = new_trainer((phase,), compute=ComputeConfig(cuda_graphs=Switch.off))
+    trainer, _ = new_trainer((phase,), compute={"cuda_graphs": "off"})
     card = peak(lambda: train(trainer, phase, 2))
     while True:
         gc.collect()

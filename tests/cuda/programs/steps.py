@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from pggan.config import ComputeConfig, PenaltyStrategy, Switch
+from pggan.config import Switch
 from pggan.networks.features import efficientnet_lite0
 from pggan.ops import fused
 from pggan.training import cuda_graphs
@@ -53,8 +53,7 @@ def projected() -> list[Configuration]:
 def build(configuration: Configuration, cuda_graphs: Switch) -> tuple[Trainer, list[str]]:
     """A trainer with this configuration, and the list of what it logs."""
     others = dict(configuration)
-    penalty, size = PenaltyStrategy(others.pop("penalty")), others.pop("micro_batch_size")
-    compute = ComputeConfig(penalty=penalty, micro_batch_size=size, cuda_graphs=cuda_graphs)
+    compute = {"micro_batch_size": others.pop("micro_batch_size"), "cuda_graphs": cuda_graphs}
     return new_trainer(PHASES, **others, compute=compute)
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from pggan.config import ComputeConfig, ModelConfig, Precision, TrainerConfig
-from pggan.core.architecture import Resampling
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
@@ -15,6 +13,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 from pggan.training.trainer import Trainer
+from tests.composed import trainer_config
 from tests.definitions import LOSSES
 
 CUDA = torch.device("cuda")
@@ -38,23 +37,19 @@ def new_trainer(
     precision: str = "fp32",
     features: str | None = None,
     check_memory: bool = False,
-    compute: ComputeConfig = ComputeConfig(),  # noqa: B008
+    compute: dict[str, Any] | None = None,
 ) -> tuple[Trainer, list[str]]:
     """A trainer for `phases` of networks that are `width` feature maps wide, and the list of what it logs."""
     notices: list[str] = []
-    model = ModelConfig(
-        latent_size=None, fmap_base=16 * width, fmap_decay=1.0, fmap_max=width, stddev_group=4,
-        resampling=Resampling.fused, features=features, features_from=16,
-    )  # fmt: skip
-    config = TrainerConfig(
-        model=model,
+    config = trainer_config(
+        model={"fmap_base": 16 * width, "fmap_max": width, "features": features},
         loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
         augmentation={"name": augmentation, **AUGMENTATIONS[augmentation]},
-        precision=Precision(precision),
-        compute=compute,
+        precision=precision,
+        compute=compute or {},
     )
     configure_process(CUDA, config.precision)
-    architecture = model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
+    architecture = config.model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
     group = ProcessGroup.single_process(CUDA)
     trainer = build_trainer(config, architecture, phases, group, check_memory=check_memory, log=notices.append)
     return trainer, notices

@@ -1,0 +1,231 @@
+"""Keys of the commands that take a generator."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pggan.config.parse import Checkpoint, listed
+from pggan.core.errors import UserError, nearest
+from pggan.core.validation import Count, Positive, Whole, require
+
+MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours", "duplicates"]
+METRICS = MetricName.__args__  # type: ignore[attr-defined]
+EXTRACTORS = ("efficientnet-lite0", "inception", "pixels", "torchvision")  # before a colon, if there is one
+WITH_WEIGHTS = ("inception", "torchvision")
+ALL = "all"  # as checkpoint= of evaluate
+
+DirectionMethod = StrEnum("DirectionMethod", "weights activations sets")  # how directions are found
+InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
+Enlargement = StrEnum("Enlargement", "nearest smooth")  # how images are enlarged
+TimeAxis = StrEnum("TimeAxis", "images hours")  # what passes evenly in a film of a training
+ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawConfig:
+    """Keys of every command that draws images: a generator, its stage and its class."""
+
+    run: str
+    checkpoint: Checkpoint
+    resolution: int | None
+    alpha: float | None
+    label: int | str | None
+    device: str
+    threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(DrawConfig):
+    """Images of a generator, or of several."""
+
+    run: Any
+    seeds: Any
+    latents: Any
+    direction: str | None
+    strength: list[int | float]
+    truncation: float
+    grid: str | None
+    zoom: Count | None
+    captions: bool
+    out: str | None
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.latents is not None:
+            raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
+        several = len(listed(self.run)) > 1
+        if several and len(self.strength) > 1:
+            raise UserError(
+                "Columns are the strengths, or the seeds of several runs.", "Give one run, or one strength."
+            )
+        if self.grid is not None and (several or len(self.strength) > 1):
+            raise UserError("grid= has no say where rows and columns have a meaning.", "Leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterpolateConfig(DrawConfig):
+    """Images between latents."""
+
+    seeds: Any
+    latents: Any
+    path: InterpolationPath
+    frames: Annotated[int, ">=2"]
+    fps: Count
+    smoothness: Annotated[float, ">=0"]
+    constant_speed: bool | None
+    hold: Whole
+    ease: bool
+    grow_from: int | None
+    truncation: float
+    grid: str | None
+    zoom: Count | None
+    scaling: Enlargement
+    out: str | None
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.latents is not None:
+            raise UserError("seeds= and latents= both say where to pass.", "Leave out one of them.")
+        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease}
+        given = [key for key, value in of_keys.items() if value]
+        if self.path is InterpolationPath.walk and given:
+            raise UserError(f"path=walk passes through no images of {given[0]}=.", f"Leave out {given[0]}=.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectConfig(DrawConfig):
+    """The latents of given images."""
+
+    image: Any
+    steps: Count
+    starts: Count
+    candidates: Count
+    learning_rate: Positive
+    noise: Annotated[float, ">=0"]
+    distance: str
+    seed: int
+    out: str | None
+
+    def __post_init__(self) -> None:
+        require(self.starts <= self.candidates, "starts", self.starts, f"at most candidates={self.candidates}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionsConfig(DrawConfig):
+    """Directions in the space of latents along which images change."""
+
+    method: DirectionMethod
+    positive: Any
+    negative: Any
+    count: Count
+    seeds: Any
+    strength: Positive
+    out: str | None
+
+    def __post_init__(self) -> None:
+        sets, wanted = (self.positive, self.negative), self.method is DirectionMethod.sets
+        if wanted and None in sets:
+            remedy = "Give positive= and negative=: seeds, or files of latents."
+            raise UserError("method=sets takes the direction from one set of latents to another.", remedy)
+        if not wanted and sets != (None, None):
+            raise UserError(f"method={self.method.value} looks at no sets of latents.", "Add method=sets.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreConfig:
+    """A page in the browser."""
+
+    run: str
+    checkpoint: Checkpoint
+    directions: str | None
+    host: str
+    port: Annotated[int, ">=0 <=65535"] | None
+    open: bool
+    device: str
+    threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelapseConfig:
+    """A film of a whole training."""
+
+    run: str
+    axis: TimeAxis
+    milestones: bool
+    grid: str
+    seconds: Positive
+    fps: Count
+    zoom: Count | None
+    scaling: Enlargement
+    out: str | None
+    device: str
+    threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Images of a generator beside those of a data set."""
+
+    run: str
+    checkpoint: Checkpoint | Literal["all"]
+    data: str | None
+    metrics: list[MetricName]
+    extractor: str
+    weights: str | None
+    count: Annotated[int, ">=2"] | None
+    seed: Whole
+    resolution: int | None
+    alpha: float | None
+    out: str | None
+    json: bool
+    devices: str
+    threads: Count | None
+
+    def __post_init__(self) -> None:
+        require(bool(self.metrics), "metrics", self.metrics, "a list of at least one, for example [swd,kid]")
+        require_extractor("", self.extractor, self.weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """A generator for other programs."""
+
+    run: str
+    checkpoint: Checkpoint
+    format: ExportFormat
+    out: str
+    resolution: int | None
+    alpha: float | None
+    license: str | None
+    data_statement: str | None
+    evaluation: str | None
+    push: str | None
+    private: bool
+    directions: str | None
+    runtime: str | None
+
+    def __post_init__(self) -> None:
+        of_the_folder = ("license", "data_statement", "evaluation", "push")
+        given = [name for name in of_the_folder if getattr(self, name) is not None]
+        if given and self.format is not ExportFormat.hf:
+            raise UserError(f"{given[0]}= belongs to a model card.", "Add format=hf, or leave it out.")
+        of_the_page = [name for name in ("directions", "runtime") if getattr(self, name) is not None]
+        if of_the_page and self.format is not ExportFormat.web:
+            raise UserError(f"{of_the_page[0]}= belongs to a page.", "Add format=web, or leave it out.")
+
+
+def require_extractor(prefix: str, name: str, weights: str | None) -> None:
+    """Raise UserError unless `name` can be an extractor, and takes `weights`.
+
+    Args: prefix: of the keys in messages.
+    """
+    family, _, member = name.partition(":")
+    if family not in EXTRACTORS and not member:
+        problem = f"There is no {prefix}extractor={name}."
+        raise UserError(problem, nearest(name, [*EXTRACTORS[:-1], "torchvision:NAME", "MODULE:FUNCTION"]))
+    if family == "torchvision" and not member:
+        raise UserError(
+            f"{prefix}extractor={name} names no model.", "Write torchvision:NAME, as in torchvision:resnet50."
+        )
+    if family in EXTRACTORS and family != "torchvision" and member:
+        raise UserError(f"There is no {prefix}extractor={name}: {family} is one extractor.", f"Write {family}.")
+    if weights is not None and family not in WITH_WEIGHTS:
+        raise UserError(f"{prefix}extractor={name} takes no {prefix}weights=.", "Leave it out, or choose another one.")

@@ -1,0 +1,124 @@
+"""The keys of all commands: YAML and schema agree, every choice is valid, what cannot work is refused."""
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+from pggan import config
+from pggan.cli.commands import COMMANDS
+from pggan.config import TrainConfig
+from pggan.config.files import CONFIGS, choices_of, of_earlier_version
+from pggan.core.errors import UserError
+from pggan.core.validation import validated
+from tests.composed import composed
+
+GROUPS = ("augmentation", "data", "debug", "gradients", "loss", "model", "schedule")
+CHOICES = [f"{group}={choice}" for group in GROUPS for choice in choices_of(group)]
+CHOICES += [f"experiment={choice}" for choice in choices_of("experiment")]
+
+REFUSED = {
+    "train schedule.final_resolution=48": "power of two",
+    "train schedule.first_resolution=128": "above",
+    "train schedule.batch=6": "Use a batch of 4 or 8",
+    "train schedule.batch=2.5": "whole number",
+    "train schedule.batch={8: 16}": "no entry for 4x4",
+    "train schedule.learning_rate_g=inf": "below infinity",
+    "train schedule.stable_images=0 schedule.fade_images=0": "images to show",
+    "train schedule.learning_rate_scaling=cubic": "linear",
+    "train optimizer.beta2=1": "below 1",
+    "train ema.half_life_images=null": "exactly one",
+    "train ema.decay_per_update=0.9": "exactly one",
+    "train monitor.grid=8": "8x4",
+    "train evaluation.metrics=[sdw]": "swd",
+    "train checkpoint.every_minutes=0": "above 0, or null",
+    "train checkpoint.milestones=[0]": "or phases",
+    "train model.latent_size=99999999999": "at most 65536",
+    "train model.features=resnet": "no model.features=resnet",
+    "train compute.micro_batch_size=6": "Use 4",
+    "train loss=logistic loss.gamma=-1": "at least 0",
+    "train gradients=bf16 elastic=true": "exact gradients",
+    "train distributed.nnodes=2": "HOST:PORT",
+    "train distributed.rdzv_endpoint=node0": "HOST:PORT",
+    "train init_from=a resume=b": "Leave out one of them",
+    "sample run=x truncation=nan": "a number",
+    "sample run=x seeds=1 latents=y": "Leave out one",
+    "sample seeds=1": "'run' needs a value",
+    "interpolate run=x path=walk hold=3": "Leave out hold=",
+    "project run=x image=y starts=9 candidates=3": "at most candidates=3",
+    "directions run=x method=sets": "positive= and negative=",
+    "evaluate run=x metrics=[]": "at least one",
+    "export run=x out=y license=mit": "format=hf",
+    "inspect run=x data=y": "one thing at a time",
+    "plan processes=[0]": "at least 1",
+    "prepare source=x keep=1.5": "at most 1",
+    "bench stages=[4,12]": "powers of two",
+    "bench batch=6": "groups",
+    "bench against=true model.blur=true": "the paper's networks",
+    "bench scaling processes=[]": "numbers of ranks",
+}
+
+
+def train_config(*overrides):
+    return validated(TrainConfig, composed("train", list(overrides)))
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_every_command_has_exactly_the_keys_of_its_schema(command):
+    schema, values = getattr(config, command.schema), composed(command.name, [])
+    assert set(values) == set(get_type_hints(schema))
+    assert command.example.startswith(f"pggan {command.name} ")
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_every_group_makes_a_valid_configuration(choice):
+    assert isinstance(train_config(choice), TrainConfig)
+
+
+@pytest.mark.parametrize(("words", "hint"), REFUSED.items())
+def test_a_value_that_cannot_work_is_refused_with_what_would_do(words, hint):
+    name = "bench scaling" if words.startswith("bench scaling") else words.partition(" ")[0]
+    rest = words.removeprefix(f"{name} ")
+    with pytest.raises(UserError) as caught:
+        validated(getattr(config, COMMANDS[name].schema), composed(name, [rest] if "{" in rest else rest.split(" ")))
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [key for key in config.DataConfig.__dataclass_fields__ if key != "path"])
+def test_no_default_stands_twice(key):
+    assert not any(field.default is not field.default_factory for field in fields(config.DataConfig))
+    assert f"\n{key}: " in (CONFIGS / "data" / "avatars.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "gamma"),
+    [
+        ([], 1.6),  # 0.0002 x 256^2 / 8 = 1.64
+        (["schedule.final_resolution=64"], 1.0),  # 0.0002 x 64^2 / 32 = 0.026
+        (["loss.gamma=3"], 3.0),
+        (["loss=relativistic", "loss.gamma=auto"], 1.6),
+    ],
+)
+def test_gamma_is_that_of_the_final_resolution_and_its_batch_where_it_is_auto(words, gamma):
+    assert train_config("experiment=modern", *words).loss.gamma == gamma
+
+
+@pytest.mark.parametrize(
+    ("metrics", "number"), [("[ms_ssim,kid,swd]", "kid"), ("[swd]", "swd/mean"), ("[ms_ssim]", None), ("[]", None)]
+)
+def test_the_best_checkpoint_is_decided_by_the_first_metric_that_has_an_order(metrics, number):
+    assert train_config(f"evaluation.metrics={metrics}").evaluation.best_metric == number
+
+
+def test_milestones_are_listed_or_the_ends_of_all_phases():
+    sizes = ["schedule.final_resolution=8", "schedule.stable_images=8", "schedule.fade_images=8"]
+    for given, expected in {"[]": [], "[100,5]": [100, 5], "phases": [8, 16, 24]}.items():
+        made = train_config(f"checkpoint.milestones={given}", *sizes)
+        assert made.checkpoint.milestone_images(made.schedule.build()) == expected
+
+
+def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains_what_is_new():
+    now = composed("train", ["loss=logistic"])
+    before = {**now, "compute": {"compile": False, **now["compute"]}, "loss": {"name": "logistic", "reg_interval": 8}}
+    del before["seed"]
+    assert of_earlier_version(before) == now
