@@ -69,7 +69,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
 
 
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
-    """Of several dataclasses that of the name in `values`; raises UserError where none has it."""
+    """The one of several dataclasses whose name is in `values`; raises UserError where none is."""
     if len(schemas) == 1:
         return schemas[0]
     by_name = {word: schema for schema in schemas for word in words_of(get_type_hints(schema)["name"])}
@@ -150,7 +150,7 @@ def words_of(kind: Any) -> list[str]:
 
 
 def described(kind: Any) -> str:
-    """What a value of the type `kind` is, in words."""
+    """The values of the type `kind`, in words."""
     if len(alternatives(kind)) > 1:
         return ", or ".join(map(described, alternatives(kind)))
     if get_origin(kind) is Annotated:
