@@ -47,7 +47,7 @@ SMALLER = {  # what makes a command a matter of a second, in this process
     "explore": ["device=cpu"],
     "timelapse": ["seconds=1"],
     "directions": ["device=cpu"],
-    "project": ["steps=2", "starts=1", "candidates=4", "device=cpu"],
+    "project": ["steps=2", "device=cpu"],
     "evaluate": ["count=16", "extractor=pixels", "devices=cpu"],
     "bench": ["model.fmap_max=4", "steps=1", "device=cpu", "stages=[4]"],
     "bench scaling": ["model.fmap_max=4", "steps=1", "processes=[1]"],

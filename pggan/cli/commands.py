@@ -90,13 +90,13 @@ COMMANDS = {
         Command(
             "directions",
             "Find directions of latents along which images change in one respect.",
-            "pggan.sampling.find_directions",
+            "pggan.sampling.directions",
             "pggan directions run=outputs/faces method=activations",
         ),
         Command(
             "explore",
             "Serve a page of seeds, sliders, neighbours and films, and print its address; open=true opens it.",
-            "pggan.sampling.explore.command",
+            "pggan.sampling.explore",
             "pggan explore run=outputs/faces open=true",
         ),
         Command(

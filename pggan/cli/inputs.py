@@ -8,7 +8,6 @@ from typing import Any
 from pggan import config as schemas
 from pggan.checkpoints.generator_file import generator_path
 from pggan.checkpoints.read import (
-    checkpoints_of_run,
     choose_checkpoint,
     has_checkpoints,
     require_checkpoints,
@@ -24,7 +23,6 @@ from pggan.config import (
     TrainConfig,
 )
 from pggan.config.generators import ALL, DrawConfig
-from pggan.config.parse import listed
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 
@@ -44,15 +42,11 @@ def require_inputs(config: object) -> None:
         case TrainConfig():
             require_training_inputs(config)
         case DrawConfig() | EvaluateConfig() | ExploreConfig() | ExportConfig() if config.checkpoint != ALL:
-            for run in listed(config.run):
-                generator_path(choose_checkpoint(str(run), config.checkpoint))
+            generator_path(choose_checkpoint(config.run, config.checkpoint))
         case TimelapseConfig():
-            from pggan.sampling.output.stored_grid import grids_of_run
+            from pggan.sampling.timelapse import grids_of_run
 
-            if config.milestones:
-                checkpoints_of_run(config.run)
-            else:
-                grids_of_run(Path(config.run))
+            grids_of_run(Path(config.run))
         case BenchConfig() if config.data.path is not None:
             from pggan.data.pyramid import ImagePyramid
 

@@ -19,7 +19,6 @@ from pggan.config.generators import (
     METRICS,
     DirectionMethod,
     DirectionsConfig,
-    Enlargement,
     EvaluateConfig,
     ExploreConfig,
     ExportConfig,
@@ -28,7 +27,6 @@ from pggan.config.generators import (
     InterpolationPath,
     ProjectConfig,
     SampleConfig,
-    TimeAxis,
     TimelapseConfig,
 )
 from pggan.config.train import (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pggan.config.parse import Checkpoint, listed
+from pggan.config.parse import Checkpoint
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import Count, Positive, Whole, require
 
@@ -14,10 +14,8 @@ EXTRACTORS = ("efficientnet-lite0", "inception", "pixels", "torchvision")  # bef
 WITH_WEIGHTS = ("inception", "torchvision")
 ALL = "all"  # as checkpoint= of evaluate
 
-DirectionMethod = StrEnum("DirectionMethod", "weights activations sets")  # how directions are found
+DirectionMethod = StrEnum("DirectionMethod", "weights activations")  # how directions are found
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
-Enlargement = StrEnum("Enlargement", "nearest smooth")  # how images are enlarged
-TimeAxis = StrEnum("TimeAxis", "images hours")  # what passes evenly in a film of a training
 ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")
 
 
@@ -36,9 +34,8 @@ class DrawConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(DrawConfig):
-    """Images of a generator, or of several."""
+    """Images of a generator."""
 
-    run: Any
     seeds: Any
     latents: Any
     direction: str | None
@@ -46,19 +43,12 @@ class SampleConfig(DrawConfig):
     truncation: float
     grid: str | None
     zoom: Count | None
-    captions: bool
     out: str | None
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and self.latents is not None:
-            raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
-        several = len(listed(self.run)) > 1
-        if several and len(self.strength) > 1:
-            raise UserError(
-                "Columns are the strengths, or the seeds of several runs.", "Give one run, or one strength."
-            )
-        if self.grid is not None and (several or len(self.strength) > 1):
-            raise UserError("grid= has no say where rows and columns have a meaning.", "Leave it out.")
+        require_one_of(self.seeds, self.latents)
+        if self.grid is not None and len(self.strength) > 1:
+            raise UserError("grid= has no say where columns are strengths.", "Leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,24 +60,26 @@ class InterpolateConfig(DrawConfig):
     path: InterpolationPath
     frames: Annotated[int, ">=2"]
     fps: Count
-    smoothness: Annotated[float, ">=0"]
-    constant_speed: bool | None
-    hold: Whole
-    ease: bool
-    grow_from: int | None
     truncation: float
     grid: str | None
     zoom: Count | None
-    scaling: Enlargement
     out: str | None
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and self.latents is not None:
-            raise UserError("seeds= and latents= both say where to pass.", "Leave out one of them.")
-        of_keys = {"latents": self.latents, "hold": self.hold, "ease": self.ease}
-        given = [key for key, value in of_keys.items() if value]
-        if self.path is InterpolationPath.walk and given:
-            raise UserError(f"path=walk passes through no images of {given[0]}=.", f"Leave out {given[0]}=.")
+        require_one_of(self.seeds, self.latents)
+        if self.path is InterpolationPath.walk and self.latents is not None:
+            raise UserError("path=walk passes through no images of latents=.", "Leave out latents=.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelapseConfig:
+    """A film of a whole training."""
+
+    run: str
+    seconds: Positive
+    fps: Count
+    zoom: Count | None
+    out: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +88,7 @@ class ProjectConfig(DrawConfig):
 
     image: Any
     steps: Count
-    starts: Count
-    candidates: Count
-    learning_rate: Positive
-    noise: Annotated[float, ">=0"]
-    distance: str
-    seed: int
     out: str | None
-
-    def __post_init__(self) -> None:
-        require(self.starts <= self.candidates, "starts", self.starts, f"at most candidates={self.candidates}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +96,10 @@ class DirectionsConfig(DrawConfig):
     """Directions in the space of latents along which images change."""
 
     method: DirectionMethod
-    positive: Any
-    negative: Any
     count: Count
     seeds: Any
     strength: Positive
     out: str | None
-
-    def __post_init__(self) -> None:
-        sets, wanted = (self.positive, self.negative), self.method is DirectionMethod.sets
-        if wanted and None in sets:
-            remedy = "Give positive= and negative=: seeds, or files of latents."
-            raise UserError("method=sets takes the direction from one set of latents to another.", remedy)
-        if not wanted and sets != (None, None):
-            raise UserError(f"method={self.method.value} looks at no sets of latents.", "Add method=sets.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,26 +109,8 @@ class ExploreConfig:
     run: str
     checkpoint: Checkpoint
     directions: str | None
-    host: str
     port: Annotated[int, ">=0 <=65535"] | None
     open: bool
-    device: str
-    threads: Count | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimelapseConfig:
-    """A film of a whole training."""
-
-    run: str
-    axis: TimeAxis
-    milestones: bool
-    grid: str
-    seconds: Positive
-    fps: Count
-    zoom: Count | None
-    scaling: Enlargement
-    out: str | None
     device: str
     threads: Count | None
 
@@ -210,6 +165,12 @@ class ExportConfig:
         of_the_page = [name for name in ("directions", "runtime") if getattr(self, name) is not None]
         if of_the_page and self.format is not ExportFormat.web:
             raise UserError(f"{of_the_page[0]}= belongs to a page.", "Add format=web, or leave it out.")
+
+
+def require_one_of(seeds: Any, latents: Any) -> None:
+    """Raise UserError where both are given."""
+    if seeds is not None and latents is not None:
+        raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
 
 
 def require_extractor(prefix: str, name: str, weights: str | None) -> None:

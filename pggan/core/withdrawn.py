@@ -8,6 +8,9 @@ from pggan.core.errors import UserError
 # A key, or group=choice, of any command: one short sentence that says what to do instead.
 WITHDRAWN = {
     "augmentation=diffaugment": "augmentation=ada takes its place.",
+    "axis": "Leave it out: images shown pass evenly.",
+    "candidates": "Leave it out: the nearest of 1024 seeds are moved.",
+    "captions": "Leave it out: sheets of directions and projections have captions.",
     "compute.activation_checkpointing": "Leave it out: a smaller compute.micro_batch_size= saves memory, too.",
     "compute.compile": "Leave it out: compiled steps were not faster.",
     "compute.convolution": "compute.kernels=auto takes the fastest, compute.kernels=reference the plainest.",
@@ -17,6 +20,17 @@ WITHDRAWN = {
     "model.features_weights": "Leave it out: model.features=efficientnet-lite0 comes with its weights.",
     "model.noise": "Leave it out: G adds no noise.",
     "penalties": "Leave it out: penalties are differentiated twice.",
+    "constant_speed": "Leave it out: films move at constant speed.",
+    "distance": "Leave it out: images are compared by Laplacian pyramids.",
+    "ease": "Leave it out: films move at constant speed.",
+    "grow_from": "pggan timelapse shows the growth of the training.",
+    "hold": "Leave it out: films move at constant speed.",
+    "host": "Leave it out, and reach the page through a tunnel: ssh -L 8765:127.0.0.1:8765.",
+    "negative": "Take method=weights or method=activations.",
+    "positive": "Take method=weights or method=activations.",
+    "scaling": "Leave it out: pixels are repeated.",
+    "smoothness": "Leave it out: a walk is smoothed over 15 frames.",
+    "starts": "Leave it out: four latents are moved.",
 }
 
 

@@ -34,7 +34,7 @@ from pggan.metrics.extractor import Extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.inputs import find_generators, mirrored_in_training, notes_on_images, open_images
 from pggan.metrics.neighbours import NearestNeighbours
-from pggan.sampling.output.images import new_folder, save_png
+from pggan.sampling.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.compute_options import configure_process
 

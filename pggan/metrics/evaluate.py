@@ -23,7 +23,7 @@ from pggan.metrics.images import FakeImages, RealImages
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.rank_partition import RankPartition
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.output.images import Pixels
+from pggan.sampling.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
 MORE_SPACE = "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY."

@@ -12,7 +12,7 @@ from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.sampling.generate import RenderSettings, draw_in_batches
-from pggan.sampling.output.images import Pixels
+from pggan.sampling.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images

@@ -26,7 +26,7 @@ from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.collect import Collector
 from pggan.metrics.distances import SAME_IMAGE, nearest_different, oriented_blocks, rounding_of
 from pggan.metrics.extractor import Extractor
-from pggan.sampling.output.images import Pixels, enlarge
+from pggan.sampling.images import Pixels, enlarge
 
 QUANTILE = 0.05  # of the distances between training images, below which a fake is a copy
 CLOSEST = 6  # rows of the picture: the fakes that are closest to a training image …

@@ -36,7 +36,7 @@ from pggan.run.run_dir import RunContext
 from pggan.run.step_profiler import StepProfiler
 from pggan.run.time_breakdown import TimeBreakdown
 from pggan.run.time_limit import TimeLimit, with_plan
-from pggan.sampling.output.stored_grid import FOLDER
+from pggan.sampling.timelapse import FOLDER
 from pggan.training.trainer import Trainer
 
 # What a rank can ask for; all of them do it at the same step.

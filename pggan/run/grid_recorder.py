@@ -8,8 +8,8 @@ from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase, Schedule
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.output.images import grid, shrink
-from pggan.sampling.output.stored_grid import GridFacts, read_facts, save_grid, stored_grids
+from pggan.sampling.images import grid, shrink
+from pggan.sampling.timelapse import GridFacts, read_facts, save_grid, stored_grids
 
 MAX_GRIDS = 300  # grids of a whole run: ten seconds of film without one shown twice
 MIN_GRIDS = 100  # grids of a whole run that has as many updates: with fewer, a film jerks

@@ -15,7 +15,7 @@ from pggan.run.alarms import DIVERSITY, REALS_SIGN
 from pggan.run.report import Scores
 from pggan.run.run_dir import RunContext
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.output.images import Pixels
+from pggan.sampling.images import Pixels
 
 COUNT = 32  # images on each side of a diversity, or as many as there are reals
 

@@ -22,7 +22,7 @@ from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.next_command import next_command
 from pggan.data.pyramid import ImagePyramid
-from pggan.sampling.output.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
+from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8

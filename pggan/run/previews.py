@@ -11,7 +11,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.data.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.output.images import MIN_TILE, Pixels, contact_sheet
+from pggan.sampling.images import MIN_TILE, Pixels, contact_sheet
 
 MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 

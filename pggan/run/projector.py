@@ -20,8 +20,8 @@ from pggan.networks.networks import Discriminator
 from pggan.ops.activation import pixel_norm
 from pggan.optim.state import State
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.latents.latents import seed_latents
-from pggan.sampling.output.images import Pixels, grid, save_png, shrink
+from pggan.sampling.images import Pixels, grid, save_png, shrink
+from pggan.sampling.latents import seed_latents
 
 CONFIG_FILE = "projector_config.pbtxt"  # where TensorBoard looks for it
 FOLDER = Path("samples", "projector")

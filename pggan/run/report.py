@@ -24,7 +24,7 @@ from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
 from pggan.run.metrics_file import MetricsFile
 from pggan.run.run_dir import append_log
-from pggan.sampling.output.images import Pixels
+from pggan.sampling.images import Pixels
 
 MAX_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
 

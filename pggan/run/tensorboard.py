@@ -27,7 +27,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from pggan.run.tags import description
-from pggan.sampling.output.images import Pixels, encode_png, save_png
+from pggan.sampling.images import Pixels, encode_png, save_png
 
 EVENTS = "events.out.tfevents."
 BINS = 30  # of a histogram

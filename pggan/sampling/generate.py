@@ -1,7 +1,10 @@
-"""A generator's images: at any resolution and alpha, truncated or not, with or without classes."""
+"""A generator's images: at any resolution and alpha, truncated or not, with or without classes.
+
+N images, Z latent size, R resolution, C channels, L classes.
+"""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,8 +17,8 @@ from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.core.errors import UserError, nearest
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
-from pggan.sampling.latents.latents import seed_latents
-from pggan.sampling.output.images import Pixels, to_bytes
+from pggan.sampling.images import Pixels, to_bytes
+from pggan.sampling.latents import seed_latents
 
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
@@ -77,7 +80,7 @@ def class_number(generator: LoadedGenerator, label: int | str | None) -> int | N
 
 
 def render_each(
-    generator: LoadedGenerator, latents: Iterable[Tensor], settings: RenderSettings, center: Tensor | None = None
+    network: Generator, latents: Iterable[Tensor], settings: RenderSettings, center: Tensor | None = None
 ) -> Iterator[Pixels]:
     """The images uint8 [R, R, C] of `latents` [Z], in their order, as they are drawn; memory does not grow with them.
 
@@ -87,34 +90,28 @@ def render_each(
 
     Args: center: the features of `mean_features`, where the images are truncated.
     """
-    network = generator.network
 
     def draw(latent: Tensor) -> Pixels:
         labels = None if settings.label is None else torch.tensor([settings.label])
         image: Pixels = draw_batch(network, latent[None], labels, settings, center)[0]
         return image
 
-    with use_options(network, ComputeOptions()):  # weights are prepared once for all images
-        if network.weights[0].device.type == "cpu" and settings.resolution <= PARALLEL_SIDE:
-            yield from _in_threads(draw, latents)
-        else:
-            yield from map(draw, latents)
-
-
-def _in_threads(draw: Callable[[Tensor], Pixels], latents: Iterable[Tensor]) -> Iterator[Pixels]:
-    """`map`, with one thread per image and as many at a time as PyTorch has threads."""
     threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            waiting: deque[Future[Pixels]] = deque()
-            for latent in latents:
-                waiting.append(pool.submit(draw, latent))
-                if len(waiting) > 2 * threads:
+    with use_options(network, ComputeOptions()):  # weights are prepared once for all images
+        if network.weights[0].device.type != "cpu" or settings.resolution > PARALLEL_SIDE:
+            yield from map(draw, latents)
+            return
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                waiting: deque[Future[Pixels]] = deque()
+                for latent in latents:
+                    waiting.append(pool.submit(draw, latent))
+                    if len(waiting) > 2 * threads:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-    finally:
-        torch.set_num_threads(threads)  # the initializer's number is also that of threads still to come
+        finally:
+            torch.set_num_threads(threads)  # the initializer's number is also that of threads still to come
 
 
 @torch.no_grad()
@@ -122,11 +119,8 @@ def draw_batch(
     network: Generator, latents: Tensor, labels: Tensor | None, settings: RenderSettings, center: Tensor | None = None
 ) -> Pixels:
     """Images uint8 [N, R, R, C] of `latents` [N, Z] and `labels` [N] (where there are any), in one batch."""
-    device, one_hot = network.weights[0].device, None
-    if labels is not None:
-        one_hot = F.one_hot(labels, network.architecture.num_classes).float().to(device)  # [N, L]
-    latents = latents.to(device)
-    features = network.features(latents, one_hot)
+    latents = latents.to(network.weights[0].device)
+    features = network.features(latents, one_hot(network, labels))
     if center is not None:
         features = torch.lerp(center, features, settings.truncation)
     return to_bytes(network.grow(features, settings.resolution, settings.alpha))
@@ -153,15 +147,24 @@ def draw_seeds(
 
 
 @torch.no_grad()
+def observed_features(network: Generator, latents: Tensor, label: int | None) -> Tensor:
+    """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
+    labels = None if label is None else torch.full((len(latents),), label)
+    return network.features(latents.to(network.weights[0].device), one_hot(network, labels))
+
+
 def mean_features(network: Generator, label: int | None) -> Tensor:
     """The mean 4x4 features [1, C, 4, 4] of many latents of a class: where truncation pulls images to.
 
     The generator normalises its latents, so scaling those changes nothing; its first features are the place where
     typical and extreme faces differ.
     """
-    device = network.weights[0].device
     latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    one_hot = None
-    if label is not None:
-        one_hot = F.one_hot(torch.full((CENTER_SEEDS,), label), network.architecture.num_classes).float().to(device)
-    return network.features(latents.to(device), one_hot).mean(0, keepdim=True)
+    return observed_features(network, latents, label).mean(0, keepdim=True)
+
+
+def one_hot(network: Generator, labels: Tensor | None) -> Tensor | None:
+    """The `labels` [N] as the network takes them, [N, L]; None where there are none."""
+    if labels is None:
+        return None
+    return F.one_hot(labels, network.architecture.num_classes).float().to(network.weights[0].device)

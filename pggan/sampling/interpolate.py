@@ -1,23 +1,22 @@
 """`pggan interpolate`: what lies between latents, as a strip, a grid or a film."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
-from math import log2
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.config import Enlargement, InterpolateConfig, InterpolationPath
-from pggan.config.parse import generator_keys, listed, parse_grid, parse_seeds
+from pggan.config import InterpolateConfig, InterpolationPath
+from pggan.config.parse import generator_keys, parse_grid, parse_seeds
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
+from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.latents.latents import load_latents, seed_latents
-from pggan.sampling.latents.paths import (
+from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, output_path, save_picture, sheet_zoom
+from pggan.sampling.latents import (
     SAMPLES_PER_SEGMENT,
     around,
     at_constant_speed,
@@ -29,162 +28,87 @@ from pggan.sampling.latents.paths import (
     slerp,
     through,
 )
-from pggan.sampling.output import sheet
-from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size
-from pggan.sampling.output.film_file import save_film
-from pggan.sampling.output.images import (
-    STILLS,
-    Pixels,
-    check_output,
-    enlarge,
-    enlarge_smoothly,
-    grid,
-    save_picture,
-    shrink,
-)
-from pggan.sampling.output.output_path import next_output
-from pggan.sampling.perceptual import laplacian_distance
+from pggan.sampling.projection import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-SEEDS = "0-4"  # where neither seeds nor latents are named
-BLOCK = 64  # frames whose latents are calculated together
-
-# Numbers [N] of frames to their latents [N, Z].
-Latents = Callable[[Tensor], Tensor]
+Steps = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N - 1] of neighbours
+SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 
 
 def run(config: InterpolateConfig) -> int:
-    """Write the frames side by side (.png), or one after the other (.webp, .gif, .apng, .mp4, .webm).
+    """Write the frames side by side (.png), or one after the other (.webp, .gif, .mp4); returns the exit code.
 
-    A film with a grid shows that many paths at once, each through its own latents; a picture with a grid breaks its
-    frames into rows.  Returns the exit code.
+    A film with a grid shows that many paths at once: path n goes through each seed + 1000 n, or begins at the n-th
+    saved latent.  A picture with a grid breaks its frames into rows.  In films the image changes at constant speed.
     """
     set_threads(config.threads)
-    target = Path(config.out) if config.out is not None else next_output(config.run, "interpolation", ".png")
-    require_encoder(target)
+    target = output_path(config.out, config.run, "interpolation", ".png")
     animated = target.suffix.lower() in ANIMATED
-    if config.constant_speed is None:
-        config = replace(config, constant_speed=animated)
-    columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else config.frames, 1)
+    frames = config.frames
+    columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(
         resolution=config.resolution, alpha=config.alpha, truncation=config.truncation, label=config.label
     )
-    side, first = settings.resolution, config.grow_from or settings.resolution
-    generator.settings(resolution=first)  # refuses those that it does not have
-    if first > side:
-        raise UserError(f"grow_from={first} is more than the {side} to grow to.", "Use a lower resolution.")
+    side = settings.resolution
+    zoom = config.zoom or (film_zoom(columns * side, rows * side) if animated else sheet_zoom(side, columns))
     if animated:
-        zoom = config.zoom or automatic_zoom(columns * side, rows * side)
-        require_size(target, columns * side * zoom, rows * side * zoom)
-    else:
-        zoom = config.zoom or sheet.automatic_zoom(side, columns)
-    paths = [latents_of_path(config, index, generator, settings) for index in range(columns * rows if animated else 1)]
+        require_film(target, columns * side * zoom, rows * side * zoom)
+    seeds = "0-4" if config.seeds is None else config.seeds
+    steps = partial(visible_steps, generator, settings) if animated else None
+    paths = []
+    for number in range(columns * rows if animated else 1):
+        if config.path is InterpolationPath.walk:
+            seed = parse_seeds(seeds)[0] + 1000 * number
+            paths.append(walk(seed, generator.latent_size, frames, steps))
+        else:
+            keyframes, _ = generator.keyframes(seeds, config.latents, number)
+            paths.append(latents_between(keyframes, config.path, frames, steps))
     out = check_output(str(target), (*STILLS, *ANIMATED))
-    scale = enlarge_smoothly if config.scaling is Enlargement.smooth else enlarge
-
-    def draw(indices: Sequence[int]) -> Iterator[Pixels]:
-        images = draw_growing(generator, settings, indices, paths, first=first, frames=config.frames)
-        while frame := list(islice(images, len(paths))):
-            yield grid(scale(np.stack(frame), zoom), columns if animated else 1)
-
+    images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     if animated:
-        save_film(Film(config.frames, config.fps, draw), out)
+        save_film(grids(images, len(paths), columns, zoom), frames, config.fps, out)
     else:
-        save_picture(grid(np.stack(list(draw(range(config.frames)))), columns), out)
-    print(f"{out}: {config.frames} frames at {settings.resolution}x{settings.resolution}, {config.path.value}")
+        save_picture(grid(enlarge(np.stack(list(images)), zoom), columns), out)
+    print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")
     choice = {key: value for key, value in generator_keys(config).items() if key in ("run", "checkpoint")}
     print(next_command("explore", "open=true", **choice))
     return 0
 
 
-def latents_of_path(
-    config: InterpolateConfig, index: int, generator: TrainedGenerator, settings: RenderSettings
-) -> Latents:
-    """The latents of path `index`; raises UserError where it can't be drawn.
+def grids(images: Iterator[Pixels], count: int, columns: int, zoom: int) -> Iterator[Pixels]:
+    """Frames of `count` images each, side by side in `columns`, enlarged by `zoom`."""
+    while frame := list(islice(images, count)):
+        yield grid(enlarge(np.stack(frame), zoom), columns)
 
-    Path 0 goes through all seeds, path n through each seed + 1000 n; of saved latents, path n begins at the n-th.
+
+def walk(seed: int, size: int, frames: int, steps: Steps | None) -> Tensor:
+    """The latents [F, Z], Z = `size`, of a seamless random walk; `steps` as in `latents_between`."""
+    latents = random_walk(seed, size, frames, SMOOTHNESS)
+    if steps is None:
+        return latents
+    return at_constant_speed(around(latents), steps, frames)(frame_positions(frames, closed=True))
+
+
+def latents_between(keyframes: Tensor, kind: InterpolationPath, frames: int, steps: Steps | None) -> Tensor:
+    """The latents [F, Z] of a path through `keyframes` [K, Z]; raises UserError for a single one.
+
+    Args: steps: the distances [N - 1] between neighbours of N latents, which are to be the same everywhere; None for
+    equal angles.
     """
-
-    def distances(latents: Tensor) -> Tensor:
-        return perceptual_steps(generator.stream(latents, settings))
-
-    if config.path is InterpolationPath.walk:
-        seed = parse_seeds(SEEDS if config.seeds is None else config.seeds)[0] + 1000 * index
-        walk = random_walk(seed, generator.latent_size, config.frames, config.smoothness)
-        if not config.constant_speed:
-            return lambda indices: walk[indices]
-        steady = at_constant_speed(around(walk), distances, config.frames)
-        times = frame_positions(config.frames, closed=True)
-        return lambda indices: steady(times[indices])
-    keyframes = keyframes_of_path(config, index, generator.latent_size)
     if len(keyframes) < 2:
-        problem = f"path={config.path.value} needs at least two seeds or latents, and there is one."
+        problem = f"path={kind.value} needs at least two seeds or latents, and there is one."
         raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
-    closed = config.path is InterpolationPath.loop
-    segments = len(keyframes) - (not closed)
-    stops = segments + (not closed)
-    if config.frames <= config.hold * stops:
-        problem = f"hold={config.hold} at {stops} images leaves none of frames={config.frames} to move."
-        raise UserError(problem, f"Use more than {config.hold * stops} frames.")
-    parts = segments if config.hold or config.ease else 1  # what is passed through at a speed of its own
-    between = lerp if config.path is InterpolationPath.lerp else slerp
-    path = closed_spline(keyframes) if closed else through(keyframes, between)
-    if config.constant_speed:
-        path = at_constant_speed(path, distances, SAMPLES_PER_SEGMENT * segments, parts)
+    closed = kind is InterpolationPath.loop
+    path = closed_spline(keyframes) if closed else through(keyframes, lerp if kind is InterpolationPath.lerp else slerp)
+    if steps is not None:
+        path = at_constant_speed(path, steps, SAMPLES_PER_SEGMENT * (len(keyframes) - (not closed)))
     elif closed:
-        path = loop(keyframes, parts)
-    positions = frame_positions(config.frames, closed=closed, segments=parts, hold=config.hold, ease=config.ease)
-    return lambda indices: path(positions[indices])
+        path = loop(keyframes)
+    return path(frame_positions(frames, closed=closed))
 
 
-def keyframes_of_path(config: InterpolateConfig, index: int, size: int) -> Tensor:
-    """The latents [K, Z] that path `index` passes through."""
-    if config.latents is None:
-        seeds = parse_seeds(SEEDS if config.seeds is None else config.seeds)
-        return seed_latents([seed + 1000 * index for seed in seeds], size)
-    return torch.cat([load_latents(path, size) for path in listed(config.latents)]).roll(-index, 0)
-
-
-def perceptual_steps(images: Iterator[Pixels]) -> Tensor:
-    """The distances [N - 1] from each of N images uint8 [R, R, C] to the next, as people see them (Laplacian)."""
-    steps, before = [], None
-    for image in images:
-        now = torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5
-        if before is not None:
-            steps.append(laplacian_distance(before, now))
-        before = now
-    return torch.cat(steps)
-
-
-def draw_growing(
-    generator: TrainedGenerator,
-    settings: RenderSettings,
-    indices: Sequence[int],
-    paths: list[Latents],
-    *,
-    first: int,
-    frames: int,
-) -> Iterator[Pixels]:
-    """The images of frames `indices` of `frames`, those of all paths for each, at one size.
-
-    What they show rises evenly from `first` pixels in the first frame to the resolution of `settings` in the last one:
-    each image, averaged to a lower resolution, fades into itself at twice that.  The generator's own lower levels would
-    show other colours: nothing has trained them since the growth had passed them.
-    """
-
-    def latents() -> Iterator[Tensor]:
-        for block in torch.split(torch.tensor(indices), BLOCK):
-            yield from torch.stack([path(block) for path in paths], 1).flatten(0, 1)
-
-    levels, last = log2(settings.resolution / first), max(frames - 1, 1)
-    grown = (index * levels / last for index in indices for _ in paths)
-    for level, image in zip(grown, generator.stream(latents(), settings), strict=True):
-        low, high = (averaged(image, settings.resolution // first >> int(level) + above) for above in (0, 1))
-        weight = level - int(level)
-        yield np.rint((1 - weight) * low + weight * high).astype(np.uint8)
-
-
-def averaged(image: Pixels, factor: int) -> Pixels:
-    """An image with the mean of each `factor` x `factor` pixels in their place."""
-    return image if factor <= 1 else enlarge(shrink(image[None], factor), factor)[0]
+def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
+    """The distances [N - 1] from the image of each of `latents` [N, Z] to the next, as people see them (Laplacian)."""
+    images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
+    return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])

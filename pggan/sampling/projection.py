@@ -1,39 +1,35 @@
-"""Projection: the latent whose image is nearest to a given one.  S starts, Z latent size, C channels, R resolution."""
+"""Projection: the latent whose image is nearest to a given one.  N images, S starts, Z latent size, R resolution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from math import cos, log10, pi, sqrt
+from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
+from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
+from pggan.data.image_file import MODES, BadImage, ImageFile, ImageSpec, load_image
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import RenderSettings
-from pggan.sampling.latents.latents import seed_latents
-from pggan.sampling.output.images import Pixels, to_bytes
-from pggan.sampling.perceptual import Distance, laplacian_distance
+from pggan.ops.resample import downsample, upsample
+from pggan.sampling.generate import RenderSettings, one_hot
+from pggan.sampling.images import Pixels, to_bytes
+from pggan.sampling.latents import seed_latents
 
-OnProgress = Callable[[int, float], None]  # called with the step and the smallest distance
+Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]
+Measure = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N] of their images
 
+STEPS = 300  # of the optimisation, where no other number is asked for
+STARTS, CANDIDATES = 4, 1024  # latents that it moves: the nearest of many seeds
+LEARNING_RATE = 0.1  # of Adam at the start, in standard deviations of the latents; it falls to 0 as a cosine does
+NOISE = 0.3  # deviation of what is added to the latents at the start; it is 0 in the second half of the steps
 BATCH_PIXELS = 2**16  # of candidates that are drawn together: at 32x32, 64 images
-PROGRESS_STEPS = 20  # between two calls
-
-
-@dataclass(frozen=True)
-class ProjectionSettings:
-    """How a latent is looked for; the keys of `pggan project`."""
-
-    steps: int = 300
-    starts: int = 4
-    candidates: int = 1024
-    learning_rate: float = 0.1
-    noise: float = 0.3
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,70 +40,59 @@ class Projection:
     image: Pixels
     distance: float
     psnr: float
-    start: int  # the seed it began with
 
 
 def project(
     network: Generator,
     target: Pixels,
     settings: RenderSettings,
-    how: ProjectionSettings,
-    *,
-    distance: Distance = laplacian_distance,
-    on_progress: OnProgress = lambda step, distance: None,
+    steps: int = STEPS,
+    on_step: Callable[[], object] = lambda: None,
 ) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
     The best of many seeds are moved over the sphere of latents, all at once, by Adam.  Noise on the latents lets them
-    leave poor minima at first; it is 0 in the second half.  After the StyleGAN2 projector (Karras et al. 2020,
-    appendix D), which looks in another space and from one start.
+    leave poor minima at first.  After the StyleGAN2 projector (Karras et al. 2020, appendix D), which looks in another
+    space, from one start and by another distance.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
-    label = None
-    if settings.label is not None:
-        label = F.one_hot(torch.tensor([settings.label]), network.architecture.num_classes).float().to(device)
+    label = one_hot(network, None if settings.label is None else torch.tensor([settings.label]))
 
     def draw(latents: Tensor) -> Tensor:
         labels = None if label is None else label.expand(len(latents), -1)
         return network(latents, labels, settings.resolution, settings.alpha)  # type: ignore[no-any-return]
 
     def measure(latents: Tensor) -> Tensor:
-        return distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
+        return laplacian_distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
 
     with use_options(network, ComputeOptions()):  # weights are prepared once for all steps
-        seeds, latents = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, how, device)
-        latents = optimise(measure, latents, how, on_progress)
+        starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
+        latents = optimise(measure, starts, steps, on_step)
         with torch.no_grad():
             distances = measure(latents)
             best = int(distances.argmin())
             image: Pixels = to_bytes(draw(latents[best : best + 1]))[0]
-    return Projection(latents[best].cpu(), image, float(distances[best]), psnr(image, target), seeds[best])
+    return Projection(latents[best].cpu(), image, float(distances[best]), psnr(image, target))
 
 
 @torch.no_grad()
-def nearest_seeds(
-    measure: Callable[[Tensor], Tensor], size: int, resolution: int, how: ProjectionSettings, device: torch.device
-) -> tuple[list[int], Tensor]:
-    """The seeds whose images are nearest to the target, and their latents [S, Z], scaled to the same length."""
-    seeds = list(range(how.seed, how.seed + how.candidates))
-    latents = on_sphere(seed_latents(seeds, size).to(device))
+def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Tensor:
+    """The latents [S, Z] of the seeds whose images are nearest to the target, scaled to the same length."""
+    latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     batches = torch.split(latents, max(BATCH_PIXELS // resolution**2, 1))
-    best = torch.cat([measure(batch) for batch in batches]).topk(how.starts, largest=False).indices
-    return [seeds[number] for number in best.tolist()], latents[best]
+    return latents[torch.cat([measure(batch) for batch in batches]).topk(STARTS, largest=False).indices]
 
 
-def optimise(
-    measure: Callable[[Tensor], Tensor], latents: Tensor, how: ProjectionSettings, on_progress: OnProgress
-) -> Tensor:
+def optimise(measure: Measure, latents: Tensor, steps: int, on_step: Callable[[], object]) -> Tensor:
     """`latents` [S, Z] moved to smaller distances, each by itself."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
-    random = generator_for(how.seed, "projection", 0)
-    for step in range(how.steps):
-        done = step / how.steps
-        optimizer.param_groups[0]["lr"] = how.learning_rate * (1 + cos(pi * done)) / 2
-        deviation = how.noise * max(1 - 2 * done, 0) ** 2
+    random = generator_for(0, "projection", 0)
+    for step in range(steps):
+        done = step / steps
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 + cos(pi * done)) / 2
+        deviation = NOISE * max(1 - 2 * done, 0) ** 2
         noise = torch.randn(latents.shape, generator=random).to(latents.device)
         distances = measure(latents + deviation * noise)
         optimizer.zero_grad()
@@ -115,8 +100,7 @@ def optimise(
         optimizer.step()
         with torch.no_grad():
             latents.copy_(on_sphere(latents))
-        if step % PROGRESS_STEPS == 0:
-            on_progress(step, float(distances.detach().min()))
+        on_step()
     return latents.detach()
 
 
@@ -126,7 +110,48 @@ def on_sphere(latents: Tensor) -> Tensor:
     return scaled
 
 
+def laplacian_pyramid(images: Tensor) -> list[Tensor]:
+    """The levels of images [N, C, R, R], R a power of two: what each has beyond the next one, the last of 1x1 pixels.
+
+    Boxes of 2x2 pixels, as everywhere in this program, are the filter.
+    """
+    levels = []
+    while images.shape[-1] > 1:
+        smaller = downsample(images)
+        levels.append(images - upsample(smaller))
+        images = smaller
+    return [*levels, images]
+
+
+def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
+    """The distances [N] between images `a` and `b` [N, C, R, R]: of each level the mean difference, all added up.
+
+    A shape that has moved, or another brightness, counts at the coarse levels; texture at the fine ones alone.
+    Differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
+    """
+    levels = [level.abs().flatten(1).mean(1) for level in laplacian_pyramid(a - b)]  # the pyramid is linear
+    return torch.stack(levels).sum(0)
+
+
 def psnr(a: Pixels, b: Pixels) -> float:
     """The peak signal-to-noise ratio in dB of two pictures uint8; infinite for equal ones."""
     error = float(np.square(a.astype(np.float64) - b).mean())
     return float("inf") if error == 0 else 10 * log10(255**2 / error)
+
+
+def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
+    """The middle square of a picture as uint8 [R, R, C], scaled down as in training; raises UserError for others."""
+    if channels not in MODES:
+        raise UserError(f"No image file has the {channels} channels of this generator.", "Project with another one.")
+    if isinstance(picture, str | Path):
+        path, content = Path(picture), None
+    else:
+        path, content = Path("(picture)"), BytesIO()
+        image = picture if isinstance(picture, Image.Image) else Image.fromarray(np.atleast_3d(picture).squeeze())
+        image.save(content, "PNG")
+    file = ImageFile(path, lambda: content or path.open("rb"))
+    try:
+        return load_image(file, ImageSpec(resolution, channels, "center"))
+    except BadImage as error:
+        remedy = f"Give a PNG, JPEG or WebP image of at least {resolution}x{resolution} pixels, or another resolution=."
+        raise UserError(f"image={error.path} can't be projected: {error.reason}.", remedy) from error

@@ -1,131 +1,119 @@
-"""`pggan timelapse`: a film of a whole training, at one size."""
+"""`pggan timelapse`: the small grids that a run stores on its way, and a film of them.  Without torch."""
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
-from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.read import checkpoints_of_run
-from pggan.config import Enlargement, TimeAxis, TimelapseConfig
-from pggan.config.parse import parse_grid
-from pggan.core.devices import choose_device, set_threads
+from pggan.config import TimelapseConfig
+from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
-from pggan.sampling.generate import draw_seeds
-from pggan.sampling.output.film import ANIMATED, Film, automatic_zoom, require_encoder, require_size, to_rgb
-from pggan.sampling.output.film_file import save_film
-from pggan.sampling.output.images import Pixels, check_output, enlarge, enlarge_smoothly, grid
-from pggan.sampling.output.output_path import next_output
-from pggan.sampling.output.stored_grid import FOLDER, GridFacts, grids_of_run, read_facts, read_tiles, stored_grids
+from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
+from pggan.sampling.images import Pixels, check_output, output_path, to_pil
 
+FOLDER = "timelapse"  # in samples/ of a run
+TEXT_KEY = "pggan"  # of the PNG's text that holds the numbers
 STAMP_SHARE = 16  # of the height, below the images
 MIN_STAMP = 20  # pixels
 
 
 @dataclass(frozen=True)
-class Shot:
-    """The images at one time of a training: `tiles` gives them, uint8 [N, R, R, C], R at most `side`."""
+class GridFacts:
+    """Facts about a grid when it was drawn: images shown, resolution, alpha, hours trained, and images side by side."""
 
-    facts: GridFacts
-    side: int
-    tiles: Callable[[], Pixels]
+    images: int
+    resolution: int
+    alpha: float
+    hours: float
+    columns: int
 
     @property
     def stamp(self) -> str:
-        """The line that is written below them: images shown, resolution and time."""
-        facts = self.facts
-        time = f"{facts.hours:.2f} h" if facts.hours >= 1 else f"{60 * facts.hours:.1f} min"
-        return f"{facts.images:,} images   {facts.resolution}x{facts.resolution}   {time}"
+        """The line that is written below the grid: images shown, resolution and time."""
+        time = f"{self.hours:.2f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
+        return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
 
 
 def run(config: TimelapseConfig) -> int:
     """Write the film; returns the exit code."""
-    target = Path(config.out) if config.out is not None else next_output(config.run, "timelapse", ".webp")
-    require_encoder(target)
-    shots = milestone_shots(config) if config.milestones else stored_shots(config.run)
-    columns, side = shots[-1].facts.columns, max(shot.side for shot in shots)
-    rows = len(shots[-1].tiles()) // columns
-    zoom = config.zoom or automatic_zoom(columns * side, rows * side)
-    width, height = columns * side * zoom, rows * side * zoom
+    target = output_path(config.out, config.run, "timelapse", ".webp")
+    grids = grids_of_run(Path(config.run))
+    first, *_, last = [*grids.values()] * 2
+    with Image.open([*grids][-1]) as largest:
+        width, height = largest.size
+    zoom = config.zoom or film_zoom(width, height)
+    width, height = zoom * width, zoom * height
     stamp_height = max(height // STAMP_SHARE, MIN_STAMP)
     out = check_output(str(target), ANIMATED)
-    require_size(out, width, height + stamp_height)
-    scale = enlarge_smoothly if config.scaling is Enlargement.smooth else enlarge
-    font = font_for([shot.stamp for shot in shots], width, stamp_height)
-    shown = shots_of_frames(shots, max(round(config.seconds * config.fps), 1), config.axis)
-
-    def draw(indices: Sequence[int]) -> Iterator[Pixels]:
-        drawn, frame = -1, np.empty(0, np.uint8)
-        for index in indices:
-            if shown[index] != drawn:
-                drawn = shown[index]
-                tiles = shots[drawn].tiles()
-                picture = to_rgb(grid(scale(tiles, side * zoom // tiles.shape[1]), columns))
-                frame = np.concatenate([picture, draw_stamp(shots[drawn].stamp, width, stamp_height, font)])
-            yield frame
-
-    film = Film(len(shown), config.fps, draw)
-    save_film(film, out)
-    print(f"{out}: {len(shown)} frames of {len(set(shown))} times, {shots[0].stamp} to {shots[-1].stamp}")
+    require_film(out, width, height + stamp_height)
+    count = max(round(config.seconds * config.fps), 1)
+    save_film(film_of(grids, count, width, height, stamp_height), count, config.fps, out)
+    print(f"{out}: {count} frames, {first.stamp} to {last.stamp}")
     print(next_command("evaluate", "checkpoint=all", run=config.run))
     return 0
 
 
-def stored_shots(run_dir: str) -> list[Shot]:
-    """The grids that a run has stored, the oldest first; raises UserError if there are none."""
-    grids = grids_of_run(Path(run_dir)).items()
-    shots = [Shot(facts, side_of(path, facts), partial(read_tiles, path, facts)) for path, facts in grids]
-    return [shot for shot in shots if shot.facts.columns == shots[-1].facts.columns]  # one layout
+def film_of(grids: dict[Path, GridFacts], count: int, width: int, height: int, stamp_height: int) -> Iterator[Pixels]:
+    """`count` frames uint8 [H, W, 3]: images shown pass evenly, and each frame is the last grid at its time.
 
-
-def side_of(path: Path, facts: GridFacts) -> int:
-    """The side in pixels of the images in a stored grid."""
-    with Image.open(path) as picture:
-        return picture.width // facts.columns
-
-
-def milestone_shots(config: TimelapseConfig) -> list[Shot]:
-    """The checkpoints that are left, the oldest first; raises UserError if there are none.
-
-    Hours are those of the last grid stored before each of them.
+    Args: width, height: of the grids in a frame, in pixels; stamp_height: below them.
     """
-    checkpoints = checkpoints_of_run(config.run)
-    columns, rows = parse_grid(config.grid, "grid")
-    set_threads(config.threads)
-    device = choose_device(config.device, "device")
-    facts_of_grids = map(read_facts, stored_grids(Path(config.run) / "samples" / FOLDER).values())
-    known = [facts for facts in facts_of_grids if facts is not None]
-    if config.axis is TimeAxis.hours and not known:
-        raise UserError(f"axis=hours: run={config.run} has not stored the hours.", "Take axis=images.")
-
-    def shot_of(path: Path) -> Shot:
-        loaded = load_generator(str(path), device)
-        hours = max((facts.hours for facts in known if facts.images <= loaded.images), default=0.0)
-        facts = GridFacts(loaded.images, loaded.resolution, loaded.alpha, hours, columns)
-        return Shot(facts, loaded.resolution, partial(draw_checkpoint, path, device, columns * rows))
-
-    return [shot_of(path) for path in checkpoints]
+    paths, facts = [*grids], [*grids.values()]
+    font = font_for([each.stamp for each in facts], width, stamp_height)
+    times = [each.images for each in facts]
+    drawn, frame = -1, np.empty(0, np.uint8)
+    for time in np.linspace(times[0], times[-1], count) if count > 1 else [times[-1]]:
+        if (shown := bisect_right(times, time) - 1) != drawn:
+            drawn, frame = shown, np.zeros((height + stamp_height, width, 3), np.uint8)
+            with Image.open(paths[drawn]) as grid:
+                frame[:height] = np.asarray(grid.convert("RGB").resize((width, height), Image.Resampling.NEAREST))
+            frame[height:] = draw_stamp(facts[drawn].stamp, width, stamp_height, font)
+        yield frame
 
 
-def draw_checkpoint(path: Path, device: torch.device, count: int) -> Pixels:
-    """The images uint8 [N, R, R, C] of the first N seeds, at the stage of a checkpoint."""
-    loaded = load_generator(str(path), device)
-    return draw_seeds(loaded.network, count, loaded.resolution, loaded.alpha)
+def stored_grids(folder: Path) -> dict[int, Path]:
+    """The grids in `folder` by the images shown, the oldest first."""
+    found = {int(path.stem): path for path in folder.glob("*.png") if path.stem.isdecimal()}
+    return dict(sorted(found.items()))
 
 
-def shots_of_frames(shots: list[Shot], frames: int, axis: TimeAxis) -> list[int]:
-    """For each frame the number of the shot it shows: the last one at its time, of which equal parts pass evenly."""
-    times = [float(getattr(shot.facts, axis.value)) for shot in shots]
-    if times[0] == times[-1]:  # nothing passes: all of them one after the other
-        times = [float(number) for number in range(len(shots))]
-    frame_times = np.linspace(times[0], times[-1], frames).tolist() if frames > 1 else [times[-1]]
-    return [bisect_right(times, time) - 1 for time in frame_times]
+def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
+    """Write a grid [H, W, C] with its numbers as text, atomically."""
+    text = PngInfo()
+    text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
+    with atomic_write(folder / f"{facts.images:09d}.png") as temporary:
+        to_pil(picture).save(temporary, format="PNG", pnginfo=text)
+
+
+def read_facts(path: Path) -> GridFacts | None:
+    """The numbers in a stored grid; None for any other file."""
+    try:
+        with Image.open(path) as picture:
+            facts = GridFacts(**parse_json(picture.info[TEXT_KEY]))
+        numbers = (facts.images, facts.resolution, facts.alpha, facts.hours, facts.columns)
+        whole = all(type(number) is int for number in (facts.images, facts.resolution, facts.columns))
+        return facts if whole and all(number >= 0 for number in numbers) and facts.columns else None
+    except (OSError, UnidentifiedImageError, ValueError, KeyError, TypeError):
+        return None
+
+
+def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
+    """The grids that a run has stored in its last layout, with their numbers, the oldest first.
+
+    Raises UserError if there are none.
+    """
+    folder = run_dir / "samples" / FOLDER
+    found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
+    if not found:
+        raise UserError(f"{folder} has no grids that a run has stored.", "Name a run directory.")
+    columns = [*found.values()][-1].columns
+    return {path: facts for path, facts in found.items() if facts.columns == columns}
 
 
 def font_for(lines: list[str], width: int, height: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -4,8 +4,10 @@ N images, Z latent size, R resolution, C channels.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -15,19 +17,24 @@ from pggan.config.parse import NEWEST, parse_seeds
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
-from pggan.sampling.latents.latents import load_latents, seed_latents
-from pggan.sampling.latents.paths import LatentPath, frame_positions, lerp, loop, slerp, through
-from pggan.sampling.output.images import Pixels, to_pil
-from pggan.sampling.perceptual import LAPLACIAN, load_distance
-from pggan.sampling.projection import Projection, ProjectionSettings, project
-from pggan.sampling.target_image import Picture, read_target
+from pggan.sampling.images import Pixels, to_pil
+from pggan.sampling.latents import (
+    LatentPath,
+    frame_positions,
+    lerp,
+    load_latents,
+    loop,
+    seed_latents,
+    slerp,
+    through,
+)
+from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
 PATHS: dict[str, Callable[[Tensor], LatentPath]] = {
     "slerp": lambda keyframes: through(keyframes, slerp),
     "lerp": lambda keyframes: through(keyframes, lerp),
     "loop": loop,
 }
-PATH_NAMES = ", ".join(PATHS)
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
@@ -35,53 +42,24 @@ class TrainedGenerator:
     """Images of a trained generator, from seeds or latents, at any resolution and alpha.
 
     A seed, and a latent, always gives the same image on one machine, whatever else is drawn with it.
+
+    Attributes: resolution, alpha: the stage that the training had reached; images: the real images that it had shown;
+    resolutions: all that there are layers for; latent_size: Z; num_classes, class_names: 0 and empty where there are
+    none; network, loaded: the PyTorch module, and what its file says.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
-        self.loaded = loaded
-        self.network = loaded.network
+        self.loaded, self.network = loaded, loaded.network
+        self.resolution, self.alpha, self.images = loaded.resolution, loaded.alpha, loaded.images
+        self.class_names = loaded.class_names
+        architecture = loaded.network.architecture
+        self.latent_size, self.resolutions = architecture.latent_size, architecture.resolutions
+        self.num_classes = architecture.num_classes
         self._centers: dict[int | None, Tensor] = {}
 
     def __repr__(self) -> str:
-        place = "" if self.loaded.path is None else f" {self.loaded.path}"
         stage = f"{self.resolution}x{self.resolution}, alpha {self.alpha:g}, {self.images:,} images"
-        classes = f", {self.num_classes} classes" if self.num_classes else ""
-        return f"<TrainedGenerator{place}: {stage}, latents of {self.latent_size} numbers{classes}>"
-
-    @property
-    def latent_size(self) -> int:
-        """Z, the numbers in a latent."""
-        return self.network.architecture.latent_size
-
-    @property
-    def resolutions(self) -> tuple[int, ...]:
-        """All resolutions, in pixels, that this generator has layers for."""
-        return self.network.architecture.resolutions
-
-    @property
-    def resolution(self) -> int:
-        """The resolution in pixels that the training had reached."""
-        return self.loaded.resolution
-
-    @property
-    def alpha(self) -> float:
-        """The weight, from 0 to 1, of the newest layers at that resolution."""
-        return self.loaded.alpha
-
-    @property
-    def images(self) -> int:
-        """Real images that the training had shown."""
-        return self.loaded.images
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes; empty where there are none, or they are not known."""
-        return self.loaded.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes; 0 for a generator that was trained without labels."""
-        return self.network.architecture.num_classes
+        return f"<TrainedGenerator {self.loaded.path}: {stage}, latents of {self.latent_size} numbers>"
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
@@ -92,18 +70,24 @@ class TrainedGenerator:
         """The latents [N, Z] of a file, such as `pggan project` writes; raises UserError for another one."""
         return load_latents(path, self.latent_size)
 
-    def sample(
-        self,
-        seeds: Seeds,
-        *,
-        resolution: int | None = None,
-        alpha: float | None = None,
-        truncation: float = 1.0,
-        label: int | str | None = None,
-    ) -> list[Image.Image]:
-        """One picture per seed; arguments as of `render`."""
-        settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
-        return [to_pil(image) for image in self.stream(self.latents(seeds), settings)]
+    def keyframes(self, seeds: Any, files: Any, number: int = 0) -> tuple[Tensor, list[str]]:
+        """The latents [K, Z] that `seeds` or, if not None, `files` of latents name, and a name for each.
+
+        Args: number: of a path among several, each through latents of its own: seeds + 1000 n, or files from the n-th.
+        """
+        if files is not None:
+            found = torch.cat([self.load_latents(path) for path in (files if isinstance(files, list) else [files])])
+            return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
+        wanted = [seed + 1000 * number for seed in parse_seeds(seeds)]
+        return seed_latents(wanted, self.latent_size), [f"seed-{seed:06d}" for seed in wanted]
+
+    def settings(self, **stage: Any) -> RenderSettings:
+        """The settings that `stream` takes besides latents, checked; the arguments are those of `render`."""
+        return render_settings(self.loaded, **stage)
+
+    def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
+        """One picture per seed; the other arguments are those of `render`."""
+        return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
 
     def render(
         self,
@@ -124,16 +108,14 @@ class TrainedGenerator:
         settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
         return np.stack(list(self.stream(latents, settings)))
 
-    def settings(
-        self,
-        *,
-        resolution: int | None = None,
-        alpha: float | None = None,
-        truncation: float = 1.0,
-        label: int | str | None = None,
-    ) -> RenderSettings:
-        """The settings that `stream` takes besides latents, checked; the arguments are those of `render`."""
-        return render_settings(self.loaded, resolution=resolution, alpha=alpha, truncation=truncation, label=label)
+    def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
+        """Images uint8 [R, R, C] of `latents` [Z], one after the other."""
+        center = None
+        if settings.truncation != 1:
+            if settings.label not in self._centers:
+                self._centers[settings.label] = mean_features(self.network, settings.label)
+            center = self._centers[settings.label]
+        return render_each(self.network, latents, settings, center)
 
     def path(self, keyframes: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
         """The latents [F, Z] of `frames` steps through at least two `keyframes`: seeds, or latents [K, Z].
@@ -143,40 +125,19 @@ class TrainedGenerator:
         """
         latents = keyframes if isinstance(keyframes, Tensor) else self.latents(keyframes)
         if kind not in PATHS or len(latents) < 2:
-            raise UserError(
-                f"No path of kind '{kind}' leads through {len(latents)} keyframes.", f"Use two, and {PATH_NAMES}."
-            )
+            problem = f"No path of kind '{kind}' leads through {len(latents)} keyframes."
+            raise UserError(problem, f"Use two, and {', '.join(PATHS)}.")
         return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
 
-    def project(
-        self,
-        picture: Picture,
-        how: ProjectionSettings = ProjectionSettings(),  # noqa: B008 - frozen
-        *,
-        distance: str = LAPLACIAN,
-        resolution: int | None = None,
-        alpha: float | None = None,
-        label: int | str | None = None,
-    ) -> Projection:
+    def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
 
-        Args: distance: how images are compared, as of `pggan project`: laplacian, efficientnet-lite0 or
-        MODULE:FUNCTION.
-        Raises UserError for what is no image, or smaller than the generator's, and for another distance.
+        Args: steps: of the optimisation; resolution, alpha and label as in `render`.
+        Raises UserError for what is no image, or smaller than the generator's.
         """
-        measure = load_distance(distance, self.network.weights[0].device)
-        settings = self.settings(resolution=resolution, alpha=alpha, label=label)
+        settings = self.settings(**stage)
         target = read_target(picture, settings.resolution, self.network.architecture.channels)
-        return project(self.network, target, settings, how, distance=measure)
-
-    def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
-        """Images uint8 [R, R, C] of `latents` [Z], one after the other; memory does not grow with their number."""
-        center = None
-        if settings.truncation != 1:
-            if settings.label not in self._centers:
-                self._centers[settings.label] = mean_features(self.network, settings.label)
-            center = self._centers[settings.label]
-        return render_each(self.loaded, latents, settings, center)
+        return project(self.network, target, settings, steps)
 
 
 def load(run: str, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:

@@ -33,7 +33,6 @@ def test_commands_keys_and_files_of_groups_are_completed():
         ("train seed=3 precision=f", ["fp32", "fp16"]),
         ("train monitor.console=", ["", "auto", "plain", "quiet", "verbose"]),
         ("train elastic=", ["", "false", "true"]),
-        ("interpolate constant_speed=t", ["true"]),  # or null
         ("bench precisions=a", []),  # a list
         ("train seed=", [""]),
         ("train loss.name=l", []),

@@ -19,7 +19,7 @@ MISSING = {
     "train init_from=nowhere": "init_from=nowhere has no generator",
     "train data.path=nowhere hours=1": "nowhere does not exist",
     "plan data.path=nowhere hours=1": "nowhere does not exist",
-    "sample run=[pretrained:avatars64,nowhere]": "run=nowhere has no generator",
+    "sample run=nowhere": "run=nowhere has no generator",
     "interpolate run=pretrained:avatar": "no such generator comes with the package",
     "evaluate run=nowhere": "run=nowhere has no generator",
     "explore run=empty": "run=empty has no generator",
@@ -27,7 +27,6 @@ MISSING = {
     "train data.path=cifar11": "Did you mean the known data set 'cifar10'?",
     "train data.path=a,b": "\"data.path='a,b'\"",
     "timelapse run=nowhere": "nowhere/samples/timelapse has no grids",
-    "timelapse run=nowhere milestones=true": "run=nowhere has no checkpoint",
     "bench data.path=empty": "empty is not a prepared dataset",
     "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
 }

@@ -8,9 +8,7 @@ import pytest
 
 import pggan
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.sampling.explore.drawing import Drawing
-from pggan.sampling.explore.page import describe_page, film_kinds, page_directions, to_file
-from pggan.sampling.explore.server import Server
+from pggan.sampling.explore import listen
 from tests.definitions import variant, with_random_biases
 from tests.explore.browser import CHROMIUM, open_browser
 
@@ -48,17 +46,8 @@ def serve():
 
 
 @pytest.fixture(scope="session")
-def make_server(generator):
-    def make(host="127.0.0.1"):
-        model = describe_page(generator, "faces", "server", film_kinds())
-        return Server(host, 0, Drawing(generator), model, to_file(page_directions(generator, None)))
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def server(make_server, serve):
-    made = make_server()
+def server(generator, serve):
+    made = listen(generator, "faces", None, 0)
     serve(made)
     return made
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.sampling.latents.directions import move, save_directions
-from pggan.sampling.latents.latents import load_latents, save_latents, seed_latents
-from pggan.sampling.latents.paths import frame_positions, loop, slerp, through
-from pggan.sampling.output.images import enlarge
+from pggan.sampling.directions import move, save_directions
+from pggan.sampling.explore import listen
+from pggan.sampling.images import enlarge
+from pggan.sampling.latents import frame_positions, load_latents, loop, save_latents, seed_latents, slerp, through
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -82,7 +82,7 @@ def keep_random(page, count, together=None):
 def in_page(page, script):
     """Vectors that a script of the page's modules makes, as float64 [N, Z]."""
     found = page.run(f"""(async () => {{
-      const latents = await import("./latents.js"), seeds = await import("./seeds.js");
+      const latents = await import("./latents.js"), seeds = await import("./browser.js");
       return ({script}).map((vector) => [...vector]);
     }})()""")
     return torch.tensor(found, dtype=torch.float64)
@@ -126,7 +126,7 @@ def test_neighbours_lie_at_their_angle_and_at_right_angles_to_each_other(page):
     assert float(right.norm()) == pytest.approx(float(latent.norm()), rel=1e-6)
 
 
-@pytest.mark.parametrize("size", [1, 5, 15, 16, 20, 64, 512])
+@pytest.mark.parametrize("size", [5, 20, 512])
 def test_seeds_are_those_of_python(page, size):
     seeds = [0, 7, 123456, 2**40, 2**53 - 1]
     found = in_page(page, f"{json.dumps(seeds)}.map((seed) => seeds.seedLatent(seed, {size}))")
@@ -251,33 +251,19 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     page.set("#seconds", "0.4")
     page.set("#fps", "10")
     page.click("#smooth")
-    page.set("#kind", ".apng")
     page.click("#export")
-    page.wait_for_files(downloads, ["film.apng"])
+    page.wait_for_files(downloads, ["film.webp"])
     latents = through(generator.latents([3, 0]), slerp)(frame_positions(4))
-    with Image.open(downloads / "film.apng") as film:
-        assert (film.n_frames, film.info["duration"]) == (4, 100)
+    with Image.open(downloads / "film.webp") as film:
+        assert film.n_frames == 4
         for number, expected in enumerate(generator.render(latents)):
             film.seek(number)
             # the latents of both differ in their last bit, and an image at most in a rounding
-            assert np.abs(np.asarray(film)[::32, ::32].astype(int) - expected).max() <= 1
+            assert np.abs(np.asarray(film.convert("RGB"))[::32, ::32].astype(int) - expected).max() <= 1
     page.click("#keyframes li:nth-child(2) .show")
     shows(page, generator.render(generator.latents([0]))[0])
     page.click("#clear")
     assert page.run("document.querySelector('#export').disabled")
-
-
-def test_numbers_that_stay_are_not_laid_out_again_while_a_film_plays(page):
-    keep_random(page, 2)
-    page.run("""(() => {
-      globalThis.changes = 0;
-      const observer = new MutationObserver((found) => { changes += found.length; });
-      observer.observe(document.querySelector("#directions"), { subtree: true, childList: true, characterData: true });
-    })()""")
-    page.click("#play")
-    page.wait("document.querySelector('#playhead').value > 0.05")
-    page.click("#play")
-    assert page.run("changes") == 0
 
 
 def test_a_film_can_be_cancelled(page):
@@ -304,16 +290,6 @@ def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
     shows(page, generator.render(move(generator.latents([11]), torch.eye(1, 20)[0], 2.0))[0], tolerance=1)
 
 
-def test_a_file_can_be_dropped_on_the_page(page):
-    page.run("""(() => {
-      const dataTransfer = new DataTransfer();
-      dataTransfer.items.add(new File(["hello"], "dropped.safetensors"));
-      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
-    })()""")
-    page.wait("!document.querySelector('#message').hidden")
-    assert text(page, "#message p").startswith("dropped.safetensors can't be used. It is no .safetensors file.")
-
-
 def test_bad_files_are_refused_with_the_reason(page, tmp_path):
     def file(name, content):
         (tmp_path / name).write_bytes(content)
@@ -330,20 +306,15 @@ def test_bad_files_are_refused_with_the_reason(page, tmp_path):
         "a picture": (picture.getvalue(), "no .safetensors"),
         "nothing": (b"", "no .safetensors"),
         "a huge header": (b"\xff" * 8 + b"{}", "no .safetensors"),
-        "a pickle": (b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00.", "no .safetensors"),
-        "null": (tensors(None), "no .safetensors"),
+        "null": (tensors(None), "neither latents"),
         "other tensors": (tensors({"weights": latents}), "neither latents nor directions"),
-        "of another size": (
-            tensors({"latents": latents | {"shape": [1, 512]}}),
-            "512 numbers; this generator takes 20",
-        ),
-        "too many": (tensors({"latents": latents | {"shape": [10**9, 20]}}), "1 to 64 fit"),
+        "of another size": (tensors({"latents": latents | {"shape": [1, 512]}}), "1 to 64 of 20 numbers"),
+        "too many": (tensors({"latents": latents | {"shape": [10**9, 20]}}), "1 to 64 of 20 numbers"),
+        "markup": (tensors({"latents": latents | {"dtype": "<img src=x onerror=alert(1)>"}}), "float32"),
         "cut": (tensors({"latents": latents}, bytes(79)), "cut short"),
         "outside": (tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, bytes(80)), "cut short"),
-        "half floats": (tensors({"latents": latents | {"dtype": "F16"}}, bytes(80)), "not rows of float32"),
         "zeros": (tensors({"latents": latents}, bytes(80)), "is 0"),
         "infinite": (tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()), "not finite"),
-        "markup": (tensors({"latents": latents | {"dtype": "<img src=x onerror=alert(1)>"}}), "not rows"),
     }
     for name, (content, reason) in refused.items():
         page.run("document.querySelector('#message').hidden = true")
@@ -372,8 +343,8 @@ def test_numbers_out_of_bounds_are_told(page):
     page.wait("document.querySelector('#message p').textContent.startsWith('4800 frames')")
 
 
-def test_a_server_that_has_ended_is_told(browser, make_server, serve):
-    server = make_server()
+def test_a_server_that_has_ended_is_told(browser, generator, serve):
+    server = listen(generator, "faces", None, 0)
     browser.open(serve(server))
     browser.wait("document.querySelector('#title').textContent === 'seed 0'")
     browser.wait("document.querySelector('#speed').textContent !== ''")
@@ -383,16 +354,6 @@ def test_a_server_that_has_ended_is_told(browser, make_server, serve):
     browser.click("#random")
     browser.wait("!document.querySelector('#message').hidden")
     assert "still running" in text(browser, "#message p")
-
-
-def test_an_open_server_shows_the_page_to_those_who_have_the_token(browser, make_server, serve):
-    server = make_server("0.0.0.0")
-    address = serve(server)
-    browser.open(address)
-    browser.wait("document.body.textContent.includes('token')")
-    browser.open(f"{address}?token={server.access.token}")
-    browser.wait("document.querySelector('#title').textContent === 'seed 0'")
-    assert browser.run("location.href") == address
 
 
 def test_the_page_fits_a_phone_with_the_face_in_sight(page, address):

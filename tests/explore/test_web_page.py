@@ -5,12 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.interop.export import web_runtime
 from pggan.interop.export.web import write_web
-from pggan.sampling.explore.page import page_directions
+from pggan.sampling.explore import page_directions
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -76,7 +75,7 @@ def test_the_controls_work_without_a_server(page, tmp_path):
     page.set("#seconds", "0.3")
     page.set("#fps", "10")
     kinds = page.run("[...document.querySelector('#kind').options].map((option) => option.value)")
-    assert ".apng" in kinds
+    assert ".webm" in kinds
     for kind in kinds:
         page.set("#kind", kind)
         page.click("#export")
@@ -87,14 +86,9 @@ def test_the_controls_work_without_a_server(page, tmp_path):
 
 
 def check_films(folder, kinds):
-    """Films of six frames, whatever has written them."""
-    with Image.open(folder / "film.apng") as film:
-        assert (film.n_frames, film.size) == (6, (512, 512))
-        for number in range(6):
-            film.seek(number)
-            film.load()
+    """Videos of a few frames, whatever has written them."""
     av = pytest.importorskip("av")
-    for kind in set(kinds) - {".apng"}:
+    for kind in kinds:
         with av.open(str(folder / f"film{kind}")) as film:
             assert sum(1 for _ in film.decode(video=0)) >= 2  # a recorder skips frames where it is late
 

@@ -19,7 +19,7 @@ from pggan.checkpoints import write as saving
 from pggan.run import train
 from pggan.run.eta import Eta
 from pggan.run.report import MAX_QUEUE, Reporter, without_copies
-from pggan.sampling.output.images import save_png
+from pggan.sampling.images import save_png
 from pggan.training.timing import PhaseTimes
 from tests.losses.critics import WGAN_GP
 

@@ -21,7 +21,7 @@ from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run import train
 from pggan.run.tags import LAYOUT, description
 from pggan.run.tags import PHASES as GROWTH
-from pggan.sampling.output.images import enlarge
+from pggan.sampling.images import enlarge
 from tests.conftest import watch_steps
 from tests.explore.browser import CHROMIUM, Page, open_browser
 from tests.run.served_board import Board, served, wait_for

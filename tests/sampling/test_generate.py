@@ -1,14 +1,81 @@
-"""A generator's images: stages, truncation, classes, and one face per seed."""
+"""A generator's images: stages, truncation, classes, one face per seed; and `pggan.load`, which gives them."""
 
+import json
+import subprocess
+import sys
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+import pggan
+from pggan.checkpoints.generator_file import save_generator
+from pggan.checkpoints.read import checkpoints_of
+from pggan.cli.main import main
 from pggan.core.errors import UserError
+from pggan.data.pyramid import ImagePyramid
 from pggan.sampling.generate import PARALLEL_SIDE, RenderSettings, draw_in_batches, draw_seeds
-from pggan.sampling.latents.latents import seed_latents
+from pggan.sampling.latents import load_latents, seed_latents
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "latents.ipynb"
+
+
+def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generator):
+    wanted = generator.render(generator.latents([1, 2]))
+    for place in (run_dir, str(run_dir), checkpoints_of(run_dir)[-1], run_dir / "generator.safetensors"):
+        assert np.array_equal(pggan.load(place, "cpu").render(generator.latents([1, 2])), wanted)
+    assert (generator.resolution, generator.alpha, generator.images) == (16, 31 / 32, 96)
+    assert (generator.resolutions, generator.latent_size, generator.num_classes) == ((4, 8, 16), 8, 3)
+    assert "16x16, alpha 0.96875, 96 images, latents of 8 numbers" in repr(generator)
+
+
+@pytest.mark.parametrize("seeds", [[3, 4, 5], "3-5", range(3, 6), np.arange(3, 6), (seed for seed in (3, 4, 5))])
+def test_seeds_can_be_written_in_many_ways(generator, seeds):
+    assert torch.equal(generator.latents(seeds), generator.latents([3, 4, 5]))
+
+
+def test_pictures_are_those_of_the_latents(generator):
+    pictures = generator.sample([7, 8], resolution=8, truncation=0.5, label=2)
+    arrays = generator.render(generator.latents([7, 8]), resolution=8, truncation=0.5, label=2)
+    assert [picture.size for picture in pictures] == [(8, 8), (8, 8)]
+    assert np.array_equal(np.stack([np.asarray(picture) for picture in pictures]), arrays)
+
+
+def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labelled_data, tmp_path):
+    names = ImagePyramid(labelled_data).class_names
+    assert list(generator.class_names) == names
+    latents = generator.latents([7])
+    wanted = generator.render(latents, label=2)
+    for label in ("2", names[2]):
+        assert np.array_equal(generator.render(latents, label=label), wanted)
+    assert not np.array_equal(generator.render(latents, label=0), wanted)
+    with pytest.raises(UserError, match=f"Did you mean '{names[2]}'"):
+        generator.render(latents, label=names[2] + "x")
+    out = tmp_path / "one.png"
+    assert main(["sample", f"run={run_dir}", "seeds=7", f"label={names[2]}", f"out={out}", "zoom=1", "device=cpu"]) == 0
+    assert np.array_equal(np.asarray(Image.open(out)), wanted[0])
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c" * 300]])
+def test_a_file_that_names_its_classes_wrongly_is_refused(generator, tmp_path, names):
+    save_generator(replace(generator.loaded, class_names=names), path := tmp_path / "generator.safetensors")
+    with pytest.raises(UserError, match="not a valid generator"):
+        pggan.load(path)
+
+
+def test_what_is_not_there_is_said(run_dir, generator):
+    with pytest.raises(UserError, match="no generator"):
+        pggan.load("nowhere")
+    with pytest.raises(UserError, match="device=tpu"):
+        pggan.load(run_dir, device="tpu")
+    with pytest.raises(UserError, match="seeds=x"):
+        generator.sample("x")
+    with pytest.raises(UserError, match="without classes"):
+        pggan.load("pretrained:avatars64", "cpu").sample(1, label=3)
 
 
 @pytest.mark.parametrize(
@@ -26,21 +93,16 @@ def test_a_stage_that_is_not_there_is_refused(generator, wrong):
         generator.settings(**wrong)
 
 
-def test_a_seed_gives_the_same_face_in_any_company(generator):
-    alone = generator.render(seed_latents([5], 8))
-    together = generator.render(seed_latents([1, 2, 3, 5, 8], 8))
-    assert np.array_equal(alone[0], together[3])
-
-
-def test_an_image_does_not_depend_on_the_number_of_threads(generator):
-    latents, before = seed_latents(list(range(9)), 8), torch.get_num_threads()
-    found = []
+def test_a_seed_gives_the_same_face_in_any_company_on_any_number_of_threads(generator):
+    latents, before = seed_latents([1, 2, 3, 5, 8], 8), torch.get_num_threads()
+    found = [generator.render(latents[3:4])]
     for threads in (1, 3):
         torch.set_num_threads(threads)
-        found.append(generator.render(latents))
+        found.append(generator.render(latents)[3:4])
         assert torch.get_num_threads() == threads  # as before, whatever the threads that draw are set to
     torch.set_num_threads(before)
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
     assert generator.resolution <= PARALLEL_SIDE
 
 
@@ -63,26 +125,10 @@ def test_images_are_drawn_as_they_are_asked_for(generator):
 def test_every_level_and_alpha_can_be_drawn(generator):
     latents = seed_latents([0, 1], 8)
     for resolution in (4, 8, 16):
-        for alpha in (0.0, 0.5, 1.0):
-            images = generator.render(latents, resolution=resolution, alpha=alpha)
-            assert images.shape == (2, resolution, resolution, 3)
+        assert generator.render(latents, resolution=resolution, alpha=0.5).shape == (2, resolution, resolution, 3)
     lower = generator.render(latents, resolution=8)
     faded_out = generator.render(latents, resolution=16, alpha=0.0)
     assert np.array_equal(faded_out, lower.repeat(2, 1).repeat(2, 2))
-
-
-def test_truncation_draws_faces_together(generator):
-    latents = seed_latents(list(range(8)), 8)
-    spread = [generator.render(latents, truncation=t).astype(float).std(0).mean() for t in (0.0, 0.5, 1.0)]
-    assert spread[0] == 0
-    assert spread[0] < spread[1] < spread[2]
-
-
-def test_classes_differ(generator):
-    latents = seed_latents([0], 8)
-    images = [generator.render(latents, label=label) for label in (0, 1, 2)]
-    assert not np.array_equal(images[0], images[1])
-    assert np.array_equal(images[0], generator.render(latents))
 
 
 def test_a_batch_has_the_faces_that_are_drawn_one_at_a_time(generator):
@@ -105,12 +151,41 @@ def test_the_first_seeds_are_drawn_with_the_classes_in_turn(generator):
 
 
 def test_truncation_goes_to_the_average_face_of_the_class(generator):
-    """With 0, every seed has the face of the mean first features of many seeds of its class."""
+    """With 0, every seed has the face of the mean first features of many seeds of its class; with 0.5, half the way."""
     network, latents = generator.network, seed_latents(list(range(1024)), 8)
-    for label in (0, 2):
-        found = generator.render(latents[:1], truncation=0.0, label=label)
+    for label, truncation in ((0, 0.0), (2, 0.0), (2, 0.5)):
+        found = generator.render(latents[:1], truncation=truncation, label=label)
         one_hot = torch.nn.functional.one_hot(torch.full((1024,), label), 3).float()
         with torch.no_grad():
-            mean = network.features(latents, one_hot).mean(0, keepdim=True)
+            features = network.features(latents, one_hot)
+            mean = torch.lerp(features.mean(0, keepdim=True), features[:1], truncation)
             wanted = network.grow(mean, latents[:1], 16, generator.alpha)[0].permute(1, 2, 0).numpy() * 127.5 + 127.5
         assert np.abs(found[0] - wanted.clip(0, 255)).max() <= 0.51  # rounded
+
+
+def test_paths_lead_through_seeds_or_latents(generator):
+    assert torch.equal(generator.path([1, 2], 5), generator.path(seed_latents([1, 2], 8), 5))
+    assert torch.equal(generator.path("1,2", 5, "lerp")[[0, 4]], seed_latents([1, 2], 8))
+    assert generator.path([1, 2, 3], 6, "loop").shape == (6, 8)
+    for keys, kind in (([1], "slerp"), ([1, 2], "circle")):
+        with pytest.raises(UserError, match="slerp, lerp, loop"):
+            generator.path(keys, 5, kind)
+
+
+@pytest.mark.slow
+def test_the_package_is_imported_without_torch():
+    subprocess.run([sys.executable, "-c", "import sys, pggan; sys.exit('torch' in sys.modules)"], check=True)
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_notebook_run_in_their_order(run_dir, tmp_path, monkeypatch):
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "demo").symlink_to(run_dir)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+            assert cell["outputs"] == []
+    assert names["found"].psnr > 20
+    assert load_latents(tmp_path / "found.safetensors", 8).shape == (1, 8)

@@ -1,5 +1,6 @@
-"""Latents of seeds, and files of latents."""
+"""Latents: of seeds, in files, and on paths: ends, speeds, corners, seams."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,21 @@ import torch
 from safetensors.torch import save_file
 
 from pggan.core.errors import UserError
-from pggan.sampling.latents.latents import load_latents, save_latents, seed_latents
+from pggan.sampling.latents import (
+    angles,
+    around,
+    at_constant_speed,
+    closed_spline,
+    frame_positions,
+    lerp,
+    load_latents,
+    loop,
+    random_walk,
+    save_latents,
+    seed_latents,
+    slerp,
+    through,
+)
 
 SIZE = 64
 
@@ -17,21 +32,29 @@ def keys(count, size=SIZE):
     return seed_latents(list(range(count)), size)
 
 
+def turns_of(path):
+    """Angles in radians between neighbours of `path` [F, Z], in float64."""
+    unit = path.double().numpy()
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    # 2 * asin(|a - b| / 2) stays exact for small angles, where acos does not.
+    return 2 * np.arcsin(np.clip(np.linalg.norm(np.diff(unit, axis=0), axis=1) / 2, 0, 1))
+
+
+def steps(path):
+    """The lengths of the steps of a closed path, the last one back to the first."""
+    return (path.roll(-1, 0) - path).norm(dim=1)
+
+
 def test_a_seed_has_the_same_latent_in_any_company():
-    alone = seed_latents([7], SIZE)[0]
-    assert torch.equal(seed_latents([3, 7, 100, 7], SIZE)[1], alone)
-    assert torch.equal(seed_latents([3, 7, 100, 7], SIZE)[3], alone)
+    assert torch.equal(seed_latents([3, 7, 100, 7], SIZE)[[1, 3]], seed_latents([7, 7], SIZE))
 
 
-def test_different_seeds_have_unrelated_latents():
-    correlation = np.corrcoef(keys(20, 512).numpy())
-    assert np.abs(correlation[~np.eye(20, dtype=bool)]).max() < 5 / math.sqrt(512)
-
-
-def test_latents_of_seeds_are_standard_normal():
+def test_latents_of_seeds_are_standard_normal_and_unrelated():
     latents = keys(200, 512).double()
     assert abs(latents.mean()) < 0.02
     assert abs(latents.var() - 1) < 0.02
+    correlation = np.corrcoef(latents[:20].numpy())
+    assert np.abs(correlation[~np.eye(20, dtype=bool)]).max() < 5 / math.sqrt(512)
 
 
 def test_latents_survive_a_file(tmp_path):
@@ -47,16 +70,168 @@ def test_latents_survive_a_file(tmp_path):
         ({"latents": torch.ones(1, SIZE - 1)}, "63 numbers"),
         ({"latents": torch.ones(SIZE)}, "shape"),
         ({"weights": torch.ones(1, SIZE)}, "no tensor 'latents'"),
+        (None, "no valid latents"),
     ],
 )
 def test_files_that_hold_no_latents_of_this_generator_are_refused(tensors, problem, tmp_path):
-    save_file(tensors, tmp_path / "a.safetensors")
+    if tensors is None:
+        (tmp_path / "a.safetensors").write_text("latents")
+    else:
+        save_file(tensors, tmp_path / "a.safetensors")
     with pytest.raises(UserError, match=problem):
         load_latents(tmp_path / "a.safetensors", SIZE)
 
 
-def test_what_is_not_such_a_file_is_refused(tmp_path):
-    (tmp_path / "a.safetensors").write_text("latents")
-    for path in ("a.safetensors", "missing.safetensors", "."):
-        with pytest.raises(UserError, match="latents="):
-            load_latents(tmp_path / path, SIZE)
+def test_lerp_is_the_straight_line():
+    start, end = torch.tensor([0.0, 2.0]), torch.tensor([4.0, -2.0])
+    found = lerp(start, end, torch.tensor([0.0, 0.25, 0.5, 1.0]))
+    assert torch.equal(found, torch.tensor([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0], [4.0, -2.0]]))
+
+
+def test_slerp_from_x_to_y_goes_along_the_quarter_circle():
+    found = slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1 / 3, 0.5, 2 / 3, 1.0]))
+    root = math.sqrt(3) / 2
+    expected = [[1, 0], [root, 0.5], [math.sqrt(0.5), math.sqrt(0.5)], [0.5, root], [0, 1]]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_slerp_turns_by_equal_angles_in_the_plane_of_its_latents():
+    start, end = keys(2)
+    found = slerp(start, end, torch.linspace(0, 1, 11))
+    np.testing.assert_allclose(turns_of(found), turns_of(torch.stack([start, end]))[0] / 10, rtol=1e-4)
+    plane = np.linalg.qr(torch.stack([start, end], 1).double().numpy())[0]
+    np.testing.assert_allclose(found.double().numpy() @ plane @ plane.T, found, atol=1e-5)
+
+
+def test_slerp_changes_the_length_evenly():
+    start, end = torch.tensor([3.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 5.0])
+    lengths = slerp(start, end, torch.linspace(0, 1, 5)).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.tensor([3.0, 3.5, 4.0, 4.5, 5.0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, -1.0])
+def test_slerp_between_identical_or_opposite_latents_is_finite(scale):
+    for seed in range(20):  # rounding differs from latent to latent
+        start = seed_latents([seed], SIZE)[0]
+        found = slerp(start, start * scale, torch.linspace(0, 1, 9))
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(found[[0, -1]], torch.stack([start, start * scale]), atol=1e-3, rtol=1e-3)
+        assert found.norm(dim=1).max() < 1.01 * max(1, abs(scale)) * start.norm()
+
+
+@pytest.mark.parametrize("between", [slerp, lerp])
+@pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (5, 3), (3, 1)])
+def test_an_open_path_passes_through_every_key_and_shows_both_ends_exactly(between, count, per_leg):
+    given = keys(count)
+    path = through(given, between)(frame_positions((count - 1) * per_leg + 1))
+    torch.testing.assert_close(path[::per_leg], given, atol=1e-6, rtol=1e-6)
+    assert torch.equal(path[[0, -1]], given[[0, -1]])
+
+
+def test_a_lerp_path_moves_evenly_along_each_leg():
+    found = through(torch.tensor([[0.0], [1.0], [3.0]]), lerp)(frame_positions(9))[:, 0]
+    torch.testing.assert_close(found, torch.tensor([0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3]), atol=1e-6, rtol=0)
+
+
+def test_frames_of_an_open_path_show_both_ends_and_of_a_closed_one_the_first():
+    assert frame_positions(5).tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert frame_positions(4, closed=True).tolist() == [0, 0.25, 0.5, 0.75]
+    assert frame_positions(1).tolist() == [0]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_a_closed_path_passes_through_every_key_and_closes(count):
+    given = keys(count)
+    found = closed_spline(given)(torch.arange(count + 1, dtype=torch.float64) / count)
+    torch.testing.assert_close(found, torch.cat([given, given[:1]]), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_a_closed_path_has_no_corner(count):
+    """The direction of the movement just before and just after every key is the same, and so is the speed.
+
+    Over a distance h the tangent turns by the curvature times h: doubling h doubles the difference.
+    """
+    path, h = closed_spline(keys(count)), 1e-4
+    at = torch.arange(count, dtype=torch.float64) / count
+    arriving, leaving = (path(at) - path((at - h) % 1)).double(), (path(at + h) - path(at)).double()
+    cosine = torch.nn.functional.cosine_similarity(arriving, leaving)
+    assert cosine.min() > 0.999  # a path of great circles turns by 60 degrees there: 0.5
+    assert (arriving.norm(dim=1) / leaving.norm(dim=1) - 1).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("frames", [24, 240])
+def test_a_loop_turns_by_the_same_angle_everywhere_and_closes(frames):
+    path = loop(keys(5))
+    torch.testing.assert_close(*path(torch.tensor([0.0, 1.0])), atol=1e-6, rtol=1e-6)
+    found = path(frame_positions(frames, closed=True))
+    turns = turns_of(torch.cat([found, found[:1]]))
+    # Chords of a curve differ from its arcs by their square; the path itself is measured at 320 points.
+    np.testing.assert_allclose(turns, turns.mean(), rtol=max(0.02, 3 * turns.mean() ** 2))
+
+
+def test_a_loop_around_one_key_stays_there():
+    path = loop(keys(1))(frame_positions(5, closed=True))
+    torch.testing.assert_close(path, keys(1).expand(5, -1), atol=1e-6, rtol=1e-6)
+
+
+def test_constant_speed_is_constant_by_the_distance_asked_for():
+    """Of a line whose picture changes with the square of its position, the frames are those of the root."""
+    line = through(torch.tensor([[0.0], [1.0]]), lerp)
+    path = at_constant_speed(line, lambda latents: latents[:, 0].square().diff(), 1000)
+    wanted = torch.linspace(0, 1, 11)
+    torch.testing.assert_close(path(wanted)[:, 0], wanted.sqrt(), atol=1e-4, rtol=1e-4)
+    still = at_constant_speed(line, lambda latents: torch.zeros(len(latents) - 1), 10)
+    assert torch.equal(still(wanted), line(wanted))
+
+
+def test_a_closed_path_of_straight_lines_meets_its_points_and_wraps_around():
+    found = around(torch.tensor([[0.0], [2.0], [3.0]]))(torch.arange(7, dtype=torch.float64) / 6)[:, 0]
+    torch.testing.assert_close(found, torch.tensor([0, 1, 2, 2.5, 3, 1.5, 0]), atol=1e-6, rtol=0)
+
+
+def test_angles_are_exact_where_they_are_small():
+    assert angles(torch.tensor([[1.0, 0.0], [1.0, 1e-5]])).item() == pytest.approx(1e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("frames", "smoothness"), [(60, 5.0), (61, 5.0), (33, 8.0)])
+def test_a_walk_wraps_around_without_a_seam(frames, smoothness):
+    moves = steps(random_walk(0, 256, frames, smoothness))
+    assert moves[-1] < 1.5 * moves[:-1].max()
+    assert moves[-1] > 0.5 * moves[:-1].min()
+
+
+@pytest.mark.parametrize(("frames", "smoothness"), [(1, 3.0), (2, 0.0), (61, 30.0), (50, 1000.0)])
+def test_a_walk_has_unit_mean_square(frames, smoothness):
+    path = random_walk(1, 128, frames, smoothness)
+    assert path.shape == (frames, 128)
+    assert path.double().square().mean().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_walk_is_scaled_as_a_whole_and_its_frames_keep_their_own_lengths():
+    """Scaled frame by frame, the smoothed noise would be bent: it would have more than its slow waves."""
+    path = random_walk(1, 16, 60, 4.0).double()
+    assert path.square().mean(1).std() > 0.1
+    waves = torch.fft.rfft(path, dim=0).abs()
+    # A Gaussian of 4 frames leaves exp(-2 (pi 4 16/60)^2) = 2e-10 of the waves from the sixteenth on: only rounding.
+    assert waves[16:].max() < 1e-5 * waves.max()
+
+
+def test_a_walk_is_a_function_of_its_seed():
+    assert torch.equal(random_walk(4, 32, 30, 3.0), random_walk(4, 32, 30, 3.0))
+    correlation = np.corrcoef(random_walk(4, 32, 30, 1.0).flatten(), random_walk(5, 32, 30, 1.0).flatten())[0, 1]
+    assert abs(correlation) < 0.3
+
+
+def test_a_smoother_walk_moves_less_per_frame():
+    distances = [steps(random_walk(0, 64, 90, s)).mean().item() for s in (0.0, 1.0, 2.0, 4.0, 16.0)]
+    assert all(later < 0.9 * earlier for earlier, later in itertools.pairwise(distances))
+
+
+def test_smoothness_is_the_standard_deviation_of_the_gaussian_in_frames():
+    # White noise smoothed with a Gaussian of deviation s has autocorrelation exp(-lag^2 / (4 s^2)).
+    smoothness, frames = 3.0, 64
+    path = random_walk(0, 20_000, frames, smoothness).double().numpy()
+    for lag in range(9):
+        found = (path * np.roll(path, -lag, 0)).mean()
+        assert found == pytest.approx(math.exp(-(lag**2) / (4 * smoothness**2)), abs=0.02)

@@ -1,18 +1,13 @@
 """`pggan sample`: grids and files of seeds."""
 
-import weakref
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
-from pggan.sampling.latents.directions import directions_of_weights, move, save_directions
-from pggan.sampling.latents.latents import save_latents, seed_latents
-from pggan.sampling.output.sheet import CAPTION_HEIGHT, PAPER, Tile, save_sheet
-from tests.definitions import variant, with_random_biases
+from pggan.sampling.directions import directions_of_weights, move, save_directions
+from pggan.sampling.images import PAPER
+from pggan.sampling.latents import save_latents, seed_latents
 
 
 def pixels(path):
@@ -51,18 +46,6 @@ def test_without_a_place_each_sheet_is_a_new_file_in_the_run(run_dir, tmp_path, 
     assert capsys.readouterr().out.splitlines()[-2].startswith("sample-001.png")
 
 
-def test_several_checkpoints_are_rows_of_the_same_seeds(run_dir, generator, tmp_path):
-    out, early = tmp_path / "rows.png", run_dir / "generator.safetensors"
-    runs = f"{checkpoints_of(run_dir)[-1]},{early}"
-    assert main(["sample", f"run={runs}", "seeds=3,1,4", "zoom=1", f"out={out}", "captions=true", "device=cpu"]) == 0
-    picture, height = pixels(out), 16 + CAPTION_HEIGHT
-    assert picture.shape == (2 * height, 48, 3)
-    faces = np.concatenate(list(generator.render(seed_latents([3, 1, 4], 8))), axis=1)
-    for row in (0, 1):
-        assert np.array_equal(picture[row * height : row * height + 16], faces)
-        assert (picture[row * height + 16 : (row + 1) * height] != PAPER).any()
-
-
 def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir, generator, tmp_path):
     latents = seed_latents([5, 6], 8)
     for number in (0, 1):
@@ -79,50 +62,12 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
     assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
 
 
-def test_a_sheet_may_be_a_jpeg(tmp_path):
-    tiles = [Tile(np.full((4, 4, 3), 40 * number, np.uint8), "") for number in range(3)]
-    save_sheet(iter(tiles), tmp_path / "a.jpg", 2, 2, 8, captions=False)
-    with Image.open(tmp_path / "a.jpg") as sheet:
-        assert (sheet.format, sheet.size) == ("JPEG", (16, 16))
-        assert sheet.getpixel((12, 4)) == (40, 40, 40)
-
-
-def test_a_sheet_of_thousands_holds_one_row_at_a_time(monkeypatch, tmp_path):
-    alive, most = weakref.WeakValueDictionary(), 0
-
-    class Image(np.ndarray):
-        """An image that can be counted."""
-
-    def images():
-        nonlocal most
-        for number in range(1000):
-            image = np.full((4, 4, 3), number % 256, np.uint8).view(Image)
-            alive[number] = image
-            most = max(most, len(alive))
-            yield Tile(image, "")
-
-    save_sheet(images(), tmp_path / "a.png", 10, 101, 4, captions=False)
-    assert most <= 21  # of two rows, one of them being put together
-    picture = pixels(tmp_path / "a.png")
-    assert picture.shape == (404, 40, 3)
-    assert picture[399, 39].tolist() == [999 % 256] * 3
-    assert (picture[400:] == PAPER).all()
-
-
 def test_the_next_command_draws_with_the_same_generator_at_the_same_stage(run_dir, tmp_path, capsys):
     given = [f"run={run_dir}", "checkpoint=96", "resolution=8", "alpha=0.5", "label=1"]
     assert main(["sample", *given, "seeds=1", f"out={tmp_path / 'a.png'}", "device=cpu"]) == 0
     assert (
         capsys.readouterr().out.splitlines()[-1] == f"Next: pggan interpolate {' '.join(given)} path=loop out=loop.webp"
     )
-
-
-def test_runs_of_different_channels_share_no_sheet(run_dir, tmp_path, capsys):
-    grey = tmp_path / "grey.safetensors"
-    network = with_random_biases(variant(resolution=8, channels=1, fmap_max=8, latent_size=8))
-    save_generator(LoadedGenerator(network, 4, 1.0, 0), grey)
-    assert main(["sample", f"run=[{grey},{run_dir}]", "seeds=1", f"out={tmp_path / 'a.png'}", "device=cpu"]) == 2
-    assert "different channels" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

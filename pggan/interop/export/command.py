@@ -24,8 +24,8 @@ from pggan.interop.export.onnx_file import require_onnx, write_onnx
 from pggan.interop.export.torch_program import write_torch_program
 from pggan.interop.export.web import write_web
 from pggan.interop.export.web_runtime import read_runtime
-from pggan.sampling.explore.page import page_directions, page_name
-from pggan.sampling.output.images import check_output
+from pggan.sampling.explore import page_directions, page_name
+from pggan.sampling.images import check_output
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 FILES = {ExportFormat.onnx: (".onnx", write_onnx), ExportFormat.torch: (".pt2", write_torch_program)}

@@ -10,7 +10,7 @@ from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.version import __version__
 from pggan.interop.export.model_card import SAMPLES, model_card
-from pggan.sampling.output.images import contact_sheet, save_png
+from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SEEDS = "0-15"  # of the samples

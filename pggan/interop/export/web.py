@@ -11,7 +11,7 @@ from pggan.core.atomic_io import atomic_directory
 from pggan.interop.export.comparison import Inputs, largest_difference
 from pggan.interop.export.onnx_file import require_onnx
 from pggan.interop.export.web_graph import build_level
-from pggan.sampling.explore.page import describe_page, page_files, to_file
+from pggan.sampling.explore import describe_page, page_files, to_file
 from pggan.sampling.trained_generator import TrainedGenerator
 
 

@@ -13,7 +13,7 @@ from pggan.interop.importers.pro_gan_pth import from_pro_gan_pth, is_pro_gan_pth
 from pggan.interop.importers.restricted_pickle import read_pickle
 from pggan.interop.importers.torch_file import read_torch_file
 from pggan.networks.networks import count_parameters
-from pggan.sampling.output.images import check_output
+from pggan.sampling.images import check_output
 
 IMPORTERS = {
     "the official implementation": (is_official, from_official),

@@ -21,7 +21,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.reals import RealBatches
 from pggan.ops import fused
-from pggan.sampling.explore.server import Server
+from pggan.sampling.explore import Server
 from pggan.training import cuda_graphs
 from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
@@ -142,9 +142,9 @@ def run_all(data: str, folder: Path) -> dict[str, Any]:
     for name, *options in (
         ("sample", "seeds=0-5", f"out={folder / 'sample.png'}"),
         ("interpolate", "seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"),
-        ("timelapse", "milestones=true", "seconds=0.1", f"out={folder / 'growth.gif'}"),
+        ("timelapse", "seconds=0.1", f"out={folder / 'growth.gif'}"),
         ("directions", "method=activations", f"out={folder / 'directions.safetensors'}"),
-        ("project", f"image={folder / 'sample.png'}", "steps=3", "starts=2", "candidates=4", f"out={folder / 'found'}"),
+        ("project", f"image={folder / 'sample.png'}", "steps=3", f"out={folder / 'found'}"),
         ("evaluate", METRICS, "extractor=pixels", "count=32", f"out={folder / 'evaluation'}"),
         ("explore",),
     ):

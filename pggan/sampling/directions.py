@@ -1,4 +1,4 @@
-"""Directions in the space of latents along which images change in one respect.  Unit vectors [K, Z].
+"""`pggan directions`: directions of latents along which images change in one respect, and a sheet of what they do.
 
 N latents, Z latent size, K directions, F features at 4x4.  A latent is N(0, 1), so along a unit vector the standard
 deviation of latents is 1, and strengths are in standard deviations.
@@ -11,14 +11,50 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pggan.config import DirectionMethod, DirectionsConfig
+from pggan.config.parse import generator_keys, parse_seeds
+from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
+from pggan.core.next_command import next_command
 from pggan.core.rng import generator_for
 from pggan.networks.networks import Generator
-from pggan.sampling.latents.latents import load_vectors, save_vectors, seed_latents
+from pggan.sampling.generate import observed_features
+from pggan.sampling.images import check_output, output_path, save_png, sheet, sheet_zoom
+from pggan.sampling.latents import load_vectors, save_vectors, seed_latents
+from pggan.sampling.trained_generator import load
 
+STEPS = 7  # images from one border of the contact sheet to the other
 OBSERVED = 4096  # latents whose features show the principal components
 SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
 HEADER = "directions"
+
+
+def run(config: DirectionsConfig) -> int:
+    """Write the directions, and a sheet with a row for each direction and seed; returns the exit code."""
+    set_threads(config.threads)
+    seeds = parse_seeds(config.seeds)
+    generator = load(config.run, config.device, config.checkpoint)
+    settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
+    count = min(config.count, generator.latent_size)
+    if config.method is DirectionMethod.weights:
+        directions = directions_of_weights(generator.network, count)
+    else:
+        directions = directions_of_activations(generator.network, count, settings.label)
+    target = output_path(config.out, config.run, "directions", ".safetensors")
+    out = check_output(str(target), (".safetensors",))
+    about = {"method": config.method.value, **generator_keys(config), "images": generator.images}
+    save_directions(directions, out, about)
+    strengths = torch.linspace(-config.strength, config.strength, STEPS).tolist()
+    rows = [(n, latent) for n in range(len(directions)) for latent in generator.latents(seeds)]
+    moved = [move(latent[None], directions[n], by)[0] for n, latent in rows for by in strengths]
+    captions = [f"{n}: {by:+.1f}" for n, _ in rows for by in strengths]
+    side = settings.resolution * sheet_zoom(settings.resolution, STEPS)
+    shown = out.with_suffix(".png")
+    save_png(sheet(generator.stream(moved, settings), STEPS, len(rows), side, captions), shown)
+    several = "s" * (len(directions) > 1)
+    print(f"{out}: {len(directions)} direction{several} of {generator.latent_size} numbers, shown in {shown}")
+    print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **generator_keys(config), direction=out))
+    return 0
 
 
 def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
@@ -38,16 +74,14 @@ def directions_of_weights(network: Generator, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def directions_of_activations(network: Generator, count: int, labels: Tensor | None) -> Tensor:
+def directions_of_activations(network: Generator, count: int, label: int | None) -> Tensor:
     """The `count` directions that lead along the principal components of the 4x4 features, the strongest first.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
-    that lead to each one by linear regression.  `labels` [1, L]: the class, where there are any.
+    that lead to each one by linear regression.  `label`: the class, where there are any.
     """
     latents = seed_latents(list(range(OBSERVED)), network.architecture.latent_size)
-    device = network.weights[0].device
-    labels = None if labels is None else labels.expand(OBSERVED, -1).to(device)
-    features = network.features(latents.to(device), labels).flatten(1).cpu()  # [N, F]
+    features = observed_features(network, latents, label).flatten(1).cpu()  # [N, F]
     features = features - features.mean(0)
     # Subspace iteration (Halko et al. 2011, algorithm 4.4): all components of thousands of features would take minutes.
     shape = (features.shape[1], min(count + SPARE, features.shape[1]))
@@ -57,15 +91,6 @@ def directions_of_activations(network: Generator, count: int, labels: Tensor | N
     coordinates = (features @ basis).double()
     coordinates = coordinates @ strongest(torch.linalg.eigh(coordinates.T @ coordinates), count).T.double()  # [N, K]
     return unit(coordinates.T @ latents.double())
-
-
-def direction_between(negative: Tensor, positive: Tensor) -> Tensor:
-    """The direction [1, Z] from the mean of `negative` to that of `positive` latents [N, Z]; UserError if equal."""
-    means = [unit(latents.double()).mean(0) for latents in (negative, positive)]
-    difference = means[1] - means[0]
-    if float(difference.norm()) == 0:
-        raise UserError("Both sets of latents have the same mean.", "Give two sets that differ: positive=, negative=.")
-    return unit(difference[None])
 
 
 def strongest(eigen: Sequence[Tensor], count: int) -> Tensor:
@@ -82,8 +107,13 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def save_directions(directions: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `directions` [K, Z] as a file that `load_direction` reads."""
+    """Write `directions` [K, Z] as a file that `load_directions` reads."""
     save_vectors(HEADER, directions, path, about)
+
+
+def load_directions(path: str, size: int, key: str = "directions") -> Tensor:
+    """The directions [K, Z] of a file, Z = `size`, with length 1; raises UserError unless it is a valid one."""
+    return unit(load_vectors(HEADER, path, size, key))
 
 
 def load_direction(given: str, size: int) -> Tensor:
@@ -91,7 +121,7 @@ def load_direction(given: str, size: int) -> Tensor:
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"
-    directions = load_vectors(HEADER, path, size, "direction")
+    directions = load_directions(path, size, "direction")
     if int(number) >= len(directions):
         raise UserError(f"direction={given}: the file has {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
-    return unit(directions[int(number)][None])[0]
+    return directions[int(number)]

@@ -1,3 +1,98 @@
+// Images by the visitor's browser: in a worker, so that the page stays awake; films, and the latents of seeds.
+
+import { enlarge, zoomOf } from "./files.js";
+
+const VIDEOS = [[".mp4", "video/mp4;codecs=avc1.640028"], [".webm", "video/webm;codecs=vp9"], [".webm", "video/webm"]];
+const BITS_PER_SECOND = 8e6; // of a video: hardly any loss at 512x512
+const RECORDER_LATENCY = 300; // milliseconds: what is still on its way then is lost
+
+export class Renderer {
+  #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
+  #waiting = new Map(); // what to do with the answer to each question
+  #asked = 0;
+  #failure = null;
+
+  constructor(model) {
+    this.model = model;
+    this.filmKinds = filmKinds();
+    this.#worker.onmessage = ({ data: { number, images, error } }) => {
+      const { resolve, reject } = this.#waiting.get(number);
+      this.#waiting.delete(number);
+      if (error === undefined) resolve(images);
+      else reject(new Error(error));
+    };
+    this.#worker.onerror = () => {
+      this.#failure = new Error("A file of this page is missing. Export it again, and put all of it on the web space.");
+      for (const { reject } of this.#waiting.values()) reject(this.#failure);
+      this.#waiting.clear();
+    };
+    this.#worker.postMessage({ model });
+  }
+
+  async latentOfSeed(seed) {
+    return seedLatent(seed, this.model.latent_size);
+  }
+
+  // One image {pixels, side} per latent.
+  images(latents, look) {
+    if (this.#failure !== null) return Promise.reject(this.#failure);
+    const number = this.#asked++;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(number, { resolve, reject });
+      this.#worker.postMessage({ number, latents, look });
+    });
+  }
+
+  // A film of latents as a file; `onProgress` hears of the frames drawn, `signal` cancels it.
+  async film(latents, look, { kind, fps, smooth, onProgress, signal }) {
+    const images = async function* (renderer) {
+      for (const [number, latent] of latents.entries()) {
+        signal.throwIfAborted();
+        yield* await renderer.images([latent], look);
+        onProgress(number + 1);
+      }
+    };
+    return recordVideo(images(this), { kind, fps, smooth });
+  }
+}
+
+// The endings of the films that this browser can write: what it records, in the time that it plays.
+function filmKinds() {
+  const recorded = VIDEOS.filter(([, type]) => globalThis.MediaRecorder?.isTypeSupported(type)).map(([kind]) => kind);
+  return [...new Set(recorded)];
+}
+
+// A video of images, which takes as long as it plays: browsers record what they show.
+async function recordVideo(images, { kind, fps, smooth }) {
+  const type = VIDEOS.find(([ending, name]) => ending === kind && MediaRecorder.isTypeSupported(name))[1];
+  const frames = [];
+  for await (const image of images) frames.push(image);
+  const canvas = document.createElement("canvas");
+  const show = (image) => {
+    const frame = enlarge(image, zoomOf(image.side), smooth);
+    if (canvas.width !== frame.width) canvas.width = canvas.height = frame.width;
+    canvas.getContext("2d").drawImage(frame, 0, 0);
+  };
+  show(frames[0]);
+  const stream = canvas.captureStream(0);
+  const recorder = new MediaRecorder(stream, { mimeType: type, videoBitsPerSecond: BITS_PER_SECOND });
+  const parts = [];
+  recorder.ondataavailable = ({ data }) => parts.push(data);
+  const ended = new Promise((done) => (recorder.onstop = done));
+  recorder.start();
+  const begin = performance.now();
+  for (const [number, frame] of [...frames, frames.at(-1)].entries()) {
+    await new Promise((done) => setTimeout(done, begin + (number * 1000) / fps - performance.now()));
+    show(frame);
+    stream.getVideoTracks()[0].requestFrame();
+  }
+  await new Promise((done) => setTimeout(done, RECORDER_LATENCY));
+  recorder.stop();
+  await ended;
+  if (parts.every((part) => part.size === 0)) throw new Error("This browser has recorded nothing.");
+  return new Blob(parts, { type });
+}
+
 // The latent of a seed without Python: the numbers that pggan/core/rng.py and torch.randn draw on a CPU.
 // Sources: RFC 7693 (BLAKE2b); Matsumoto and Nishimura 1998 (MT19937); Box and Muller 1958.
 
@@ -19,7 +114,7 @@ const LANES = [
 const rotate = (word, bits) => ((word >> bits) | (word << (64n - bits))) & MASK;
 
 // The first 8 bytes of BLAKE2b with 8 bytes, of a text below 128 characters, as a number (little-endian).
-export function blake2b8(text) {
+function blake2b8(text) {
   const bytes = new Uint8Array(128);
   bytes.set(new TextEncoder().encode(text));
   const block = new BigUint64Array(bytes.buffer);

@@ -1,18 +1,15 @@
 // The page: what is looked at, and what each control does to it.
 
-import { zoomOf } from "./film.js";
+import { copyOf, download, draw, enlarge, readVectors, toFile, writeLatents, zoomOf } from "./files.js";
 import { move } from "./latents.js";
 import { Lattice } from "./lattice.js";
 import { Painter } from "./painter.js";
-import { download, draw, enlarge, toFile } from "./picture.js";
-import { readVectors, writeLatents } from "./safetensors.js";
 import { Timeline } from "./timeline.js";
 
 const MAX_SEED = 100_000; // of random faces: numbers that people can write down
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
 const STEP = 0.01; // of the growth
-const FARTHEST = 6; // strength of a direction, in standard deviations of latents
 
 const $ = (id) => document.getElementById(id);
 
@@ -167,18 +164,13 @@ function refreshTiles() {
   painter.tiles(settings(), tiles);
 }
 
-// Only what differs: each change of a film's sixty a second would be laid out and painted anew.
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
 function showNumbers() {
   document.body.classList.toggle("smooth", $("smooth").checked);
   const { resolution, alpha } = settings();
-  write($("title"), currentName());
-  write($("growth").nextSibling, alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`);
+  $("title").textContent = currentName();
+  $("growth").nextSibling.textContent = alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`;
   for (const input of document.querySelectorAll("#truncation, #distance, #directions input")) {
-    write(input.nextSibling, Number(input.value).toFixed(2));
+    input.nextSibling.textContent = Number(input.value).toFixed(2);
   }
   const sides = [...new Set([resolution, resolution * zoomOf(resolution)])];
   if ($("size").childElementCount !== sides.length || Number($("size").firstChild.value) !== resolution) {
@@ -231,6 +223,7 @@ function updateFilm() {
   $("hint").hidden = timeline.ready;
   $("play").textContent = timeline.playing ? "Pause" : "Play";
   for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
+  $("export").disabled ||= renderer.filmKinds.length === 0;
   refreshTilesSoon();
 }
 
@@ -260,11 +253,8 @@ async function exportFilm() {
 function buildDirections() {
   $("directions").replaceChildren(
     ...directions.map((_, number) => {
-      const label = document.createElement("label");
-      label.className = "slider";
-      const input = Object.assign(document.createElement("input"), { type: "range", min: -FARTHEST, max: FARTHEST, step: 0.05 });
-      input.value = 0;
-      label.append(`Direction ${number + 1}`, input, document.createElement("output"));
+      const label = copyOf("direction");
+      label.prepend(`Direction ${number + 1} `);
       return label;
     }),
   );
@@ -296,114 +286,89 @@ const KEYS = {
   " ": () => $("play").click(),
 };
 
-function bindFace() {
-  on("seeds", "submit", (event) => {
+on("seeds", "submit", (event) => {
+  event.preventDefault();
+  return showSeed(Number($("seed").value));
+});
+on("random", "click", () => showSeed(anySeed()));
+on("back", "click", () => {
+  const { latent, name } = visited.pop();
+  timeline.stop();
+  pass(latent, name);
+  $("back").disabled = visited.length === 0;
+});
+on("keep", "click", () => timeline.add(current(), currentName()));
+on("png", "click", () => savePicture(".png"));
+on("webp", "click", () => savePicture(".webp"));
+on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
+on("open", "change", async ({ target }) => {
+  const [file] = target.files;
+  target.value = ""; // the same file can be opened again
+  await openFile(file);
+});
+on("face", "pointerdown", dragFace);
+
+for (const id of ["growth", "truncation", "class", "distance"]) on(id, "input", refresh);
+on("directions", "input", () => {
+  timeline.stop();
+  refresh();
+});
+on("smooth", "change", showNumbers);
+on("reset", "click", () => pass(seen.latent, seen.name));
+on("turn", "click", () => {
+  lattice.turn(size);
+  refreshTiles();
+});
+
+on("keep-random", "click", async () => {
+  const seed = anySeed();
+  timeline.add(await renderer.latentOfSeed(seed), `seed ${seed}`);
+});
+on("clear", "click", () => timeline.clear());
+on("play", "click", () => {
+  if (timeline.playing) return timeline.stop();
+  remember();
+  return timeline.play();
+});
+on("playhead", "input", ({ target }) => {
+  timeline.stop();
+  timeline.seek(Number(target.value));
+});
+on("closed", "change", () => timeline.reshape());
+on("seconds", "input", ({ target }) => (seconds = bounded(target)));
+on("export", "click", exportFilm);
+
+$("message").lastChild.onclick = () => ($("message").hidden = true);
+document.addEventListener(
+  "keydown",
+  guarded((event) => {
+    const typing = event.target.matches("input, select, button") && !(event.target === $("face"));
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
     event.preventDefault();
-    return showSeed(Number($("seed").value));
-  });
-  on("random", "click", () => showSeed(anySeed()));
-  on("back", "click", () => {
-    const { latent, name } = visited.pop();
-    timeline.stop();
-    pass(latent, name);
-    $("back").disabled = visited.length === 0;
-  });
-  on("keep", "click", () => timeline.add(current(), currentName()));
-  on("png", "click", () => savePicture(".png"));
-  on("webp", "click", () => savePicture(".webp"));
-  on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
-  on("open", "change", async ({ target }) => {
-    const [file] = target.files;
-    target.value = ""; // the same file can be opened again
-    await openFile(file);
-  });
-  on("face", "pointerdown", dragFace);
-}
+    KEYS[event.key]();
+  }),
+);
 
-function bindLook() {
-  for (const id of ["growth", "truncation", "class", "distance"]) on(id, "input", refresh);
-  on("directions", "input", () => {
-    timeline.stop();
-    refresh();
-  });
-  on("smooth", "change", showNumbers);
-  on("reset", "click", () => pass(seen.latent, seen.name));
-  on("turn", "click", () => {
-    lattice.turn(size);
-    refreshTiles();
-  });
-}
+document.title = `${model.name} · pggan`;
+$("name").textContent = model.name;
+const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
+$("facts").className = "";
+$("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
+$("growth").step = STEP;
+$("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
+$("classes").hidden = model.num_classes === 0;
+$("class").replaceChildren(...Array.from({ length: model.num_classes }, (_, label) => new Option(label, label)));
+$("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
 
-function bindFilm() {
-  on("keep-random", "click", async () => {
-    const seed = anySeed();
-    timeline.add(await renderer.latentOfSeed(seed), `seed ${seed}`);
-  });
-  on("clear", "click", () => timeline.clear());
-  on("play", "click", () => {
-    if (timeline.playing) return timeline.stop();
-    remember();
-    return timeline.play();
-  });
-  on("playhead", "input", ({ target }) => {
-    timeline.stop();
-    timeline.seek(Number(target.value));
-  });
-  on("closed", "change", () => timeline.reshape());
-  on("seconds", "input", ({ target }) => (seconds = bounded(target)));
-  on("export", "click", exportFilm);
-}
-
-function bindPage() {
-  $("message").lastChild.onclick = () => ($("message").hidden = true);
-  document.addEventListener(
-    "keydown",
-    guarded((event) => {
-      const typing = event.target.matches("input, select, button") && !(event.target === $("face"));
-      if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
-      event.preventDefault();
-      KEYS[event.key]();
-    }),
-  );
-  document.addEventListener("dragover", (event) => event.preventDefault());
-  document.addEventListener(
-    "drop",
-    guarded(async (event) => {
-      event.preventDefault();
-      if (event.dataTransfer.files.length) await openFile(event.dataTransfer.files[0]);
-    }),
-  );
-}
-
-function describe() {
-  document.title = `${model.name} · pggan`;
-  $("name").textContent = model.name;
-  const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
-  $("facts").className = "";
-  $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
-  $("growth").step = STEP;
-  $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
-  $("classes").hidden = model.num_classes === 0;
-  $("class").replaceChildren(...Array.from({ length: model.num_classes }, (_, label) => new Option(label, label)));
-  $("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
-}
+buildDirections();
 
 // The first face grows as the generator did; in a browser, while its levels arrive.
-async function grow() {
-  const seed = 0;
-  const latent = await renderer.latentOfSeed(seed);
+await guarded(async () => {
+  const latent = await renderer.latentOfSeed(0);
   const last = Number($("growth").max);
   for (let position = 0; position < last; position++) {
     const [image] = await renderer.images([latent], settings(position));
     draw($("face"), image);
   }
-  look(latent, `seed ${seed}`);
-}
-
-describe();
-buildDirections();
-bindFace();
-bindLook();
-bindFilm();
-bindPage();
-await guarded(grow)();
+  look(latent, "seed 0");
+})();

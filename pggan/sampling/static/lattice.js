@@ -1,5 +1,6 @@
 // The lattice of neighbours around a face: clicking one walks there.
 
+import { copyOf } from "./files.js";
 import { axesAcross, neighbour, randomLatent } from "./latents.js";
 
 const SIDE = 5;
@@ -14,12 +15,9 @@ export class Lattice {
     this.turn(size);
     for (let row = -REACH; row <= REACH; row++) {
       for (let column = -REACH; column <= REACH; column++) {
-        const button = document.createElement("button");
-        button.type = "button";
+        const button = Object.assign(copyOf("neighbour"), { onclick: () => walk(column, row) });
         button.title = row || column ? `Walk ${column}, ${row}` : "This face";
         button.className = row || column ? "" : "center";
-        button.append(document.createElement("canvas"));
-        button.onclick = () => walk(column, row);
         element.append(button);
         this.#buttons.push({ button, column, row });
       }

@@ -1,4 +1,4 @@
-// Latents and paths of them: the same mathematics as pggan/sampling/latents/, in double precision.
+// Latents and paths of them: the same mathematics as pggan/sampling/latents.py, in double precision.
 // A latent is a Float32Array of Z numbers.
 
 const SAMPLES_PER_LEG = 64; // points between two keyframes from which the length of a path is measured

@@ -1,14 +1,15 @@
-"""Tensors to pictures: bytes, grids, PNG and JPEG.  N images, R resolution, C channels.  Imported without torch."""
+"""Pixels to pictures: bytes, grids, contact sheets and files.  N images, R resolution, C channels.  Without torch."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-JPEG = (".jpg", ".jpeg")
-STILLS = (".png", *JPEG)  # the kinds of files that hold one picture
-JPEG_QUALITY = 95  # of 100; above, PIL says, files become larger and hardly better
-MAX_JPEG = 65_500  # pixels a side, of libjpeg; the format has 65,535
+STILLS = (".png", ".jpg", ".jpeg", ".webp")  # the kinds of files that hold one picture
+# In a JPEG, colours at full resolution: else the edges of enlarged pixels are blurred.
+SAVING: dict[str, dict[str, Any]] = {".png": {"format": "PNG"}, ".webp": {"format": "WEBP", "lossless": True}}
+SAVING_JPEG: dict[str, Any] = {"format": "JPEG", "quality": 95, "subsampling": 0}
 
 MIN_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
+WIDEST = 2048  # pixels, of sheets whose images are enlarged
+PAPER, INK = 232, 40  # grey levels of what no image covers, and of captions
+CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
+CONFIG_FILE = "config.yaml"  # of a run directory
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -48,6 +53,33 @@ def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
     return grid(enlarge(images, max(tile // images.shape[1], 1)), columns)
 
 
+def sheet(images: Iterable[Pixels], columns: int, rows: int, side: int, captions: Sequence[str] = ()) -> Pixels:
+    """Images [R, R, C], row by row, as one picture: each enlarged to `side` pixels, with its caption below, if any.
+
+    Cells without an image are grey.
+    """
+    tiles = [enlarge(image[None], side // len(image))[0] for image in images]
+    height = side + CAPTION_HEIGHT * bool(captions)
+    picture = np.full((rows * height, columns * side, tiles[0].shape[2]), PAPER, np.uint8)
+    picture[:, :, 3:] = 255  # opaque
+    for number, tile in enumerate(tiles):
+        top, left = number // columns * height, number % columns * side
+        picture[top : top + side, left : left + side] = tile
+        if captions:
+            line = Image.new("L", (side, CAPTION_HEIGHT), PAPER)
+            ImageDraw.Draw(line).text((2, 1), captions[number], fill=INK, font=ImageFont.load_default(FONT_SIZE))
+            picture[top + side : top + height, left : left + side, :3] = np.asarray(line)[:, :, None]
+    return picture
+
+
+def sheet_zoom(resolution: int, columns: int) -> int:
+    """The factor that makes small images of a sheet worth looking at, and no sheet wider than a screen."""
+    zoom = 1
+    while 2 * zoom * resolution <= min(MIN_TILE, WIDEST // columns):
+        zoom *= 2
+    return zoom
+
+
 def enlarge(images: Pixels, factor: int) -> Pixels:
     """Repeat every pixel `factor` times in both directions.  [N, R, R, C] -> [N, factor R, factor R, C]"""
     return images.repeat(factor, axis=1).repeat(factor, axis=2)
@@ -61,20 +93,17 @@ def shrink(images: Pixels, factor: int) -> Pixels:
     return averaged
 
 
-def enlarge_smoothly(images: Pixels, factor: int) -> Pixels:
-    """Enlarge by bicubic interpolation.  [N, R, R, C] -> [N, factor R, factor R, C], C of 1, 3 or 4; else 1 of them."""
-    if factor == 1:
-        return images
-    pictures = map(to_pil, images)
-    size = (factor * images.shape[2], factor * images.shape[1])
-    larger = np.stack([np.asarray(picture.resize(size, Image.Resampling.BICUBIC)) for picture in pictures])
-    return larger.reshape(*larger.shape[:3], -1)
-
-
 def to_pil(picture: Pixels) -> Image.Image:
     """A picture [H, W, C] for PIL: grey, RGB or RGBA; of any other number of channels, the first as grey."""
     channels = picture.shape[2]
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
+
+
+def encode_png(picture: Pixels) -> bytes:
+    """One picture [H, W, C] as the content of a PNG file."""
+    content = BytesIO()
+    to_pil(picture).save(content, format="PNG")
+    return content.getvalue()
 
 
 def save_png(picture: Pixels, path: Path) -> bytes:
@@ -85,35 +114,23 @@ def save_png(picture: Pixels, path: Path) -> bytes:
     return content
 
 
-def encode_png(picture: Pixels) -> bytes:
-    """One picture [H, W, C] as the content of a PNG file."""
-    content = BytesIO()
-    to_pil(picture).save(content, format="PNG")
-    return content.getvalue()
-
-
 def save_picture(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C] atomically, as the kind of STILLS that `path` ends as.
-
-    Raises UserError for what no JPEG can hold.
-    """
-    if path.suffix.lower() not in JPEG:
-        save_png(picture, path)
-        return
-    height, width, channels = picture.shape
-    require_jpeg(path, width, height, channels)
-    with atomic_write(path) as temporary:
-        # Colours at full resolution: else the edges of enlarged pixels are blurred.
-        to_pil(picture).save(temporary, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
+    """Write one picture [H, W, C] atomically; raises UserError where the kind that `path` names can't hold it."""
+    with writing(path) as temporary:
+        to_pil(picture).save(temporary, **SAVING.get(path.suffix.lower(), SAVING_JPEG))
 
 
-def require_jpeg(path: Path, width: int, height: int, channels: int) -> None:
-    """Raise UserError for what no JPEG can hold: transparency, and more than MAX_JPEG pixels a side."""
-    if channels == 4:  # RGBA
-        raise UserError(f"{path.name} can't hold the transparency of these images.", "Use a file that ends in .png.")
-    if max(width, height) > MAX_JPEG:
-        problem = f"{path.name} would have {width:,} x {height:,} pixels; a JPEG has at most {MAX_JPEG:,} a side."
-        raise UserError(problem, "Use a file that ends in .png, or a smaller zoom=.")
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary path, which becomes `path`; what an encoder refuses, such as a size, is raised as UserError."""
+    try:
+        with atomic_write(path) as temporary:
+            yield temporary
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk, not the picture
+            raise
+        remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
+        raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
 
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
@@ -150,3 +167,18 @@ def new_folder(path: Path, key: str) -> Iterator[Path]:
             for folder in missing:
                 folder.rmdir()
         raise
+
+
+def output_path(out: str | None, run: str, name: str, ending: str = "") -> Path:
+    """`out`; without it, a path that is not taken yet, `name`-001`ending` in samples/ of the run that `run` lies in.
+
+    Of a generator that lies in no run, it is in the working directory.
+    """
+    if out is not None:
+        return Path(out)
+    path = Path(run)
+    places = (path, path.parent, path.parent.parent)  # a run directory, a generator file in it, a checkpoint
+    home = next((place / "samples" for place in places if (place / CONFIG_FILE).is_file()), Path())
+    pattern = re.compile(rf"{re.escape(name)}-(\d+){re.escape(ending)}")
+    there = [match for file in home.glob(f"{name}-*") if (match := pattern.fullmatch(file.name))]
+    return home / f"{name}-{max([int(match[1]) for match in there], default=0) + 1:03d}{ending}"

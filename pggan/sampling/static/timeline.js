@@ -1,5 +1,6 @@
 // The keyframes of a film, its playhead, and the path between them.
 
+import { copyOf } from "./files.js";
 import { framePositions, loop, through } from "./latents.js";
 
 const MAX_KEYFRAMES = 64;
@@ -37,29 +38,25 @@ export class Timeline {
     this.changed();
   }
 
-  #item(keyframe, place) {
-    const item = document.createElement("li");
-    const show = button("show", `Show ${keyframe.name}`, () => {
-      this.stop();
-      this.show(keyframe.latent, keyframe.name, true);
-    });
-    show.append(keyframe.canvas);
-    const bar = document.createElement("div");
-    bar.className = "bar";
+  #item({ latent, name, canvas }, place) {
+    const item = copyOf("keyframe");
+    const control = (kind, act) => Object.assign(item.querySelector(`.${kind}`), { onclick: act });
     const swap = (other) => () => {
       [this.keyframes[place], this.keyframes[other]] = [this.keyframes[other], this.keyframes[place]];
       this.#update();
     };
-    const earlier = button("earlier", "Earlier", swap(place - 1), "‹");
-    const later = button("later", "Later", swap(place + 1), "›");
-    earlier.disabled = place === 0;
-    later.disabled = place === this.keyframes.length - 1;
-    const remove = () => {
+    const show = control("show", () => {
+      this.stop();
+      this.show(latent, name, true);
+    });
+    show.title = show.ariaLabel = `Show ${name}`;
+    show.append(canvas);
+    control("earlier", swap(place - 1)).disabled = place === 0;
+    control("later", swap(place + 1)).disabled = place === this.keyframes.length - 1;
+    control("remove", () => {
       this.keyframes.splice(place, 1);
       this.#update();
-    };
-    bar.append(earlier, button("remove", "Remove", remove, "×"), later);
-    item.append(show, bar);
+    });
     return item;
   }
 
@@ -119,11 +116,4 @@ export class Timeline {
     this.#playing = null;
     this.changed();
   }
-}
-
-function button(kind, title, act, text = "") {
-  const made = document.createElement("button");
-  Object.assign(made, { type: "button", className: kind, title, textContent: text, onclick: act });
-  made.setAttribute("aria-label", title);
-  return made;
 }

@@ -1,0 +1,211 @@
+"""Latents: of seeds, in files, and on paths.
+
+Pure functions: the same seed gives the same latent, and the same path, everywhere.  A file of latents is a safetensors
+file with `latents` float32 [N, Z] and, in its header, where each one comes from.
+N latents, Z latent size, K keyframes (latents that a path passes through), F frames.
+"""
+
+import json
+from collections.abc import Callable
+from math import pi
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import UserError
+from pggan.core.rng import generator_for
+from pggan.core.tensor_file import save_tensors
+
+HEADER_KEY = "pggan"
+MAX_NUMBERS = 2**28  # in a file: a gigabyte
+
+# Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
+LatentPath = Callable[[Tensor], Tensor]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
+
+SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
+
+
+def seed_latents(seeds: list[int], size: int) -> Tensor:
+    """The latents [N, Z] of `seeds`, N(0, 1), drawn on the CPU whatever the device."""
+    latents = torch.empty(len(seeds), size)
+    for row, seed in enumerate(seeds):  # in place: a list of them, then stacked, would take more than twice the memory
+        torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
+    return latents
+
+
+def save_latents(latents: Tensor, path: Path, sources: list[str]) -> None:
+    """Write `latents` [N, Z] as a file that `load_latents` reads; `sources` name where each one comes from."""
+    save_vectors("latents", latents, path, {"sources": sources})
+
+
+def load_latents(path: str | Path, size: int, key: str = "latents") -> Tensor:
+    """The latents [N, Z] of a file, Z = `size`; raises UserError, naming `key`, unless it is a valid one."""
+    return load_vectors("latents", path, size, key)
+
+
+def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
+    """Write `vectors` [N, Z] as the tensor `kind` of a safetensors file, with `about` in its header."""
+    with atomic_write(path) as temporary:
+        save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
+
+
+def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
+    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0."""
+    given = f"{key}={path}"
+    if not Path(path).is_file():
+        raise UserError(f"{given} is no file.", f"Name a .safetensors file with {kind}.")
+    try:
+        with safe_open(path, "pt") as file:
+            if kind not in file.keys():  # noqa: SIM118 - not a dictionary
+                raise ValueError(f"it has no tensor '{kind}'")
+            shape = tuple(file.get_slice(kind).get_shape())
+            if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MAX_NUMBERS:
+                raise ValueError(f"its {kind} have the shape {shape}")
+            if shape[1] != size:
+                raise UserError(
+                    f"{given} has {kind} of {shape[1]} numbers; this generator takes {size}.",
+                    "Use a file that was made with this generator, or one like it.",
+                )
+            vectors: Tensor = file.get_tensor(kind).float()
+        if not bool(torch.isfinite(vectors).all() & (vectors != 0).any(1).all()):
+            raise ValueError("a number in it is not finite, or a vector is 0")
+    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"{given} has no valid {kind}: {error}.", "Make it anew.") from error
+    return vectors
+
+
+def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Latents [F, Z] on the straight line between two latents [Z], at `weights` [F]."""
+    return torch.lerp(start, end, weights[:, None])
+
+
+def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
+    """Latents [F, Z] on the great circle between two latents [Z], at `weights` [F]; lengths change evenly.
+
+    Source: Shoemake 1985.  The generator normalises its input, so only the direction matters to it.
+    """
+    length_start, length_end = start.norm(), end.norm()
+    a, b = start / length_start, end / length_end
+    angle = torch.acos((a @ b).clamp(-1, 1))
+    if torch.sin(angle) < 1e-6:  # same or opposite direction: no unique great circle
+        return lerp(start, end, weights)
+    w = weights[:, None]
+    direction = (torch.sin((1 - w) * angle) * a + torch.sin(w * angle) * b) / torch.sin(angle)
+    latents: Tensor = direction * torch.lerp(length_start, length_end, w)
+    return latents
+
+
+def through(keyframes: Tensor, between: Between) -> LatentPath:
+    """An open path through at least two `keyframes` [K, Z], from each to the next by `between` in equal times."""
+    points, segments = keyframes.double(), len(keyframes) - 1
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * segments
+        segment = times.long().clamp(max=segments - 1)
+        latents = points.new_empty(len(times), points.shape[1])
+        for number in range(segments):
+            here = segment == number
+            latents[here] = between(points[number], points[number + 1], times[here] - number)
+        return latents.float()
+
+    return path
+
+
+def closed_spline(keyframes: Tensor) -> LatentPath:
+    """A closed path through `keyframes` [K, Z] without corners, in equal times from each to the next.
+
+    Directions and lengths follow a periodic Catmull-Rom spline each (tangents are half the way from the key before to
+    the key after), and directions are brought back to the sphere: first derivatives are continuous everywhere.
+    Source: Catmull and Rom 1974.
+    """
+    lengths = keyframes.double().norm(dim=1, keepdim=True)
+    points = torch.cat([keyframes / lengths, lengths], 1)
+    tangents = (points.roll(-1, 0) - points.roll(1, 0)) / 2
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * len(keyframes)
+        segment = times.long() % len(keyframes)
+        following, w = (segment + 1) % len(keyframes), (times - times.long())[:, None]
+        found = (
+            (1 + 2 * w) * (1 - w) ** 2 * points[segment]
+            + w * (1 - w) ** 2 * tangents[segment]
+            + w**2 * (3 - 2 * w) * points[following]
+            - w**2 * (1 - w) * tangents[following]
+        )  # cubic Hermite
+        directions, length = found[:, :-1], found[:, -1:]
+        latents: Tensor = directions / directions.norm(dim=1, keepdim=True) * length
+        return latents.float()
+
+    return path
+
+
+def loop(keyframes: Tensor) -> LatentPath:
+    """A closed path through `keyframes` [K, Z] without corners; it turns by equal angles in equal times."""
+    return at_constant_speed(closed_spline(keyframes), angles, SAMPLES_PER_SEGMENT * len(keyframes))
+
+
+def around(points: Tensor) -> LatentPath:
+    """A closed path of straight lines through `points` [K, Z], in equal times from each to the next."""
+
+    def path(positions: Tensor) -> Tensor:
+        times = positions.double() * len(points)
+        number = times.long() % len(points)
+        share = (times - times.long())[:, None]
+        return torch.lerp(points[number].double(), points[(number + 1) % len(points)].double(), share).float()
+
+    return path
+
+
+def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
+    """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
+
+    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] whose mean square over all
+    frames is 1.  Another number of frames is another walk.  Source: the official video script.
+    """
+    noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
+    frequency = torch.fft.rfftfreq(frames)[:, None]
+    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)  # the Gaussian's Fourier transform
+    walk: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
+    walk /= walk.square().mean().sqrt()
+    return walk
+
+
+def at_constant_speed(path: LatentPath, distances: Callable[[Tensor], Tensor], samples: int) -> LatentPath:
+    """`path` parametrised by arc length, so that its speed is constant.
+
+    Args: distances: the distances [N] from each of N + 1 latents [N + 1, Z] to the next; samples: the points that the
+    length of the path is measured at.
+    """
+    positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
+    lengths = distances(path(positions)).double()
+    if lengths.sum() == 0:
+        return path  # nothing moves: any speed is constant
+    travelled = torch.cat([torch.zeros(1), (lengths / lengths.sum()).cumsum(0)])
+    travelled[-1] = 1
+
+    def even(wanted: Tensor) -> Tensor:
+        after = torch.searchsorted(travelled, wanted.double()).clamp(1, samples)
+        start, end = travelled[after - 1], travelled[after]
+        share = ((wanted - start) / (end - start).clamp(min=1e-30)).clamp(0, 1)
+        return path(torch.lerp(positions[after - 1], positions[after], share))
+
+    return even
+
+
+def angles(latents: Tensor) -> Tensor:
+    """The angles [F - 1] in radians from each latent to the next of `latents` [F, Z]."""
+    unit = latents.double() / latents.double().norm(dim=1, keepdim=True)
+    # 2 asin(|a - b| / 2) is exact for small angles, where acos is not.
+    return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
+
+
+def frame_positions(frames: int, *, closed: bool = False) -> Tensor:
+    """The positions [F] of `frames` frames along a path, float64.
+
+    An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
+    """
+    return torch.arange(frames, dtype=torch.float64) * (1 / (frames if closed else max(frames - 1, 1)))

@@ -1,1 +1,0 @@
-"""Latents: of seeds and files, paths between them, directions among them."""

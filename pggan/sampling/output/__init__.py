@@ -1,1 +1,0 @@
-"""Pixels to files: images, sheets and films."""

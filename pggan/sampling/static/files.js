@@ -1,0 +1,99 @@
+// Images {pixels, side}, of which pixels has `side` rows of `side` pixels of some channels, on canvases and in files; and
+// files of latents and directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
+
+const MAX_VECTORS = 64; // that a page has room for
+const WORTH_LOOKING_AT = 512; // pixels that small images are enlarged to
+
+export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1);
+
+// Grey, RGB or RGBA; of any other number of channels, the first as grey.
+function toImageData(image) {
+  const { pixels, side } = image;
+  const channels = pixels.length / (side * side);
+  const data = new ImageData(side, side);
+  const colour = channels === 3 || channels === 4;
+  for (let from = 0, to = 0; to < data.data.length; from += channels, to += 4) {
+    data.data[to] = pixels[from];
+    data.data[to + 1] = pixels[colour ? from + 1 : from];
+    data.data[to + 2] = pixels[colour ? from + 2 : from];
+    data.data[to + 3] = channels === 4 ? pixels[from + 3] : 255;
+  }
+  return data;
+}
+
+// A copy of what a template of the page holds.
+export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
+
+export function draw(canvas, image) {
+  if (canvas.width !== image.side) canvas.width = canvas.height = image.side;
+  canvas.getContext("2d").putImageData(toImageData(image), 0, 0);
+}
+
+// A canvas with the image, its sides `factor` times as long: pixels repeated, or smoothly.
+export function enlarge(image, factor, smooth) {
+  const [exact, larger] = [document.createElement("canvas"), document.createElement("canvas")];
+  draw(exact, image);
+  if (factor === 1) return exact;
+  larger.width = larger.height = image.side * factor;
+  const context = larger.getContext("2d");
+  Object.assign(context, { imageSmoothingEnabled: smooth, imageSmoothingQuality: "high" });
+  context.drawImage(exact, 0, 0, larger.width, larger.height);
+  return larger;
+}
+
+// A canvas as a file; of kind .png it has exactly its pixels.
+export async function toFile(canvas, kind) {
+  const type = { ".png": "image/png", ".webp": "image/webp" }[kind];
+  const blob = await new Promise((done) => canvas.toBlob(done, type, 1));
+  if (blob?.type !== type) throw new Error(`This browser can't write ${kind}. Take .png.`);
+  return blob;
+}
+
+export function download(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read it later
+}
+
+// The vectors in a file and their kind; throws an Error with the reason unless all are finite and not 0.
+export function readVectors(buffer, size) {
+  let [header, start] = [null, 8];
+  try {
+    start += Number(new DataView(buffer).getBigUint64(0, true));
+    header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(buffer, 8, start - 8)));
+  } catch {
+    throw new Error("It is no .safetensors file.");
+  }
+  const kind = ["latents", "directions"].find((name) => Object.hasOwn(header ?? {}, name));
+  if (kind === undefined) throw new Error("It has neither latents nor directions.");
+  const { dtype, shape, data_offsets: offsets } = header[kind] ?? {};
+  const [count, numbers] = shape ?? [];
+  if (dtype !== "F32" || numbers !== size || !(count >= 1 && count <= MAX_VECTORS)) {
+    throw new Error(`It has no ${kind} as this page takes them: 1 to ${MAX_VECTORS} of ${size} numbers, float32.`);
+  }
+  start += offsets?.[0];
+  if (!(start + 4 * count * size <= buffer.byteLength)) throw new Error("It is cut short.");
+  const values = new Float32Array(buffer.slice(start, start + 4 * count * size));
+  const vectors = Array.from({ length: count }, (_, k) => values.slice(k * size, (k + 1) * size));
+  if (!values.every(Number.isFinite) || vectors.some((vector) => vector.every((value) => value === 0))) {
+    throw new Error("A number in it is not finite, or a vector is 0.");
+  }
+  return { kind, vectors };
+}
+
+// A file of latents that `pggan sample latents=` reads; the sources say what each one is.
+export function writeLatents(latents, sources) {
+  const size = latents[0].length;
+  const about = {
+    __metadata__: { pggan: JSON.stringify({ sources }) },
+    latents: { dtype: "F32", shape: [latents.length, size], data_offsets: [0, 4 * latents.length * size] },
+  };
+  const text = new TextEncoder().encode(JSON.stringify(about));
+  const padded = Math.ceil(text.length / 8) * 8; // tensors begin at multiples of 8 bytes
+  const file = new Uint8Array(8 + padded).fill(32);
+  new DataView(file.buffer).setBigUint64(0, BigInt(padded), true);
+  file.set(text, 8);
+  return new Blob([file, ...latents], { type: "application/octet-stream" });
+}
