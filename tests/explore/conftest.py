@@ -16,7 +16,7 @@ from tests.explore.browser import CHROMIUM, open_browser
 @pytest.fixture(scope="session")
 def generator_file(tmp_path_factory):
     sizes = {"num_classes": 3, "latent_size": 20, "fmap_base": 128, "fmap_max": 8}
-    network = with_random_biases(variant(resolution=32, noise=True, **sizes))
+    network = with_random_biases(variant(resolution=32, **sizes))
     path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
     save_generator(LoadedGenerator(network, 16, 0.526, 4000), path)
     return path
