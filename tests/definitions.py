@@ -66,7 +66,7 @@ def with_random_biases(architecture: Architecture) -> Generator:
     initialize(network, 0, "generator")
     random = torch.Generator().manual_seed(1)
     for name, weight in network.named_parameters():
-        if name.endswith(("bias", "strength")):
+        if name.endswith("bias"):
             weight.data.normal_(generator=random)
     return network
 

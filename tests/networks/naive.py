@@ -26,7 +26,7 @@ def ready(network, architecture, seed=0):
     initialize(made, seed, network.__name__)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in made.named_parameters():
-        if name.endswith(("bias", "strength")):
+        if name.endswith("bias"):
             parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
     return made
 
@@ -119,7 +119,6 @@ class Naive:
         self.group = network.architecture.stddev_group
         self.fused, self.blur = network.architecture.resampling is Resampling.fused, network.architecture.blur
         self.residual, self.bilateral = network.architecture.residual, network.architecture.bilateral
-        self.phases = {name: table.double().numpy() for name, table in network.named_buffers()}
 
     def layer(self, name, gain=HE):
         weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]
@@ -127,14 +126,6 @@ class Naive:
 
     def conv(self, name, x, gain=HE):
         return naive_conv(x, *self.layer(name, gain))
-
-    def noise(self, name, latents):
-        """The sum of four waves, their phases linear in the latent, times a quarter of each map's strength."""
-        tables = [self.phases[f"{name}.{axis}"] for axis in ("rows", "columns")]
-        given = naive_pixel_norm(latents)[:, : len(tables[0])]
-        p, q = ((given @ table).reshape(len(given), 4, -1) for table in tables)
-        p, q = p[..., :, None], q[..., None, :]
-        return np.cos(p + q).sum(1)[:, None] * math.sqrt(0.5) / 4 * self.values[f"{name}.strength"][:, None, None]
 
     def generate(self, latents, labels, resolution, alpha=1.0):
         x = latents if labels is None else np.concatenate([latents, labels], 1)
@@ -145,10 +136,9 @@ class Naive:
         level = 8
         while level <= resolution:
             old = x
-            for layer, (up, name) in enumerate(((True, "up_conv"), (False, "conv"))):
+            for up, name in ((True, "up_conv"), (False, "conv")):
                 x = self.conv(f"blocks.{level}.{name}", naive_up(x) if up else x)
                 x = naive_blur(x) if up and self.blur else x
-                x = x + (self.noise(f"blocks.{level}.noises.{layer}", latents) if self.phases else 0)
                 x = naive_pixel_norm(naive_activation(x))
             level *= 2
         images = self.images(x, resolution)

@@ -1,0 +1,110 @@
+"""Equalised layers, the minibatch standard deviation, and layers under `use_options`."""
+
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pggan.core.architecture import Rescaling
+from pggan.networks.layers import ComputeOptions, Equalized, minibatch_stddev, use_options
+from pggan.networks.networks import Discriminator, Generator, initialize
+from tests.definitions import variant
+from tests.networks.naive import naive_stddev, normal, ready
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "gain"),
+    [
+        (lambda: Equalized(400, 300), (200, 300), 2),
+        (lambda: Equalized(400, 300, gain=1.0), (200, 300), 1),
+        (lambda: Equalized(64, 48, 3, 3), (8, 48, 16, 16), 2),
+        (lambda: Equalized(200, 96, 1, 1, gain=1.0), (8, 96, 16, 16), 1),
+        (lambda: Equalized(64, 48, 3, 3, rescaling=Rescaling.up), (8, 48, 16, 16), 2),
+    ],
+)
+def test_an_equalized_layer_keeps_the_scale_of_its_input(layer, shape, gain):
+    made = layer()
+    initialize(made, 0, "layer")
+    with torch.no_grad():
+        out = made(normal(*shape)).double()
+    inner = out[..., 2:-2, 2:-2] if out.dim() == 4 else out  # the border sees zeros
+    assert inner.var().item() == pytest.approx(gain, rel=0.1)  # He's gain^2 = 2 makes up for the activation …
+    if gain == 2:
+        assert F.leaky_relu(inner, 0.2).square().mean().item() == pytest.approx(1.04, rel=0.1)  # … 2 * (1 + .2^2) / 2
+
+
+def test_minibatch_stddev_of_a_worked_example_with_strided_groups():
+    """Four images of two maps at 1x1; groups of 2: images 0 and 2, images 1 and 3."""
+    x = torch.tensor([[0.0, 10.0], [1.0, 7.0], [4.0, 10.0], [7.0, 1.0]])[:, :, None, None]
+    # Group 0: biased deviations 2 and 0 (1e-4 with epsilon), mean 1.00005; group 1: 3 and 3, mean 3.
+    assert minibatch_stddev(x, 2).tolist() == pytest.approx([1.00005, 3.0, 1.00005, 3.0], abs=1e-6)
+    # Deviation 1 around 1000: mean of squares minus square of mean would lose it in float32.
+    assert minibatch_stddev(torch.tensor([999.0, 1001.0]).view(2, 1, 1, 1), 2).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("count", "group"), [(8, 4), (4, 2), (4, 4), (3, 4), (1, 4), (6, 2)])
+def test_joined_batches_have_groups_of_their_own_whose_stddev_is_that_of_the_definition(count, group):
+    parts = normal(3, count, 3, 4, 4) * torch.tensor([1, 5, 1]).view(3, 1, 1, 1, 1)
+    expected = [naive_stddev(part.double().numpy(), group)[:, -1, 0, 0] for part in parts]
+    found = minibatch_stddev(parts.flatten(0, 1), group, sub_batches=3)
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+    half = minibatch_stddev(parts.flatten(0, 1).bfloat16(), group, sub_batches=3)
+    assert half.dtype == torch.float32
+
+
+def test_gradients_through_minibatch_stddev_are_those_of_finite_differences_and_finite_for_identical_images():
+    assert torch.autograd.gradcheck(
+        lambda x: minibatch_stddev(x, 2), normal(4, 1, 1, 2, dtype=torch.float64).requires_grad_()
+    )
+    x = normal(1, 3, 4, 4).repeat(4, 1, 1, 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(minibatch_stddev(x, 4).square().sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    assert gradient.isfinite().all()
+    assert x.grad.isfinite().all()
+
+
+# ---- networks under options -------------------------------------------------------------------------------
+
+WIDE = variant(resolution=8, fmap_base=1024, fmap_max=128, latent_size=16, stddev_group=2)
+
+
+def gradients(kind, network, options):
+    """The gradients of a wide network after two passes, which share prepared kernels where there are `options`."""
+    given = normal(4, 16) if kind is Generator else normal(4, 3, 8, 8)
+    network.zero_grad(set_to_none=True)
+    with nullcontext() if options is None else use_options(network, options):
+        passes = [network(x, None, 8) if kind is Generator else network(x, 8)[0] for x in (given, 2 * given[:2])]
+        sum(result.square().sum() for result in passes).backward()
+    return torch.cat([weight.grad.flatten() for weight in network.weights if weight.grad is not None])
+
+
+@pytest.mark.parametrize("kind", [Generator, Discriminator])
+def test_passes_of_wide_layers_that_share_their_kernels_give_the_gradients_of_plain_ones(kind):
+    network = ready(kind, WIDE)
+    expected = gradients(kind, network, ComputeOptions(reference=True))
+    for options in (ComputeOptions(), None):
+        assert (gradients(kind, network, options) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_frozen_weights_get_no_gradients_and_images_get_theirs():
+    d, images = ready(Discriminator, WIDE), normal(2, 3, 8, 8).requires_grad_()
+    with use_options(d, ComputeOptions(), frozen=True):
+        d(images, 8)[0].sum().backward()
+    assert images.grad.abs().sum() > 0
+    assert all(weight.grad is None and weight.requires_grad for weight in d.weights)
+
+
+def test_weights_are_prepared_anew_for_every_use():
+    d, images = ready(Discriminator, WIDE), normal(2, 3, 8, 8)
+    with use_options(d, ComputeOptions(dtype=torch.bfloat16)):
+        half = d(images, 8)[0]
+    with torch.no_grad():
+        for weight in d.weights:
+            weight.mul_(2)
+    with use_options(d, ComputeOptions()):
+        assert torch.equal(d(images, 8)[0], d(images, 8)[0])
+        assert not torch.allclose(d(images, 8)[0], half, rtol=0.5)
+    assert math.isfinite(half.sum().item())

@@ -1,0 +1,213 @@
+"""Every algorithm is the same function as its plain twin, with the same derivatives of first and second order."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pggan.core.architecture import Rescaling
+from pggan.networks.layers import Equalized
+from pggan.networks.networks import initialize
+from pggan.ops import implementation
+from pggan.ops.convolution import (
+    DENSE,
+    DIRECT,
+    IM2COL,
+    MIN_TILES,
+    POINTWISE,
+    REFERENCE,
+    TORCH,
+    WINOGRAD,
+    Kernel,
+    algorithm_for,
+    convolve,
+    input_gradients_only,
+    share_kernel,
+)
+from tests.networks.naive import normal
+
+ALGORITHMS = {
+    "torch": TORCH,
+    "direct": DIRECT,
+    "im2col": IM2COL,
+    "winograd": WINOGRAD,
+    "dense": DENSE,
+    "1x1": POINTWISE,
+}
+KERNELS = {"torch": (3, 3), "direct": (3, 3), "im2col": (3, 3), "winograd": (3, 3), "dense": (), "1x1": (1, 1)}
+CASES = [
+    *((name, rescaling) for name in ("torch", "direct", "im2col", "winograd") for rescaling in Rescaling),
+    *((name, Rescaling.same) for name in ("dense", "1x1")),
+]
+EACH = pytest.mark.parametrize(("name", "rescaling"), CASES, ids=str)
+# Of the largest number: Winograd's maps enlarge the rounding of sums some ten times, and each derivative adds sums.
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-4}
+
+
+def assert_alike(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        bound = TOLERANCES[one.dtype] * other.abs().max().item()
+        torch.testing.assert_close(one, other, rtol=0, atol=bound)
+
+
+def with_derivatives(function, *given):
+    """What `function` gives of tensors, its gradients, and the gradients of these gradients."""
+    given = [tensor.clone().requires_grad_() for tensor in given]
+    result = function(*given)
+    first = torch.autograd.grad(result.tanh().square().sum(), given, create_graph=True)
+    direction = normal(*given[0].shape, seed=9, dtype=result.dtype)
+    slope = (first[0] * direction).sum() + sum(one.square().sum() for one in first[1:])
+    second = torch.autograd.grad(slope, given)
+    return [tensor.detach() for tensor in (result, *first, *second)]
+
+
+@EACH
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_an_algorithm_is_its_plain_twin_in_value_and_derivatives(name, rescaling, dtype):
+    layout = torch.channels_last if dtype is torch.float32 and name != "dense" else torch.contiguous_format
+    x = normal(3, 5, *((8, 16) if KERNELS[name] else ()), dtype=dtype).contiguous(memory_format=layout)
+    weight, bias = normal(7, 5, *KERNELS[name], seed=1, dtype=dtype), normal(7, seed=2, dtype=dtype)
+    found, expected = (
+        with_derivatives(
+            lambda x, weight, bias, of=of: convolve(x, Kernel(of.prepare(weight, rescaling, 0.3), of, rescaling), bias),
+            x, weight, bias,
+        )
+        for of in (ALGORITHMS[name], REFERENCE)
+    )  # fmt: skip
+    assert_alike(found, expected)
+
+
+@pytest.mark.parametrize("rescaling", Rescaling)
+def test_the_plain_twin_is_upsampling_convolution_and_pooling_one_by_one(rescaling):
+    x, weight, bias = (normal(*shape, dtype=torch.float64) for shape in ((2, 3, 8, 8), (4, 3, 3, 3), (4,)))
+    wide = F.interpolate(x, scale_factor=2) if rescaling is Rescaling.up else x
+    expected = F.conv2d(wide, 0.3 * weight, bias, padding=1)
+    expected = F.avg_pool2d(expected, 2) if rescaling is Rescaling.down else expected
+    found = convolve(x, Kernel(REFERENCE.prepare(weight, rescaling, 0.3), REFERENCE, rescaling), bias)
+    torch.testing.assert_close(found, expected)
+
+
+LAYERS = [  # outputs, inputs and sides of a weight; sides of the features
+    *((129, 131, 3, 3, side) for side in (4, 8, 6)),  # odd numbers of maps; 6: no whole tiles
+    (3, 131, 1, 1, 8),
+    (131, 3, 1, 1, 8),
+    (150, 200),
+    (12, 200),
+    (5, 7, 3, 3, 64),  # PyTorch's own algorithm from here on has our derivatives
+]
+
+
+@pytest.mark.parametrize("shape", LAYERS, ids=str)
+@pytest.mark.parametrize("count", [1, MIN_TILES - 1, MIN_TILES])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_a_layer_of_any_shape_is_its_plain_twin_whatever_the_batch(shape, count, dtype):
+    """A batch of 15 images of 4x4 has fewer tiles than Winograd's algorithm is worth, one of 16 as many."""
+    weight, side = shape[: 2 if len(shape) == 2 else 4], shape[4:] * 2
+    for rescaling in Rescaling if weight[2:] == (3, 3) else (Rescaling.same,):
+        layer = Equalized(*weight, rescaling=rescaling).to(dtype)
+        initialize(layer, 0, "layer")
+        x, found = normal(count if side != (64, 64) else 1, weight[1], *side, dtype=dtype), []
+        for reference in (False, True):
+            with implementation(reference=reference):
+                layer.zero_grad(set_to_none=True)
+                at = x.clone().requires_grad_()
+                y = layer(at)
+                (slope,) = torch.autograd.grad(y.square().mean(), at, create_graph=True)
+                (y.mean() + (1e3 * slope).square().sum()).backward()
+                found.append([y.detach(), slope.detach(), at.grad, layer.weight.grad])
+        assert_alike(*found)
+
+
+@pytest.mark.parametrize(
+    ("count", "maps", "side", "rescaling", "algorithm"),
+    [
+        (16, 512, 16, Rescaling.same, WINOGRAD),
+        (16, 512, 4, Rescaling.up, WINOGRAD),
+        (15, 512, 4, Rescaling.same, IM2COL),  # too few tiles for so large a kernel
+        (16, 64, 16, Rescaling.same, TORCH),  # too narrow
+        (2, 64, 128, Rescaling.same, DIRECT),
+        (256, 512, 6, Rescaling.same, TORCH),  # no whole tiles
+    ],
+)
+def test_each_shape_gets_the_algorithm_that_is_fastest_for_it(count, maps, side, rescaling, algorithm):
+    x, kernel = torch.empty(1).expand(count, maps, side, side), torch.empty(1).expand(maps, maps, 3, 3)
+    assert algorithm_for(x, kernel, rescaling) is algorithm
+    with implementation(reference=True):
+        assert algorithm_for(x, kernel, rescaling) is REFERENCE
+    if algorithm in (IM2COL, WINOGRAD):
+        assert algorithm_for(x.bfloat16(), kernel, rescaling) is TORCH
+
+
+def test_a_batch_that_winograd_works_on_in_chunks_is_the_batch_in_one():
+    """Eleven images, of 64 tiles of 128 maps each, are two chunks of different sizes; each image alone is one."""
+    x, weight = normal(11, 128, 32, 32), normal(128, 128, 3, 3, seed=1).requires_grad_()
+    kernel = Kernel(WINOGRAD.prepare(weight, Rescaling.same, 0.03), WINOGRAD, Rescaling.same)
+    parts = [convolve(one, kernel) for one in x.split(1)]
+    (expected,) = torch.autograd.grad(sum(part.square().sum() for part in parts), weight, retain_graph=True)
+    whole = convolve(x, kernel)
+    (found,) = torch.autograd.grad(whole.square().sum(), weight)
+    assert_alike([whole.detach(), found], [torch.cat(parts).detach(), expected])
+
+
+# ---- gradients of images alone, and of shared kernels -------------------------------------------------------
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_gradients_of_images_alone_take_no_work_for_kernels_and_leave_their_second_derivatives(alone):
+    asked = []
+    counted = DIRECT._replace(grad_weight=lambda *given: asked.append(1) or DIRECT.grad_weight(*given))
+    x, weight, bias = normal(2, 3, 8, 8).requires_grad_(), normal(4, 3, 3, 3).requires_grad_(), normal(4)
+    y = convolve(x, Kernel(weight, counted, Rescaling.same), bias.requires_grad_()).tanh().sum()
+    with input_gradients_only() if alone else nullcontext():
+        (slope,) = torch.autograd.grad(y, x, create_graph=True)
+    assert len(asked) == (not alone)
+    found = torch.autograd.grad(slope.square().sum(), (weight, bias))
+    plain = torch.nn.functional.conv2d(x, weight, bias, padding=1).tanh().sum()
+    (slope,) = torch.autograd.grad(plain, x, create_graph=True)
+    assert_alike(found, torch.autograd.grad(slope.square().sum(), (weight, bias)))
+
+
+def gradient_of(algorithm, rescaling, x, weight, *, share):
+    """The gradient of what D minimises: scores of two batches, and a penalty on the gradient of one."""
+    weight = weight.clone().requires_grad_()
+    kernel = Kernel(algorithm.prepare(weight, rescaling, 0.1), algorithm, rescaling)
+    kernel = share_kernel(kernel) if share else kernel
+    at = x.clone().requires_grad_()
+    score, both = convolve(at, kernel).sin().sum(), convolve(torch.cat([x, -2 * x]), kernel).cos().sum()
+    with input_gradients_only():
+        (slope,) = torch.autograd.grad(score, at, create_graph=True)
+    (score + both + slope.square().sum()).backward()
+    return weight.grad
+
+
+@EACH
+@pytest.mark.parametrize("small", [True, False])
+def test_deferred_gradients_of_a_kernel_are_the_sums_of_separate_ones_by_one_product(name, rescaling, small):
+    """Of large images, each is calculated at once: memory would grow by all feature maps of a step."""
+    asked, algorithm = [], ALGORITHMS[name]
+
+    def counted(*given, **options):
+        asked.append(given)
+        return ALGORITHMS[name].grad_weight(*given, **options)
+
+    algorithm = algorithm if algorithm.grad_weight is None else algorithm._replace(grad_weight=counted)
+    side = (1 if name == "1x1" else 4) if small else 16
+    x = normal(2, 96, *(() if name == "dense" else (side, side)), dtype=torch.float64)
+    weight = normal(80, 96, *KERNELS[name], seed=1, dtype=torch.float64)
+    found = gradient_of(algorithm, rescaling, x, weight, share=True)
+    assert len(asked) == (0 if name == "torch" else 1 if small or name == "dense" else 3)
+    assert_alike([found], [gradient_of(algorithm, rescaling, x, weight, share=False)])
+
+
+def test_a_shared_kernel_can_be_differentiated_twice_and_what_is_dropped_leaves_nothing_behind():
+    x, weight = (normal(*shape, dtype=torch.float64).requires_grad_() for shape in ((2, 40, 4, 4), (48, 40, 3, 3)))
+    kernel = share_kernel(Kernel(weight.view_as(weight), DIRECT, Rescaling.same))
+    score = convolve(x, kernel).square().sum()
+    with input_gradients_only():
+        torch.autograd.grad(score, x, retain_graph=True)
+    (found,) = torch.autograd.grad(score, weight, create_graph=True)
+    plain = F.conv2d(x, weight, padding=1).square().sum()
+    (expected,) = torch.autograd.grad(plain, weight, create_graph=True)
+    second = (torch.autograd.grad(one.square().sum(), x)[0] for one in (found, expected))
+    assert_alike([found.detach(), next(second)], [expected.detach(), next(second)])

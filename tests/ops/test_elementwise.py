@@ -1,0 +1,149 @@
+"""Activations, pixel norm, resampling, fades and the bilateral filter: definitions, derivatives, half precision."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pggan.ops import implementation
+from pggan.ops.activation import activate, activate_and_normalize, pixel_norm
+from pggan.ops.bilateral import SIGMA, bilateral
+from pggan.ops.resample import blur, downsample, fade, upsample
+from tests.networks.naive import (
+    assert_rounded_once,
+    naive_bilateral,
+    naive_blur,
+    naive_down,
+    naive_pixel_norm,
+    naive_up,
+    normal,
+)
+
+DOUBLE = torch.float64
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+LARGE = pytest.mark.parametrize("factor", [1e-3, 1.0, 250.0])  # squares leave float16's range at both ends
+ONCE = {  # differentiable once, on one of two shapes
+    "activation and norm": (activate_and_normalize, (2, 5, 4, 4)),
+    "bilateral": (lambda x: bilateral(0.1 * x, 2), (2, 3, 4, 5)),
+}
+
+
+def test_pixel_norm_divides_each_pixel_by_the_root_mean_square_of_its_features():
+    x = normal(2, 5, 3, 4, dtype=DOUBLE)
+    np.testing.assert_allclose(pixel_norm(x), naive_pixel_norm(x.numpy()), atol=1e-14)
+    tiny = torch.full((1, 4), 1e-4)  # as large as the root of epsilon
+    torch.testing.assert_close(pixel_norm(tiny), torch.full((1, 4), math.sqrt(0.5)))
+    assert torch.equal(pixel_norm(torch.zeros(1, 4)), torch.zeros(1, 4))
+
+
+def test_activations_are_those_of_the_definition_in_the_same_memory():
+    x = normal(2, 5, 4, 4, dtype=DOUBLE)
+    for function, expected in (
+        (activate, F.leaky_relu(x, 0.2)),
+        (activate_and_normalize, pixel_norm(F.leaky_relu(x, 0.2))),
+    ):
+        given = x.clone()
+        found = function(given)
+        torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
+        assert found.data_ptr() == given.data_ptr()
+        with implementation(reference=True):
+            torch.testing.assert_close(function(x), expected, atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_written_gradients_are_those_of_finite_differences_and_of_the_plain_twin(name):
+    function, shape = ONCE[name]
+    x, found = normal(*shape, dtype=DOUBLE).requires_grad_(), []
+    assert torch.autograd.gradcheck(lambda x: function(x.clone()), x)
+    for reference in (False, True):
+        with implementation(reference=reference):
+            y = function(x.clone())
+            found.append((y.detach(), *torch.autograd.grad(y.tanh().square().sum(), x)))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_second_derivative_is_refused_not_wrong(name):
+    function, shape = ONCE[name]
+    x = normal(*shape, dtype=DOUBLE).requires_grad_()
+    (gradient,) = torch.autograd.grad(function(x.clone()).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+# ---- half precision --------------------------------------------------------------------------------------
+
+
+def exact_scale(x):
+    """What pixel norm multiplies each pixel by."""
+    return 1 / (x.double().square().mean(1, keepdim=True) + 1e-8).sqrt()
+
+
+@HALF
+@LARGE
+def test_norms_in_half_precision_round_their_results_only(dtype, factor):
+    x = (factor * normal(2, 64, 8, 8)).to(dtype)
+    activated = F.leaky_relu(x, 0.2)
+    assert_rounded_once(pixel_norm(x), x.double() * exact_scale(x))
+    assert_rounded_once(activate_and_normalize(x), activated.double() * exact_scale(activated))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.9])
+@HALF
+def test_a_fade_in_half_precision_rounds_its_result_only(dtype, alpha):
+    old, new = (3 * normal(1000)).to(dtype), normal(1000, seed=1).to(dtype)
+    exact = (1 - alpha) * old.double() + alpha * new.double()
+    for given in (alpha, torch.tensor(alpha)):  # a tensor inside CUDA graphs
+        found = fade(old, new, given)
+        assert found.dtype == dtype
+        assert_rounded_once(found, exact, terms=old.double().abs() + new.double().abs())
+
+
+# ---- resampling -------------------------------------------------------------------------------------------
+
+
+def test_resampling_is_by_nearest_neighbour_and_by_the_mean_of_boxes():
+    image = normal(2, 3, 8, 8, dtype=DOUBLE)
+    np.testing.assert_array_equal(upsample(image), naive_up(image.numpy()))
+    np.testing.assert_allclose(downsample(image), naive_down(image.numpy()), atol=1e-14)
+
+
+def test_blur_is_the_mean_of_the_neighbours_inside_and_makes_upsampling_bilinear():
+    image, inside = normal(2, 3, 8, 8, dtype=DOUBLE), (..., slice(1, -1), slice(1, -1))
+    np.testing.assert_allclose(blur(image), naive_blur(image.numpy()), atol=1e-14)
+    found, bilinear = blur(upsample(image)), F.interpolate(image, scale_factor=2, mode="bilinear")
+    torch.testing.assert_close(found[inside], bilinear[inside])
+    flat = torch.full((1, 3, 8, 8), 0.7)
+    torch.testing.assert_close(blur(flat), flat, rtol=10 * 2**-24, atol=0)  # at the borders, too
+
+
+def test_a_fade_is_exact_at_both_ends_for_any_numbers():
+    old, new = normal(1000) * 1e4, normal(1000, seed=1) * 1e-4
+    assert torch.equal(fade(old, new, 0.0), old)
+    assert torch.equal(fade(old, new, 1.0), new)
+    assert fade(torch.tensor([2.0]), torch.tensor([10.0]), 0.25).item() == 4.0
+
+
+# ---- bilateral filter -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 1, 4, 4), (3, 4, 5, 5)])
+@pytest.mark.parametrize("scale", [0.02, 0.1, 1.0])
+def test_the_bilateral_filter_is_the_mean_of_pixels_of_similar_colour(shape, scale):
+    images = scale * normal(*shape, dtype=DOUBLE)
+    for passes in (1, 4):
+        for given in (images, images.contiguous(memory_format=torch.channels_last)):
+            np.testing.assert_allclose(bilateral(given, passes), naive_bilateral(images.numpy(), passes), atol=1e-12)
+
+
+def test_the_bilateral_filter_keeps_flat_areas_and_edges_and_evens_out_the_rest():
+    flat = torch.zeros(1, 3, 16, 16)
+    flat[..., 8:] = 1.0  # twelve standard deviations away: a weight of 0
+    assert torch.equal(bilateral(flat, 2), flat)
+    uneven, inner = flat + 0.1 * SIGMA * normal(1, 3, 16, 16), (..., slice(2, -2), slice(2, 6))
+    left = (bilateral(uneven, 2) - flat)[inner].std() / (uneven - flat)[inner].std()
+    # Twice the mean of nine independent numbers: the weights of their sum are those of two boxes, [1, 2, 3, 2, 1] / 9
+    # in both directions, and the sum of their squares is (19 / 81)^2.
+    assert float(left) == pytest.approx(19 / 81, rel=0.5)

@@ -1,0 +1,74 @@
+"""The path from latents to D's gradients, as the interpreter takes it, is the one in docs/design.md.
+
+`python -m tests.test_step_path` prints the path with its lines: of the files, and of the functions that were called.
+"""
+
+import re
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.networks.layers import ComputeOptions
+from pggan.optim.reducer import GradientReducer, Handle
+from pggan.optim.state import Trainable, new_state
+from pggan.training.inputs import draw_inputs
+from pggan.training.step import train_step
+from tests.definitions import ADAM, WGAN_GP, variant
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pggan"
+WIDE = variant(resolution=16, fmap_base=2048, fmap_max=128, latent_size=128)  # Winograd, im2col and dense products
+PHASE = Phase(3, 8, True, 0.5, 0, 1000, 4, 0.001, 0.001, 1)
+CPU = torch.device("cpu")
+
+
+class ReducerThatEndsTheTrace(GradientReducer):
+    """Called first for D, when its backward pass has ended."""
+
+    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+        sys.setprofile(None)
+        return super().start_all_reduce(trainable, batch)
+
+
+def traced() -> set[CodeType]:
+    """The functions of the package that D's half of the second step calls; the first one fills caches."""
+    state, called = new_state(WIDE, ADAM, 0, CPU), set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(f"{PACKAGE}/"):
+            called.add(frame.f_code)
+
+    for images in (0, PHASE.batch):
+        reals, rng = Reals(torch.zeros(PHASE.batch, 3, 8, 8), None, None), StepRng(0, images, CPU)
+        inputs = draw_inputs(PHASE, reals, WGAN_GP, rng, 0.9, latent_size=128, options=ComputeOptions())
+        if images:
+            sys.setprofile(note)
+        train_step(state, inputs, ReducerThatEndsTheTrace())
+    return called
+
+
+def path_of(called: set[CodeType]) -> list[str]:
+    """The files of functions, below the package."""
+    return sorted({str(Path(code.co_filename).relative_to(PACKAGE)) for code in called})
+
+
+def test_the_path_from_latents_to_ds_gradients_is_that_of_the_document():
+    (text,) = re.findall("<!-- path -->(.*?)<!-- /path -->", (ROOT / "docs/design.md").read_text(), re.DOTALL)
+    assert path_of(traced()) == sorted(re.findall(r"`([\w/]+\.py)`", text))
+
+
+if __name__ == "__main__":
+    found, totals = traced(), [0, 0]
+    for name in path_of(found):
+        here = [code for code in found if code.co_filename == str(PACKAGE / name)]
+        places = {line for code in here for *_, line in code.co_lines() if line}
+        lines = len((PACKAGE / name).read_text().splitlines()), len(places)
+        totals = [total + one for total, one in zip(totals, lines, strict=True)]
+        print(f"{name:40} {lines[0]:5} {lines[1]:5}  {' '.join(sorted(code.co_qualname for code in here))}")
+    print(f"{'':40} {totals[0]:5} {totals[1]:5}")
