@@ -14,7 +14,7 @@ from pggan.core.rng import StepRng, counter_seed
 from pggan.core.schedule import Phase
 from pggan.data.loader import Loader, Request
 from pggan.data.pyramid import ImagePyramid
-from pggan.ops.resample import downsample, fade, upsample
+from pggan.ops.elementwise import downsample, fade, upsample
 
 Indices = NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pggan.ops import to_float32
 from pggan.ops.convolution import input_gradients_only
+from pggan.ops.elementwise import to_float32
 
 
 class Critic(Protocol):

@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.ops import implementation, to_float32
-from pggan.ops.activation import Activation, adds_bias
-from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel
-from pggan.ops.resample import blur
+from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, implementation, share_kernel
+from pggan.ops.elementwise import Activation, adds_bias, blur, to_float32
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
 EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official code
@@ -165,7 +163,7 @@ class ProgressiveNetwork(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.architecture, self.computing = architecture, Computing()
+        self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
         """List the weights, once all are there: to search for them takes longer than a small layer."""

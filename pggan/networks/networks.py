@@ -19,11 +19,19 @@ from pggan.networks.layers import (
     ProgressiveNetwork,
     minibatch_stddev,
 )
-from pggan.ops import to_float32
-from pggan.ops.activation import activate, activate_and_normalize, adds_bias, pixel_norm
 from pggan.ops.bilateral import bilateral
 from pggan.ops.convolution import convolve
-from pggan.ops.resample import downsample, fade, fading, upsample
+from pggan.ops.elementwise import (
+    activate,
+    activate_and_normalize,
+    adds_bias,
+    downsample,
+    fade,
+    fading,
+    pixel_norm,
+    to_float32,
+    upsample,
+)
 
 
 class GeneratorStem(nn.Module):
@@ -127,7 +135,7 @@ class Generator(ProgressiveNetwork):
     def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`."""
         x = previous = features
-        for level in self.architecture.resolutions[1:]:
+        for level in self.levels[1:]:
             if level <= resolution:
                 x, previous = self.blocks[str(level)](x), x
         images = self.images(x, resolution)
@@ -166,7 +174,7 @@ class Discriminator(ProgressiveNetwork):
         `sub_batches`: equal batches that `images` is made of, whose scores don't depend on each other.
         """
         x = self.from_rgb[str(resolution)](images)
-        for level in reversed(self.architecture.resolutions[1:]):
+        for level in reversed(self.levels[1:]):
             if level > resolution:
                 continue
             x = self.blocks[str(level)](x)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pggan.ops import is_reference
+from pggan.ops.convolution import is_reference
 
 SIGMA = 10 / 127.5  # standard deviation of the weight over distances of colours: ten of 255 grey levels
 FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.ops import is_reference, products, winograd
+from pggan.ops import products, winograd
 
 WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
 MIN_TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
@@ -24,6 +24,28 @@ CACHED = 128  # side up to which a transformed image of that width stays in the 
 LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
 # A kernel is so many times as large as both factors of a deferred gradient: memory stays as it was.
 MIN_KERNEL_TO_FACTORS = 4
+
+_reference = False  # global, and read in forward passes only: autograd runs backward passes in threads of its own
+
+
+@contextmanager
+def implementation(*, reference: bool) -> Iterator[None]:
+    """Inside, all operations are their plain twins if `reference`, else the fast ones.
+
+    A twin has PyTorch's operations in the fewest words, and PyTorch's own derivatives.  `pggan bench against=true`
+    measures a step against the twins, and tests compare them with the fast ones.
+    """
+    global _reference  # noqa: PLW0603
+    before, _reference = _reference, reference
+    try:
+        yield
+    finally:
+        _reference = before
+
+
+def is_reference() -> bool:
+    """Whether operations are the plain twins."""
+    return _reference
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:

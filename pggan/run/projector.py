@@ -17,7 +17,7 @@ from pggan.core.schedule import Phase
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.networks.networks import Discriminator
-from pggan.ops.activation import pixel_norm
+from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.images import Pixels, grid, save_png, shrink

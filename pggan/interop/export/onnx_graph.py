@@ -17,10 +17,9 @@ from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.version import __version__
 from pggan.networks.layers import Equalized
 from pggan.networks.networks import Generator
-from pggan.ops.activation import EPSILON, LEAKY_SLOPE
 from pggan.ops.bilateral import FACTOR
 from pggan.ops.convolution import fuse_resampling
-from pggan.ops.resample import low_pass_filter
+from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, low_pass_filter
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -16,9 +16,7 @@ from pggan.core.architecture import Architecture, Rescaling
 from pggan.networks.features.backbone import CHANNELS, SIDE, STRIDES, Backbone
 from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
-from pggan.ops import to_float32
-from pggan.ops.activation import activate
-from pggan.ops.resample import upsample
+from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # maps after a projection, as in the paper's code at the finest scale
 COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE

@@ -19,9 +19,8 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import three_digits
 from pggan.core.rng import StepRng
 from pggan.ops import fused
-from pggan.ops.activation import activate, activate_and_normalize
 from pggan.ops.bilateral import SIGMA, bilateral
-from pggan.ops.resample import fade
+from pggan.ops.elementwise import activate, activate_and_normalize, fade
 from pggan.performance.bench.steps import phase_of
 from pggan.performance.bench.variants import TrainerVariant
 from pggan.performance.doctor.finding import Finding, Verdict
