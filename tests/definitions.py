@@ -9,7 +9,7 @@ import torch
 
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture, Resampling
-from pggan.losses.gradient_penalty import PenaltyResolution
+from pggan.losses.base import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Generator, initialize
 

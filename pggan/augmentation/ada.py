@@ -4,21 +4,20 @@ N batch, C channels, R resolution, K parameters.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import pi
+from math import pi, sqrt
 
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import TRANSFORMS, Augmentation
-from pggan.augmentation.color import transform_colors
-from pggan.augmentation.geometry import resample, sampling_matrix
+from pggan.augmentation.geometry import power_of_two, resample, sampling_matrix
 from pggan.core.rng import StepRng
-from pggan.core.validation import require
 
 Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from draws uniform in [0, 1) and normal ones
 
+TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
+INTERVAL = 4  # updates of D from one adaptation of p to the next (paper)
 MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
 
 
@@ -38,48 +37,39 @@ def spread(deviation: float) -> Draw:
 
 
 # Every parameter leaves the image alone at 0.  Factors are given as binary logarithms, shifts as parts of the side.
-BLIT: dict[str, Draw] = {"flip": one_of(2), "turn": one_of(4), "shift_x": within(1 / 8), "shift_y": within(1 / 8)}
-GEOMETRY: dict[str, Draw] = {
+PARAMETERS: dict[str, Draw] = {
+    "flip": one_of(2),
+    "turn": one_of(4),
+    "shift_x": within(1 / 8),  # by whole pixels
+    "shift_y": within(1 / 8),
     "scale": spread(0.2),
     "angle_before": within(pi),
     "stretch": spread(0.2),
     "angle_after": within(pi),
     "move_x": spread(1 / 8),
     "move_y": spread(1 / 8),
-}
-COLORS: dict[str, Draw] = {
     "brightness": spread(0.2),  # of a range of 2
     "contrast": spread(0.5),
     "invert": one_of(2),
     "hue": within(pi),
     "saturation": spread(1),
 }
-PARAMETERS = BLIT | GEOMETRY | COLORS
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
 PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # of one transformation
 ANGLES = ("angle_before", "angle_after")
+COLORS_OF = {1: 1, 2: 1, 3: 3, 4: 3}  # colours by channels: grey or red, green and blue, with or without opacity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ada(Augmentation):
-    """Transformations of three groups; p is fixed, or adapted to how surely D tells reals from fakes."""
+class Ada:
+    """Random transformations of every image that D is shown, real or fake, each with probability p.
 
-    p: float | None
+    Each is a differentiable function of the images, affine in them, so that gradient penalties can be taken through it.
+    """
+
+    p: float | None  # None: adapted to how surely D tells reals from fakes
     target: float
-    interval: int
     rampup_images: int
-    blit: bool
-    geometry: bool
-    colors: bool
-
-    def __post_init__(self) -> None:
-        some = self.blit or self.geometry or self.colors
-        require(some, "augmentation.blit", self.blit, "true, unless geometry or colors is")
-
-    @property
-    def resamples(self) -> bool:
-        """Whether pixels move."""
-        return self.blit or self.geometry
 
     def draw(self, rng: StepRng, batch: int) -> Tensor:
         """For each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
@@ -91,9 +81,6 @@ class Ada(Augmentation):
         for name in ANGLES:  # each with probability 1 - sqrt(1 - p), so that one of the two with p
             of_angle = least[..., PLACES[name]]
             least[..., PLACES[name]] = of_angle * (2 - of_angle)
-        for group, chosen in ((BLIT, self.blit), (GEOMETRY, self.geometry), (COLORS, self.colors)):
-            for name in () if chosen else group:
-                least[..., PLACES[name]] = 1.0
         values = [draw(uniform[..., k], normal[..., k]) for k, draw in enumerate(PARAMETERS.values())]
         return torch.stack([least, torch.stack(values, -1)], 2)
 
@@ -103,6 +90,73 @@ class Ada(Augmentation):
         p_now = p if self.p is None else self.p
         assert p_now is not None, "part of the state where it is adapted"
         effective = dict(zip(PARAMETERS, (values * (least < p_now)).unbind(1), strict=True))
-        if self.resamples:
-            images = resample(images, sampling_matrix(effective, images.shape[-1]))
-        return transform_colors(images, effective) if self.colors else images
+        return transform_colors(resample(images, sampling_matrix(effective, images.shape[-1])), effective)
+
+
+def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    """The images [N, C, R, R] with other brightness, contrast, hue and saturation.
+
+    Brightness and contrast come first; then grey values are inverted, and colours turn around the grey axis and move
+    away from it or towards it.
+    Args: parameters: [N] each, as `Ada` draws them.
+    """
+    a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
+    count = COLORS_OF.get(images.shape[1], 0)  # none where it is not known what channels are
+    colors, others = images[:, :count], images[:, count:]
+    if colors.shape[1] == 0:
+        return images
+    gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
+    result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
+    if colors.shape[1] == 3:
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product with the grey axis
+        turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
+        result = result + contrast * power_of_two(a["saturation"]) * turned
+    return torch.cat([result, others], 1)
+
+
+class AdaptiveP:
+    """The probability p and what it is adapted by; part of a run's state.  Never waits for the device.
+
+    Source: Karras et al. 2020, section 3.1: every INTERVAL updates, p moves by a fixed amount towards the mean sign
+    that is aimed at.
+    """
+
+    def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
+        """Args: target: the mean sign aimed at; rampup_images: images in which p could rise from 0 to 1."""
+        self.target, self.rampup_images = target, rampup_images
+        self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
+        self.updates = torch.zeros((), dtype=torch.int32, device=device)
+
+    @classmethod
+    def of(
+        cls, augmentation: Ada | None, mean_sign: Callable[[float], float], device: torch.device
+    ) -> "AdaptiveP | None":
+        """A probability that begins at 0; None unless `augmentation` adapts p.
+
+        Args: mean_sign: of D's scores under the loss, at the target of the augmentation.
+        """
+        if augmentation is None or augmentation.p is not None:
+            return None
+        return cls(device, target=mean_sign(augmentation.target), rampup_images=augmentation.rampup_images)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The tensors [] of a checkpoint: p, from 0 to 1, and sums since p was last moved."""
+        return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` gave; what is missing, as all is in checkpoints of runs without ADA, is 0."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
+
+    def follow(self, sign: Tensor, batch: int) -> Tensor:
+        """Take in the mean `sign` of D's scores in one update, of a whole batch; returns a copy of p."""
+        known = sign.isfinite()  # not where scores are not, whose update is skipped
+        self.signs.add_(torch.where(known, sign * batch, 0))
+        self.images.add_(known * batch)
+        self.updates.add_(1)
+        due = self.updates >= INTERVAL
+        direction = torch.sign(self.signs - self.target * self.images)
+        self.p.add_(direction * self.images * (due / self.rampup_images)).clamp_(0, MAX_P)
+        for total in (self.signs, self.images, self.updates):
+            total.mul_(~due)
+        return self.p.clone()

@@ -188,11 +188,7 @@ class AdaConfig:
     name: Literal["ada"]
     p: Annotated[float, ">=0 <=0.85"] | None
     target: Annotated[float, ">=0 <1"]
-    interval: Count
     rampup_images: Count
-    blit: bool
-    geometry: bool
-    colors: bool
 
 
 @dataclass(frozen=True, kw_only=True)

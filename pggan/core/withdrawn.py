@@ -7,6 +7,10 @@ from pggan.core.errors import UserError
 
 # A key, or group=choice, of any command: one short sentence that says what to do instead.
 WITHDRAWN = {
+    "augmentation.blit": "Leave it out: ADA has all of its transformations.",
+    "augmentation.colors": "Leave it out: ADA has all of its transformations.",
+    "augmentation.geometry": "Leave it out: ADA has all of its transformations.",
+    "augmentation.interval": "Leave it out: p is adapted every four updates.",
     "augmentation=diffaugment": "augmentation=ada takes its place.",
     "axis": "Leave it out: images shown pass evenly.",
     "candidates": "Leave it out: the nearest of 1024 seeds are moved.",

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import PenaltyResolution
+from pggan.losses.base import Loss, PenaltyResolution
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 
 
 @dataclass(frozen=True, kw_only=True)

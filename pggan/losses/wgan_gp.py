@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyResolution
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyResolution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from pggan.augmentation.adaptive_p import AdaptiveP
+from pggan.augmentation.ada import AdaptiveP
 from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.features.discriminator import new_discriminator

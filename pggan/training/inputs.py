@@ -6,13 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import Augmentation, Transforms
+from pggan.augmentation.ada import Ada
 from pggan.core.batch import Reals
 from pggan.core.intervals import is_nth_update
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 from pggan.networks.layers import ComputeOptions
 
 
@@ -27,7 +26,7 @@ class StepSpec:
     missing_levels: int
     fading: bool
     batch: int  # images of all ranks
-    augmentation: Augmentation | None = None
+    augmentation: Ada | None = None
 
 
 class StepInputs(NamedTuple):
@@ -46,19 +45,6 @@ class StepInputs(NamedTuple):
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
     augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
-
-    def transforms_for_d(self, p: Tensor | None) -> Transforms:
-        """The transforms of images for D's own pass; `p` of the state, where it is adapted."""
-        return self._transforms(slice(0, 2), p)
-
-    def transforms_for_g(self, p: Tensor | None) -> Transforms:
-        """The transforms of images for D in G's pass."""
-        return self._transforms(slice(2, 4), p)
-
-    def _transforms(self, of_pass: slice, p: Tensor | None) -> Transforms:
-        if self.spec.augmentation is None or self.augment is None:
-            return Transforms()
-        return self.spec.augmentation.transforms(self.augment[:, of_pass], p)
 
     def select(self, indices: Tensor) -> "StepInputs":
         """The images and random numbers at `indices` [M] of this batch."""
@@ -81,7 +67,7 @@ def draw_inputs(
     latent_size: int,
     options: ComputeOptions,
     indices: Tensor | None = None,
-    augmentation: Augmentation | None = None,
+    augmentation: Ada | None = None,
 ) -> StepInputs:
     """The inputs of the step at `rng.images` images.
 

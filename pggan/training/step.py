@@ -8,9 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import Transforms
-from pggan.losses.base import SIGN, LossTerms
-from pggan.losses.gradient_penalty import PenaltyContext
+from pggan.losses.base import SIGN, LossTerms, PenaltyContext, Transforms
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.layers import use_options
 from pggan.optim.ema import update_ema
@@ -64,8 +62,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     Where D looks at pretrained features, too, gradient penalties are taken at images and projected features together.
     """
     d, spec, reals = state.d.network, inputs.spec, inputs.reals
-    p = None if state.d.adaptive_p is None else state.d.adaptive_p.p
-    critic, transforms = partial(d, resolution=spec.resolution, alpha=inputs.alpha), inputs.transforms_for_d(p)
+    critic, transforms = partial(d, resolution=spec.resolution, alpha=inputs.alpha), transforms_of(state, inputs, 0)
     if isinstance(d, ProjectedDiscriminator) and d.architecture.has_features(spec.resolution):
         with torch.no_grad():  # [2 N, F, 1, 1]
             features = d.features(torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)]))
@@ -81,9 +78,18 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """G's terms for fresh `fakes` [N, C, R, R]."""
-    p = None if state.d.adaptive_p is None else state.d.adaptive_p.p
     critic = partial(state.d.network, resolution=inputs.spec.resolution, alpha=inputs.alpha)
-    return inputs.spec.loss.for_g(critic, inputs.reals, fakes, inputs.transforms_for_g(p))
+    return inputs.spec.loss.for_g(critic, inputs.reals, fakes, transforms_of(state, inputs, 2))
+
+
+def transforms_of(state: State, inputs: StepInputs, first: int) -> Transforms:
+    """The augmentation of reals and fakes in one pass; `first`: its place among the four of a step."""
+    augmentation, draws, adaptive_p = inputs.spec.augmentation, inputs.augment, state.d.adaptive_p
+    if augmentation is None or draws is None:
+        return Transforms()
+    p = None if adaptive_p is None else adaptive_p.p
+    reals, fakes = (partial(augmentation.apply, draws=draws[:, place], p=p) for place in (first, first + 1))
+    return Transforms(reals, fakes)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pggan.augmentation.base import Augmentation
+from pggan.augmentation.ada import Ada
 from pggan.core.batch import Reals
 from pggan.core.errors import StepOutOfMemory
 from pggan.core.formatting import Log
@@ -36,7 +36,7 @@ class Trainer:
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
-    augmentation: Augmentation | None = None
+    augmentation: Ada | None = None
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # of a batch, those of this rank; None for all
     chunk_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: as `options` say

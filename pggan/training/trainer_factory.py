@@ -5,10 +5,7 @@ from typing import Any
 
 import torch
 
-from pggan.augmentation import build_augmentation
-from pggan.augmentation.ada import Ada
-from pggan.augmentation.adaptive_p import AdaptiveP
-from pggan.augmentation.base import Augmentation
+from pggan.augmentation.ada import Ada, AdaptiveP
 from pggan.config import OptimizerConfig, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError
@@ -27,7 +24,7 @@ class TrainerFactory:
     loss: Loss
     optimizer: OptimizerConfig
     options: ComputeOptions = field(default_factory=ComputeOptions)
-    augmentation: Augmentation | None = None
+    augmentation: Ada | None = None
     capture: bool = False  # steps are replayed as CUDA graphs
 
     @classmethod
@@ -50,15 +47,15 @@ class TrainerFactory:
         return Trainer(state, self.loss, self.options, augmentation=self.augmentation, capture=self.capture, **more)
 
 
-def choose_augmentation(config: TrainerConfig, device: torch.device) -> Augmentation | None:
-    """The augmentation that `augmentation=` asks for; raises UserError if not valid, or not to be had on `device`."""
-    augmentation = build_augmentation(vars(config.augmentation))
-    inexact = config.compute.deterministic and device.type == "cuda"
-    if inexact and isinstance(augmentation, Ada) and augmentation.resamples:
+def choose_augmentation(config: TrainerConfig, device: torch.device) -> Ada | None:
+    """The augmentation that `augmentation=` asks for; raises UserError where it is not to be had on `device`."""
+    keys = vars(config.augmentation)
+    if keys["name"] == "none":
+        return None
+    if config.compute.deterministic and device.type == "cuda":
         problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
-        remedy = "augmentation.blit=false augmentation.geometry=false"
-        raise UserError(problem, f"Set compute.deterministic=false, or {remedy}.")
-    return augmentation
+        raise UserError(problem, "Set compute.deterministic=false.")
+    return Ada(**{key: keys[key] for key in keys if key != "name"})
 
 
 def sends_sparse_updates(config: TrainerConfig, world_size: int) -> bool:

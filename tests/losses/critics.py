@@ -5,7 +5,7 @@ import torch
 from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.gradient_penalty import PenaltyContext, PenaltyResolution
+from pggan.losses.base import PenaltyContext, PenaltyResolution
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp

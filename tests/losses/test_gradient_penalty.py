@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext, PenaltyResolution
+from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, PenaltyResolution
 from pggan.networks.networks import Discriminator
 from tests.losses.critics import (
     ALL,

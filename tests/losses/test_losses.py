@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 import pggan.losses
 from pggan.losses import LOSSES, build_loss
-from pggan.losses.gradient_penalty import PenaltyResolution
+from pggan.losses.base import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "loss"

@@ -14,7 +14,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
-from pggan.ops import activation
+from pggan.ops import elementwise as activation
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, FlatBuffer, GradientReducer, add_chunk, nodes_of, tree_sum

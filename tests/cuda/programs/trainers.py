@@ -18,7 +18,7 @@ from tests.definitions import LOSSES
 
 CUDA = torch.device("cuda")
 gc.freeze()  # captures collect garbage, which takes long among the objects of all modules
-ADA = {"p": None, "target": 0.6, "interval": 1, "rampup_images": 1000, "blit": True, "geometry": True, "colors": True}
+ADA = {"p": None, "target": 0.6, "rampup_images": 1000}
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "ada": ADA,  # adapted in every step
