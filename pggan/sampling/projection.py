@@ -17,7 +17,7 @@ from pggan.data.image_file import MODES, BadImage, ImageFile, ImageSpec, load_im
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
-from pggan.ops.resample import downsample, upsample
+from pggan.ops.elementwise import downsample, upsample
 from pggan.sampling.generate import RenderSettings, one_hot
 from pggan.sampling.images import Pixels, to_bytes
 from pggan.sampling.latents import seed_latents

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.ops import fused
-from pggan.ops.activation import EPSILON, LEAKY_SLOPE, pixel_norm
+from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, pixel_norm
 
 fused.TILE, fused.PROGRAMS = 64, 3  # several tiles per program, and the last one with room left
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers

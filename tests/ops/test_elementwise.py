@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from pggan.ops import implementation
-from pggan.ops.activation import activate, activate_and_normalize, pixel_norm
 from pggan.ops.bilateral import SIGMA, bilateral
-from pggan.ops.resample import blur, downsample, fade, upsample
+from pggan.ops.elementwise import activate, activate_and_normalize, blur, downsample, fade, pixel_norm, upsample
 from tests.networks.naive import (
     assert_rounded_once,
     naive_bilateral,

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.ops.resample import upsample
+from pggan.ops.elementwise import upsample
 from pggan.sampling.latents import load_latents
 from pggan.sampling.projection import laplacian_distance, laplacian_pyramid, on_sphere, psnr, read_target
 
