@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from pggan.core.architecture import Rescaling
 from pggan.networks.layers import Equalized
 from pggan.networks.networks import initialize
-from pggan.ops import implementation
 from pggan.ops.convolution import (
     DENSE,
     DIRECT,
@@ -22,6 +21,7 @@ from pggan.ops.convolution import (
     Kernel,
     algorithm_for,
     convolve,
+    implementation,
     input_gradients_only,
     share_kernel,
 )

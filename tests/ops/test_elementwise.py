@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.ops import implementation
 from pggan.ops.bilateral import SIGMA, bilateral
+from pggan.ops.convolution import implementation
 from pggan.ops.elementwise import activate, activate_and_normalize, blur, downsample, fade, pixel_norm, upsample
 from tests.networks.naive import (
     assert_rounded_once,
