@@ -13,7 +13,6 @@ from typing import BinaryIO, cast
 
 from pggan.core.errors import UserError
 from pggan.data.image_file import ImageFile
-from pggan.data.npy import MAGIC
 from pggan.data.source import Entry, Source, first_folder, is_image_name
 
 OPENERS = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
@@ -21,7 +20,8 @@ COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (ki
 ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
 MAX_MEMBER_BYTES = 64_000_000  # of an archive
 MAX_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
-SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", MAGIC)
+SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF")
+SIGNATURE_BYTES = 6  # tell an image of another format and text, too
 MAX_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
 
 
@@ -100,7 +100,7 @@ class TarSource(Source):
             if entry is not None and entry.problem is None and member.isreg():
                 content = archive.extractfile(member)
                 assert content is not None, "a regular file"
-                start = content.read(len(MAGIC))
+                start = content.read(SIGNATURE_BYTES)
                 # Megabytes of zeros under an image's name are not worth unpacking.
                 rest = content.read() if start.startswith(SIGNATURES) else b""
                 yield entry._replace(file=entry.file._replace(open=partial(io.BytesIO, start + rest)))

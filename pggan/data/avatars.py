@@ -9,13 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from PIL import Image
-
 from pggan.core.errors import UserError, nearest
 from pggan.data.image_file import ImageFile, ImageHeader
-from pggan.data.levels import block_mean
-from pggan.data.npy import array_file
 from pggan.data.source import Entry, Source
 
 # Without colours of their own most styles leave the background empty, and all images alike there.
@@ -39,7 +34,7 @@ def avatar_styles() -> list[str]:
 
 
 def _draw(style: str, resolution: int, number: int) -> BinaryIO:
-    """The pixels of avatar number `number` of a style, as a NumPy file."""
+    """Avatar number `number` of a style as a PNG file, of a multiple of `resolution`, to which it is reduced."""
     import dicebear
     import resvg_py
 
@@ -47,8 +42,7 @@ def _draw(style: str, resolution: int, number: int) -> BinaryIO:
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
     # Without system fonts, so text is left out: it would look different on every machine.
     png = resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True)
-    with Image.open(BytesIO(png), formats=("PNG",)) as image:
-        return array_file(block_mean(np.asarray(image.convert("RGB")), resolution))
+    return BytesIO(png)
 
 
 class AvatarSource(Source):

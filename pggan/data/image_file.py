@@ -1,15 +1,15 @@
 """One image file to one square array of bytes, by one rule, or the reason why not.
 
-The rule: PNG, JPEG, WebP, or a NumPy array (.npy), whatever the name says; one still picture, neither more than
-64 megapixels nor a decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the
-alpha channel is kept; 16 bits scaled to 8, and numbers from 0 to 1 to 0 … 255; CMYK and palettes to RGB; made square
-by `crop`; then the mean of each block where the side is a multiple of the wanted resolution, else a Lanczos filter.
-Never enlarged.
+The rule: PNG, JPEG or WebP, whatever the name says; one still picture, neither more than 64 megapixels nor a
+decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the alpha channel is kept;
+16 bits scaled to 8; CMYK and palettes to RGB; made square by `crop`; then the mean of each block where the side is a
+multiple of the wanted resolution, else a Lanczos filter.  Never enlarged.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -19,10 +19,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pggan.data.face_crop import Landmarks, align_face, face_side, to_pil, to_pixels
 from pggan.data.levels import Images, block_mean
-from pggan.data.npy import MAGIC, ArrayHeader, array_header, array_pixels
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".npy": "NPY"}
+EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
@@ -33,6 +32,7 @@ ORIENTATION_TAG = 0x0112
 NOT_AN_IMAGE = "not a PNG, JPEG or WebP image"
 HEADERS = (b"\x89PNG\r\n", b"\xff\xd8\xff")
 OTHERS = {b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"<": "a page of text"}
+START_BYTES = 6
 
 
 class BadImage(Exception):
@@ -77,14 +77,20 @@ class ImageSpec(NamedTuple):
 
     crop: how it becomes square: center (the middle), resize (squashed), pad (white borders), face (as FFHQ).
     keep: the share of the square's side that stays, around its middle.
-    landmarks: a digest of the landmarks of all faces.
     """
 
     resolution: int
     channels: int
     crop: str
     keep: float = 1.0
-    landmarks: str | None = None
+
+
+def png_file(image: Image.Image) -> BinaryIO:
+    """An image that comes from no file as a PNG file in memory."""
+    content = BytesIO()
+    image.save(content, "PNG", compress_level=0)
+    content.seek(0)
+    return content
 
 
 def usable_side(width: int, height: int, crop: str, keep: float, face: Landmarks | None) -> int:
@@ -104,8 +110,6 @@ def too_small(resolution: int, crop: str, face: Landmarks | None) -> str:
 def read_header(file: ImageFile) -> ImageHeader:
     """The header of an image file; its pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
-        if isinstance(image, ArrayHeader):
-            return ImageHeader(image.width, image.height, image.channels, image.notes)
         # PNG's own getexif would decode all pixels to look for EXIF data behind them.
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
@@ -131,9 +135,7 @@ def read_header(file: ImageFile) -> ImageHeader:
 def load_image(file: ImageFile, target: ImageSpec, face: Landmarks | None = None) -> Images:
     """The image in a file as [R, R, C], by the rule of this module; crop=face needs a `face`.  Raises BadImage."""
     with _opened(file) as image:
-        pixels = array_pixels(image) if isinstance(image, ArrayHeader) else _decoded(image, target.channels)
-        if pixels.shape[2] != target.channels:
-            pixels = _converted(to_pil(pixels), target.channels)
+        pixels = _decoded(image, target.channels)
     height, width, _ = pixels.shape
     resolution = target.resolution
     if usable_side(width, height, target.crop, target.keep, face) < resolution:
@@ -152,7 +154,7 @@ def load_image(file: ImageFile, target: ImageSpec, face: Landmarks | None = None
 
 
 @contextmanager
-def _opened(file: ImageFile) -> Iterator[Image.Image | ArrayHeader]:
+def _opened(file: ImageFile) -> Iterator[Image.Image]:
     """The image of a file; whatever is wrong with it, here or inside the `with` block, becomes a BadImage."""
     path, start = file.path, b""
     try:
@@ -160,13 +162,10 @@ def _opened(file: ImageFile) -> Iterator[Image.Image | ArrayHeader]:
             warnings.simplefilter("ignore")  # of large images (our own limit is below) and of odd EXIF data
             size = content.seek(0, 2)
             content.seek(0)
-            start = content.read(len(MAGIC))
+            start = content.read(START_BYTES)
             content.seek(0)
             if size == 0:
                 raise BadImage(path, "empty file")
-            if start == MAGIC:
-                yield array_header(content, size)
-                return
             with Image.open(content, formats=FORMATS) as image:
                 _check_header(path, image, size)
                 yield image

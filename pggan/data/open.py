@@ -2,28 +2,20 @@
 
 import re
 import sys
-import time
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
-from pggan.core.signals import interrupt_message
 from pggan.data.avatars import AvatarSource
-from pggan.data.build import PreparedElsewhereError
 from pggan.data.index import levels_up_to
-from pggan.data.planning import Options
-from pggan.data.prepare import default_workers, prepare
+from pggan.data.prepare import Options, digest_of, prepare
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.source import Source
 from pggan.data.sources import open_sources
 from pggan.data.torchvision_sets import NamedSet
 
 MIN_IMAGES = 2
-SECONDS_BETWEEN_LOOKS = 1.0  # at images that another process prepares: that takes it seconds to hours
-KEPT = "Images that are done are kept: the next start continues with the rest."
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
 
@@ -33,12 +25,11 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
     Images that are not prepared yet are prepared, and avatars drawn, once, into the cache.
     Raises UserError when the path is wrong, and for images that are too small, too few, or damaged since.
     """
-    if config.path is None:
-        pyramid = _avatars(config, resolution)
-    elif (Path(config.path) / INDEX_FILE).is_file():
+    if config.path is not None and (Path(config.path) / INDEX_FILE).is_file():
         pyramid = ImagePyramid(Path(config.path))
     else:
-        pyramid = _prepared(config, resolution)
+        with _in_keys_of_training():
+            pyramid = _avatars(config, resolution) if config.path is None else _prepared(config, resolution)
     name = config.path or pyramid.path  # as the user calls it
     if pyramid.resolution < resolution:
         raise UserError(
@@ -66,46 +57,31 @@ def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
     cached = Path(config.cache) / f"avatars-{config.style}-{config.count}-{resolution}px"
     if not cached.exists():
         source = AvatarSource(config.style, config.count, resolution)
-        _prepare(source, cached, max_resolution=resolution, channels=3)
+        prepare(source, cached, Options(max_resolution=resolution, channels=3))
     return ImagePyramid(cached)
 
 
 def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
     """The pyramid of images that are not prepared, named after what they are so that a change is noticed."""
+    crop, channels, labels = config.crop, config.channels, config.labels
+    options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True))
-    files = [(entry.name, entry.stamp) for entry in source.entries()]
-    digest = sha256(repr((files, config.crop, config.channels, config.labels)).encode()).hexdigest()[:12]
-    name = f"{Path(str(source.description['name'])).name}-{resolution}px"
-    cached = Path(config.cache) / f"{name}-{digest}"
+    entries = source.entries()
+    digest = digest_of(entries, options)[:12]
+    cached = Path(config.cache) / f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}"
     if not cached.exists():
-        if files:
+        if entries:
             print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
-        before = sorted(path for path in Path(config.cache).glob("*") if path.name.startswith(f"{name}-"))
-        options = {"channels": config.channels, "crop": config.crop, "labels": config.labels}
-        _prepare(source, cached, before, max_resolution=resolution, **options)
+        prepare(source, cached, options)
     return ImagePyramid(cached)
 
 
-def _prepare(source: Source, cached: Path, reuse: Sequence[Path] = (), **options: Any) -> None:
-    """Prepare `cached`, or wait for another run that does: those of a sweep on a cluster start together."""
-    said = False
-    while not cached.exists():
-        try:
-            _prepare_alone(source, cached, reuse, **options)
-        except PreparedElsewhereError as error:
-            if not said:
-                print(f"{error.problem[:-1]}; this one waits for it.", file=sys.stderr)
-            said = True
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def _prepare_alone(source: Source, cached: Path, reuse: Sequence[Path], **options: Any) -> None:
+@contextmanager
+def _in_keys_of_training() -> Iterator[None]:
+    """Errors name the keys of training where those of `pggan prepare` mean the same."""
     try:
-        with interrupt_message(lambda: KEPT):
-            prepare(source, cached, Options(**options), workers=default_workers(), reuse=reuse)
-    except PreparedElsewhereError:
-        raise
-    except UserError as error:  # it names the keys of `pggan prepare`; here those of training are meant
+        yield
+    except UserError as error:
         texts = [error.problem, error.remedy]
         for key, own in KEYS.items():
             texts = [re.sub(rf"(?<![\w.]){key}", own, text) for text in texts]

@@ -1,55 +1,98 @@
-"""`pggan prepare`: images to a dataset; every file checked, cropped and reduced, and the bad ones named."""
+"""`pggan prepare`: files of images to a pyramid, which is made in a temporary folder and then gets its name."""
 
+import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import fields
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from pggan.config import PrepareConfig
-from pggan.core.architecture import MIN_RESOLUTION
-from pggan.core.cpu import available_cores, keep_freed_memory
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
+from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256
+from pggan.core.cpu import keep_freed_memory
+from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
+from pggan.core.file_lock import try_lock
 from pggan.core.next_command import given_words, next_command
-from pggan.core.signals import StopSignal, interrupt_message
-from pggan.data.build import attempts, build, clean_up
-from pggan.data.checks import REPORT_FILE, examine, report_on
+from pggan.core.signals import StopSignal
 from pggan.data.face_crop import Landmarks
-from pggan.data.image_file import BadImage, ImageSpec, load_image
-from pggan.data.planning import Options, Plan, faces_of, make_plan
+from pggan.data.image_file import MODES, BadImage, ImageSpec, load_image, too_small, usable_side
+from pggan.data.labels import classes_of
+from pggan.data.levels import all_levels
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.records import ExistingDataset, existing_dataset, interrupted_dataset
+from pggan.data.report import MADE_GREY, REPORT_FILE, Findings, examine, read_report
 from pggan.data.source import Entry, Source, no_images
-from pggan.data.sources import open_source, open_sources
+from pggan.data.sources import open_sources
 from pggan.data.torchvision_sets import NamedSet
-from pggan.data.worker_pool import WorkerPool
+from pggan.data.workers import Workers
+from pggan.data.writer import Layout, write_index
+
+MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
+SECONDS_BETWEEN_LOOKS = 1.0  # at a pyramid that another process prepares: that takes it seconds to hours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How images become a dataset.  Raises UserError for what cannot be met.
+
+    max_resolution: the top level; None = the largest for which no image has to be enlarged.
+    channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
+    crop: how an image becomes square; keep: the share of the square's side that stays (see `ImageSpec`).
+    landmarks: file with the landmarks of every face, for crop=face.
+    labels: True = the first folder below the source is the class of an image; or the path of a JSON or CSV file.
+    on_bad: report = leave unusable files out and list them on stderr; stop = make nothing if any are.
+    """
+
+    max_resolution: int | None = None
+    channels: int | None = None
+    crop: str = "center"
+    keep: float = 1.0
+    landmarks: str | None = None
+    labels: bool | str = False
+    on_bad: str = "report"
+
+    def __post_init__(self) -> None:
+        side = self.max_resolution
+        if side is not None and (side < MIN_RESOLUTION or not is_power_of_two(side)):
+            raise UserError(
+                f"max_resolution={side} is not a power of two from {MIN_RESOLUTION} up.",
+                "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
+            )
+        if self.channels not in (None, *MODES):
+            raise UserError(f"Images of {self.channels} channels are not possible.", "Choose channels=1, 3 or 4.")
+        if (self.crop == "face") != (self.landmarks is not None):
+            raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
 
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and print the result; a scheduler's signal ends it as Ctrl-C does."""
-    writes = config.dest is not None and not config.check
-    keeps = "Images that are done are kept: the same command continues with the rest." if writes else ""
-    with interrupt_message(lambda: keeps), StopSignal(at_once=True):
+    with StopSignal(at_once=True):
         return _run(config)
 
 
 def _run(config: PrepareConfig) -> int:
     keep_freed_memory()
     if config.report is not None:
-        require_place_of_report(Path(config.report))
-    workers = config.num_workers or default_workers()
+        _require_place(Path(config.report))
     source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
     options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
     if config.check:
-        with WorkerPool(workers) as pool:
-            check(source, options, pool, config.report)
+        check(source, options, config.num_workers, config.report)
         words = given_words({"source", "dest", "check", "report"})
-        print(next_command("prepare", *words, source=config.source, dest=Path("data", name_of(config.source))))
+        print(next_command("prepare", *words, source=config.source, dest=Path("data", _name_of(config.source))))
         return 0
     if config.dest is None:
         raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
-    pyramid = prepare(source, Path(config.dest), options, workers=workers, report=config.report)
+    pyramid = prepare(source, Path(config.dest), options, config.num_workers)
+    if config.report is not None:
+        _write(Path(config.report), (pyramid.path / REPORT_FILE).read_text())
     levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
     print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
@@ -57,73 +100,28 @@ def _run(config: PrepareConfig) -> int:
     return 0
 
 
-def require_place_of_report(path: Path) -> None:
-    """Create the folder that the report at `path` goes into; raises UserError where that is impossible."""
+def _require_place(report: Path) -> None:
+    """Create the folder that a report goes into; raises UserError where that is impossible."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        report.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"report={path} can't be written: {error.strerror}.", "Name another place.") from error
-    if path.is_dir():
-        raise UserError(f"report={path} is a folder.", "Name a file, for example report=report.json.")
+        raise UserError(f"report={report} can't be written: {error.strerror}.", "Name another place.") from error
+    if report.is_dir():
+        raise UserError(f"report={report} is a folder.", "Name a file, for example report=report.json.")
 
 
-def name_of(sources: object) -> str:
+def _name_of(sources: object) -> str:
     """A name for the dataset of a source, or of the first of several."""
     first = sources[0] if isinstance(sources, list) else sources
     return re.split(r"[/:]", str(first).rstrip("/"))[-1].split(".")[0] or "images"
 
 
-def default_workers() -> int:
-    """How many processes to use when nobody says: one per core that this process may use, up to 16."""
-    return min(available_cores(), 16)
+def _write(report: Path, content: str) -> None:
+    with atomic_write(report) as temporary:
+        temporary.write_text(content)
 
 
-def prepare(
-    source: Source | Path,
-    destination: Path,
-    options: Options,
-    *,
-    workers: int = 1,
-    report: str | None = None,
-    reuse: Sequence[Path] = (),
-) -> ImagePyramid:
-    """Write the images of `source` as a dataset at `destination`, in the order of their names.
-
-    An existing dataset is brought up to date: unchanged files are not decoded again.  What an interrupted attempt has
-    done is not done again.  Where decoding shows files to be bad, the last images take their places.
-
-    report: where to write what was found, as JSON; it is also in the dataset.
-    reuse: other datasets whose images are taken over where file and image spec are the same.
-
-    Raises UserError for no usable image, for too little disk space, and with on_bad=stop for unusable files.
-    """
-    existing = existing_dataset(destination)
-    if existing is None and os.path.lexists(destination):
-        raise UserError(f"{destination} exists already.", "Choose another name, or remove it first.")
-    source = open_source(source) if isinstance(source, Path) else source
-    interrupted = map(interrupted_dataset, attempts(destination))
-    known = [found for found in (existing, *interrupted, *map(existing_dataset, reuse)) if found is not None]
-    with WorkerPool(workers) as pool:
-        plan = make_plan(source, destination, options, known, pool)
-        if existing is not None:
-            _check_same_dataset(existing, plan)
-        if existing is not None and existing.about.plan == plan.digest:
-            about, records = existing.about, existing.records
-        else:
-            like = [found for found in known if found.about.image_spec == plan.image_spec]
-            others = [found for found in like if found.about.plan != plan.digest]
-            about, records = build(
-                plan, [found for found in others if found.about.index is None or _is_undamaged(found)]
-            )
-    clean_up(destination, about.generation)
-    result = plan.report(records)
-    result.show()
-    for path in (destination / REPORT_FILE, *([Path(report)] if report else [])):
-        result.write(path)
-    return ImagePyramid(destination)
-
-
-def check(source: Source, options: Options, workers: WorkerPool, report: str | None = None) -> None:
+def check(source: Source, options: Options, workers: int | None = None, report: str | None = None) -> None:
     """Open and decode every file of `source`, and print what is wrong; nothing but `report` is written.
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
@@ -131,51 +129,199 @@ def check(source: Source, options: Options, workers: WorkerPool, report: str | N
     entries = source.entries()
     if not entries:
         raise no_images(source.description["name"])
-    records = examine(source, entries, workers)
-    faces = faces_of(entries, options.landmarks)
     target = ImageSpec(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
-    reasons = {name: record.unreadable for name, record in records.items()}
-    readable = [entry for entry in entries if reasons[entry.name] is None]
-    decode = partial(_decode, target, faces)
-    reasons.update(workers.in_order(source.task, decode, source.loaded(readable), len(readable)))
-    result = report_on(entries, records, reasons)
+    with Workers(workers) as pool:
+        found = examine(source, entries, pool, options.landmarks)
+        _decode_all(found, target, None, pool)
     if report is not None:
-        result.write(Path(report))
-    result.refuse(options.on_bad)  # it names the bad ones
-    result.show()
-    print(f"{result.total - len(result.bad)} of {result.total} images can be used.")
+        _write(Path(report), found.to_json())
+    found.refuse(options.on_bad)  # it names the bad ones
+    found.show()
+    print(f"{len(found.good())} of {len(entries)} images can be used.")
 
 
-def _decode(target: ImageSpec, faces: dict[str, Landmarks], entry: Entry) -> tuple[str, str | None]:
-    """The name of a file, and why it can't be used, if it can't."""
+def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
+    """Write the images of `source` as a dataset at `destination`, in the order of their names.
+
+    A dataset that was made of the same files with the same options is not made again.  Where decoding shows files to be
+    bad, the last images take their places.
+
+    Raises UserError for no usable image, too little disk space, an existing destination that holds something else, and
+    with on_bad=stop for unusable files.
+    """
+    entries = source.entries()
+    if not entries:
+        raise no_images(source.description["name"])
+    digest = digest_of(entries, options)
     try:
-        load_image(entry.file, target, faces.get(entry.name))
+        if not os.path.lexists(destination):
+            _make(source, entries, destination, options, digest=digest, workers=workers)
+    except OSError as error:
+        problem = f"{destination} cannot be written: {error.strerror}."
+        raise UserError(problem, "Make room or get permission there, or choose another place.") from error
+    if read_report(destination).get("made_of") != digest:
+        problem = f"{destination} exists already, and was not made of these files with these options."
+        raise UserError(problem, "Choose another place, or remove it first.")
+    return ImagePyramid(destination)
+
+
+def digest_of(entries: Sequence[Entry], options: Options) -> str:
+    """A digest of all that a dataset depends on: the names and stamps of its files, and the options."""
+    tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
+    files = [(entry.name, entry.stamp) for entry in entries]
+    form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
+    return sha256(json.dumps(form).encode()).hexdigest()
+
+
+def _make(
+    source: Source, entries: Sequence[Entry], destination: Path, options: Options, *, digest: str, workers: int | None
+) -> None:
+    """Make a dataset, unless another process does so first."""
+    with Workers(workers) as pool:
+        found = examine(source, entries, pool, options.landmarks)
+        resolution = _top_level(found, options)
+        found.refuse(options.on_bad)
+        good = found.good()
+        channels = options.channels or _common_channels([found.headers[entry.name].channels for entry in good])
+        form = ImageSpec(resolution, channels, options.crop, options.keep)
+        class_names, classes = classes_of(options.labels, str(source.description["name"]), good)
+        if form.channels == 1:
+            found.note(MADE_GREY, [entry.name for entry in good if found.headers[entry.name].channels > 1])
+        with _temporary_folder(destination) as directory:
+            if directory is None:
+                return
+            layout = Layout(directory, form.resolution, form.channels, len(good))
+            needed = sum(shard.bytes for shard in layout.shards())
+            require_free_space(destination, needed, "Free some space, choose another disk, or lower the resolution.")
+            layout.resize()
+            _decode_all(found, form, layout, pool)
+            found.refuse(options.on_bad)
+            placed = _without_holes(layout, good, found.reasons)
+            layout = layout._replace(images=len(placed))
+            layout.resize()
+            paths = [shard.path for shard in layout.shards()]
+            checksums = pool.in_order("Computing checksums", file_sha256, paths, len(paths))
+            labels = [classes.get(entry.name, 0) for entry in placed]
+            about = source.description | {"crop": form.crop, "bad_images": len(found.reasons)}
+            if form.keep != 1:
+                about["keep"] = form.keep
+            write_index(layout, checksums, about, class_names=class_names, labels=labels)
+            (directory / REPORT_FILE).write_text(found.to_json(made_of=digest))
+    found.show()
+
+
+@contextmanager
+def _temporary_folder(destination: Path) -> Iterator[Path | None]:
+    """A folder that becomes `destination` at the end of the block; None if another process has made that meanwhile.
+
+    While another process is at work on the same destination, this one waits.
+    """
+    path = destination.with_name(f".{destination.name}.lock")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path, f"Another process is preparing {destination}; this one waits for it."):
+        if os.path.lexists(destination):
+            yield None
+        else:
+            with atomic_directory(destination) as directory:
+                yield directory
+
+
+@contextmanager
+def _locked(path: Path, waiting: str) -> Iterator[None]:
+    """Hold the lock file `path`, which is removed at the end, after waiting for its holder, which `waiting` tells."""
+    while True:
+        with path.open("ab") as lock:
+            if not try_lock(lock.fileno(), without_locks=True):
+                print(waiting, file=sys.stderr, flush=True)
+                while not try_lock(lock.fileno(), without_locks=True):
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+            # Whoever held it before may have removed it meanwhile: then a third process can hold a new one.
+            if not (path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat())):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
+
+
+def _decode_all(found: Findings, form: ImageSpec, layout: Layout | None, pool: Workers) -> None:
+    """Decode the good files, note which can't be decoded, and write each image into the place of its number."""
+    good = found.good()
+    slots = {entry.name: slot for slot, entry in enumerate(good)}
+    items = ((entry, slots[entry.name], found.faces.get(entry.name)) for entry in found.source.loaded(good))
+    work = partial(_decode, form, layout)
+    for name, reason in pool.in_order(found.source.task, work, items, len(good)):
+        if reason is not None:
+            found.reasons[name] = reason
+
+
+def _decode(
+    form: ImageSpec, layout: Layout | None, item: tuple[Entry, int, Landmarks | None]
+) -> tuple[str, str | None]:
+    """The name of a file whose image was decoded and written, and why it could not be decoded."""
+    entry, slot, face = item
+    try:
+        pixels = load_image(entry.file, form, face)
     except BadImage as bad:
         return entry.name, bad.reason
+    if layout is not None:
+        layout.write(slot, all_levels(pixels))
     return entry.name, None
 
 
-def _check_same_dataset(existing: ExistingDataset, plan: Plan) -> None:
-    """Raise UserError unless the plan brings the existing dataset up to date."""
-    before, now = existing.about.image_spec, plan.image_spec
-    if before != now:
-        values = zip(now._fields, before, now, strict=True)
-        changed = [f"{key}={old}, now {new}" for key, old, new in values if old != new]
-        raise UserError(
-            f"{plan.destination} exists already and was made otherwise: {'; '.join(changed)}.",
-            "Choose another dest, or remove it first.",
-        )
-    if not any(name in plan.entries for name in existing.records):
-        raise UserError(
-            f"{plan.destination} exists already and was made from other files.",
-            "Choose another dest; to add images, give all: source=[first,second].",
-        )
+def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str]) -> list[Entry]:
+    """Move the last images into the places that stayed empty; the entries in the order of their places afterwards."""
+    placed = list(entries)
+    for slot in range(len(entries)):
+        while placed and placed[-1].name in bad:
+            placed.pop()
+        if slot < len(placed) and placed[slot].name in bad:
+            layout.write(slot, layout.read(len(placed) - 1))
+            placed[slot] = placed.pop()
+    return placed
 
 
-def _is_undamaged(dataset: ExistingDataset) -> bool:
-    """Whether every byte of a dataset is as it was written: damage must not be taken over."""
-    try:
-        ImagePyramid(dataset.layout.directory).verify()
-    except UserError:
-        return False
-    return True
+# ---- the form of the images
+
+
+def _top_level(found: Findings, options: Options) -> int:
+    """The resolution of the top level; finds the files that are too small for it.  Raises UserError if all are."""
+    crop, keep, wanted, faces = options.crop, options.keep, options.max_resolution, found.faces
+    sides = {
+        name: usable_side(header.width, header.height, crop, keep, faces.get(name))
+        for name, header in found.headers.items()
+    }
+    usable = [side for side in sides.values() if side >= MIN_RESOLUTION] or [MIN_RESOLUTION]  # else all are refused
+    resolution = wanted or 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
+    if max(sides.values(), default=0) >= MIN_RESOLUTION and resolution > max(usable):
+        raise UserError(
+            f"max_resolution={wanted} is too much: the largest image allows {max(usable)} pixels.",
+            f"Choose max_resolution={1 << (max(usable).bit_length() - 1)} or less.",
+        )
+    for name, side in sides.items():
+        if side < resolution:
+            found.reasons[name] = too_small(resolution, crop, faces.get(name))
+    return resolution
+
+
+def are_mixed(counts: Counter[int]) -> bool:
+    """Whether no number of channels is that of nearly all images."""
+    return counts.total() - max(counts.values()) > MIXED_SHARE * counts.total()
+
+
+def _common_channels(channels: Sequence[int]) -> int:
+    """The channels of a dataset for images of these: 1 if all are grey, else 3.
+
+    Raises UserError where no kind is the clear majority: what the others are to become is for the user to say.
+    """
+    counts = Counter(channels)
+    if are_mixed(counts):
+        kinds = {1: "grey", 3: "colour", 4: "with transparency"}
+        mixed = ", ".join(f"{count} {kinds[kind]}" for kind, count in counts.most_common())
+        raise UserError(
+            f"The images are mixed: {mixed}.",
+            "Say what all are to become: channels=3 (grey is repeated, transparency laid on white), 1 or 4; "
+            "data.channels= when training.",
+        )
+    return 1 if set(counts) == {1} else 3

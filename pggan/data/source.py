@@ -12,7 +12,7 @@ from pggan.core.errors import UserError
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
 # Named among the bad files instead of being passed over: whoever has them wants to know.
-UNREADABLE_EXTENSIONS = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm")
+UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 
 
 class Entry(NamedTuple):
@@ -65,7 +65,7 @@ def is_image_name(name: str) -> bool:
     """Whether a file of this name is meant to be an image."""
     path = PurePosixPath(name)
     hidden = any(part.startswith(".") and part != ".." for part in path.parts)
-    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE_EXTENSIONS)
+    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE)
 
 
 def first_folder(name: str) -> str | None:

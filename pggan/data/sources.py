@@ -10,8 +10,8 @@ import numpy as np
 
 from pggan.core.errors import UserError
 from pggan.data.archives import ARCHIVES, TarSource, ZipSource
-from pggan.data.image_file import ImageFile
-from pggan.data.npy import array_file
+from pggan.data.face_crop import to_pil
+from pggan.data.image_file import ImageFile, ImageHeader, png_file
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.source import Entry, FolderSource, Source
 from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
@@ -64,9 +64,9 @@ def _opened_pyramid(path: Path, changed: int) -> ImagePyramid:
 
 
 def _open_image(path: Path, number: int) -> BinaryIO:
-    """The pixels of an image of the top level, as a NumPy file."""
+    """An image of the top level, as a PNG file."""
     pyramid = _opened_pyramid(path, (path / INDEX_FILE).stat().st_mtime_ns)
-    return array_file(pyramid.read(pyramid.resolution, np.array([number]))[0])
+    return png_file(to_pil(pyramid.read(pyramid.resolution, np.array([number]))[0]))
 
 
 class PyramidSource(Source):
@@ -80,15 +80,16 @@ class PyramidSource(Source):
     def entries(self) -> list[Entry]:
         """All images, in their order."""
         pyramid = self._pyramid
-        size = pyramid.resolution**2 * pyramid.channels
+        side, channels = pyramid.resolution, pyramid.channels
         names, labels = pyramid.class_names, pyramid.labels
         return [
             Entry(
                 f"{index:08d}",
                 f"{pyramid.fingerprint[:16]}-{index}",
-                size,
+                side * side * channels,
                 ImageFile(self.path / f"{index:08d}", partial(_open_image, self.path, index)),
                 label=None if names is None or labels is None else names[labels[index]],
+                header=ImageHeader(side, side, channels),
             )
             for index in range(pyramid.images)
         ]

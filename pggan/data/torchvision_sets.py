@@ -3,23 +3,17 @@
 from contextlib import chdir
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
 from pggan.core.errors import UserError, nearest
-from pggan.data.image_file import ImageFile
-from pggan.data.npy import array_file
+from pggan.data.image_file import ImageFile, png_file
 from pggan.data.source import Entry, Source, disk_entry, disk_file
 
 PREFIX = "torchvision:"
-NAMES = ("celeba", "cifar10", "fashion_mnist", "lfw", "lsun", "mnist")
-INSTALL = 'Install it with: pip install "pggan[datasets]"'
+CLASSES = {"cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
+NAMES = ("celeba", "lfw", "lsun", *CLASSES)
 
 
 class NamedSet(NamedTuple):
@@ -44,43 +38,25 @@ def named_set(source: str) -> str | None:
     return name if name in NAMES else None
 
 
-def load_torchvision() -> ModuleType:
-    """torchvision.datasets.  Raises UserError when it does not fit the torch that is installed."""
-    try:
-        from torchvision import datasets
-    except Exception as error:  # a version that was built for another torch raises errors of several types
-        raise UserError(
-            f"torchvision can't be imported: {error}.", "Install the torchvision that belongs to this torch."
-        ) from error
-    return datasets  # type: ignore[no-any-return]
-
-
 @lru_cache(maxsize=2)  # once per process
 def _opened(name: str, wanted: NamedSet) -> Any:
+    from torchvision import datasets
+
     root, split, download = wanted
-    datasets = load_torchvision()
     if name == "celeba":
         return datasets.CelebA(root, split, target_type="identity", download=download)
-    if name == "lfw":  # no longer downloadable
+    if name == "lfw":
         return datasets.LFWPeople(root, "10fold" if split == "all" else split, "funneled")
     if name == "lsun":
         # It keeps an index of keys in the working directory, in a format that can run code: not read from there.
         with TemporaryDirectory() as empty, chdir(empty):
             return datasets.LSUN(root, split.split(",") if "_" in split else split)
-    kind = {"cifar10": datasets.CIFAR10, "mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
-    return kind(root, train=split == "train", download=download)
+    return getattr(datasets, CLASSES[name])(root, train=split == "train", download=download)
 
 
-def _open_array(name: str, wanted: NamedSet, number: int) -> BinaryIO:
-    """The pixels of image `number`, as a NumPy file."""
-    return array_file(np.asarray(_opened(name, wanted).data[number]))
-
-
-def _open_lsun(wanted: NamedSet, part: int, number: int) -> BinaryIO:
-    """Image `number` of a category of LSUN, as it is stored."""
-    database = _opened("lsun", wanted).dbs[part]
-    with database.env.begin() as transaction:
-        return BytesIO(transaction.get(database.keys[number]))
+def _open_image(name: str, wanted: NamedSet, number: int) -> BinaryIO:
+    """Image `number` of a set as a PNG file."""
+    return png_file(_opened(name, wanted)[number][0])
 
 
 class NamedSource(Source):
@@ -88,17 +64,14 @@ class NamedSource(Source):
 
     def __init__(self, name: str, wanted: NamedSet) -> None:
         """The set is downloaded first where that is needed and possible.  Raises UserError."""
-        if name == "lsun" and find_spec("lmdb") is None:
-            raise UserError("LSUN needs a package that is not installed: lmdb.", INSTALL)
         here = wanted._replace(root=wanted.root.absolute())
         here.root.mkdir(parents=True, exist_ok=True)
         try:
             self._dataset = _opened(name, here)
-        except UserError:
-            raise
-        except Exception as error:  # no network, wrong checksums, an unknown split: torchvision's own messages
+        except Exception as error:  # no network, wrong checksums, an unknown split, no lmdb: torchvision's own messages
             raise UserError(
-                f"{name} can't be opened in {wanted.root}: {error}", "See the torchvision page of this data set."
+                f"{name} can't be opened in {wanted.root}: {error}",
+                'See the torchvision page of this data set; CelebA and LSUN need pip install "pggan[datasets]", too.',
             ) from error
         self._name = name
         self._wanted = here._replace(download=False)  # it is there now
@@ -114,27 +87,18 @@ class NamedSource(Source):
             people = zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True)
             return [self._file_entry(folder / file, str(person)) for file, person in people]
         if name == "lsun":
-            size = 0
-            images = [
-                (label, partial(_open_lsun, wanted, part, number))
-                for part, (label, database) in enumerate(zip(dataset.classes, dataset.dbs, strict=True))
-                for number in range(len(database))
-            ]
+            labels = [label for label, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
         else:
-            size = int(np.prod(dataset.data.shape[1:]))
-            images = [
-                (dataset.classes[int(target)], partial(_open_array, name, wanted, number))
-                for number, target in enumerate(dataset.targets)
-            ]
+            labels = [dataset.classes[int(target)] for target in dataset.targets]
         return [
             Entry(
-                f"{index:08d}",
-                f"{name}-{wanted.split}-{len(images)}-{index}",
-                size,
-                ImageFile(Path(name, f"{index:08d}"), content),
+                f"{number:08d}",
+                f"{name}-{wanted.split}-{len(labels)}-{number}",
+                0,
+                ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, wanted, number)),
                 label=label,
             )
-            for index, (label, content) in enumerate(images)
+            for number, label in enumerate(labels)
         ]
 
     def _file_entry(self, path: Path, label: str) -> Entry:

@@ -15,7 +15,7 @@ from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.data.open import open_data
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.records import existing_dataset
+from pggan.data.report import MADE_GREY, noted
 from pggan.distributed.process_group import ProcessGroup
 from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -74,14 +74,11 @@ def notes_on_images(config: EvaluateConfig, channels: int, pyramid: ImagePyramid
     notes = []
     if config.data is None and images_in_training(config.run) not in (None, pyramid.fingerprint):
         notes.append(f"The images of {pyramid.path} are not those of training: they have changed since.")
-    if config.data is not None and channels == 1 and (dataset := existing_dataset(pyramid.path)) is not None:
-        headers = [record.header for record in dataset.records.values() if record.slot is not None]
-        coloured = sum(header is not None and header.channels > 1 for header in headers)
-        if coloured:
-            notes.append(
-                f"{coloured:,} of {len(headers):,} images of {pyramid.path} are in colour; they are made grey, as the "
-                "generator's are."
-            )
+    if config.data is not None and channels == 1 and (coloured := noted(pyramid.path, MADE_GREY)):
+        notes.append(
+            f"{coloured:,} of {pyramid.images:,} images of {pyramid.path} are in colour; they are made grey, as the "
+            "generator's are."
+        )
     return notes
 
 

@@ -28,11 +28,11 @@ from pggan.core.cpu import available_cores
 from pggan.core.disk import require_free_space
 from pggan.core.schedule import Schedule
 from pggan.core.signals import StopSignal, interrupt_message
-from pggan.data.checks import left_out
 from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import RealBatches, whole_batch
+from pggan.data.report import left_out
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractor import Extractor

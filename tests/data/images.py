@@ -4,12 +4,15 @@ import io
 import json
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from pggan.data.prepare import Options, prepare
+from pggan.data.sources import open_source
+
 FILES = {"b/1.png": 0, "a.png": 1, "c/d/e.png": 2, "b/0.png": 3}  # with the seeds of their images
-TARS = ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"]
 
 
 def noise(seed, side=16, channels=3):
@@ -27,8 +30,25 @@ def random_images(count, resolution=16, channels=3, seed=0):
 
 def png(seed, **options):
     content = io.BytesIO()
-    Image.fromarray(noise(seed, **options)).save(content, "PNG")
+    Image.fromarray(noise(seed, **options).squeeze()).save(content, "PNG")
     return content.getvalue()
+
+
+def save(path, seed, **options):
+    """Write an image of noise as a PNG file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(seed, **options))
+
+
+def cut(path):
+    """Keep half of a file's bytes: its header tells nothing then, its pixels do."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def prepared(source, destination, workers=1, **options):
+    """The pyramid at `destination`, made of a path or a source in this process."""
+    source = open_source(source) if isinstance(source, Path) else source
+    return prepare(source, destination, Options(**options), workers)
 
 
 def write_tar(path, files):

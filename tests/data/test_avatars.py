@@ -1,27 +1,15 @@
 """The drawn faces: stable bytes, right colours, and clear errors."""
 
 import hashlib
-import os
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pggan.config import TrainConfig
-from pggan.core.errors import EXIT_INTERRUPTED, UserError
-from pggan.core.validation import validated
+from pggan.core.errors import UserError
 from pggan.data import avatars
-from pggan.data import open as stream
 from pggan.data.avatars import BACKGROUNDS, AvatarSource, avatar_styles
-from pggan.data.layout import Layout
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
-from pggan.data.records import read_journal
-from tests.composed import composed
+from tests.data.images import prepared
 
 pytest.importorskip("dicebear")
 pytest.importorskip("dicebear_styles")
@@ -29,8 +17,8 @@ pytest.importorskip("resvg_py")
 
 
 def draw(destination, *, style="toon-head", count=8, resolution=32, workers=1):
-    options = Options(max_resolution=resolution, channels=3)
-    return prepare(AvatarSource(style, count, resolution), destination, options, workers=workers)
+    source = AvatarSource(style, count, resolution)
+    return prepared(source, destination, workers, max_resolution=resolution, channels=3)
 
 
 def contents(pyramid):
@@ -79,87 +67,6 @@ def test_a_lower_resolution_is_drawn_like_a_higher_one(faces, tmp_path):
     lower = draw(tmp_path / "set", resolution=16).read(16, np.arange(8))
     difference = lower.astype(int) - faces.read(16, np.arange(8)).astype(int)
     assert np.abs(difference).max() <= 1
-
-
-def test_an_interrupted_drawing_goes_on_where_it_was(faces, tmp_path, drawn, monkeypatch, capsys):
-    write = Layout.write
-
-    def interrupted(self, slot, levels):
-        if slot == 5:
-            raise KeyboardInterrupt
-        write(self, slot, levels)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Layout, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            draw(tmp_path / "set")
-    assert len(drawn) == 6
-    drawn.clear()
-    assert draw(tmp_path / "set").fingerprint == faces.fingerprint
-    assert len(drawn) == 3
-    assert "Drawing avatars" in capsys.readouterr().err
-
-
-DRAWING = """
-import sys, time
-from pathlib import Path
-from pggan.cli.main import main
-from pggan.data import build
-from pggan.data import avatars
-from pggan.data import open
-
-draw, told = avatars._draw, Path(__file__).with_name("told")
-
-def wait_and_draw(style, resolution, number):  # in a worker, too
-    if number >= 40 and not told.exists():
-        time.sleep(0.1)  # 2 s for the signal to come, and no more: what is journalled waits for the next face
-    return draw(style, resolution, number)
-
-avatars._draw = wait_and_draw
-build.COMMIT_SECONDS, open.default_workers = 0, lambda: 2
-if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
-def test_training_that_was_stopped_while_it_drew_its_faces_draws_only_the_rest(tmp_path, drawn, monkeypatch, number):
-    """The signal goes to all processes of the command, as Slurm sends it.  Half of the faces are not drawn before."""
-    count, cache, run_dir = 80, tmp_path / "cache", tmp_path / "run"
-    (tmp_path / "drawing.py").write_text(DRAWING)
-    keys = [f"data.count={count}", f"data.cache={cache}", "schedule.final_resolution=16", "devices=cpu"]
-    with (tmp_path / "errors").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(tmp_path / "drawing.py"), *keys, f"run_dir={run_dir}"],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stderr=errors,
-            start_new_session=True,
-        )
-
-    def journal():
-        return read_journal(attempt) if (attempt := next(cache.glob(".*.prepare-*"), None)) else {}
-
-    while len(journal()) < 20:
-        assert process.poll() is None, (tmp_path / "errors").read_text()
-        time.sleep(0.02)
-    os.killpg(process.pid, number)
-    (tmp_path / "told").touch()  # what a worker has begun, it brings to an end
-    assert process.wait(60) == (EXIT_INTERRUPTED if number == signal.SIGUSR1 else -number)
-    said, done = (tmp_path / "errors").read_text(), len(journal())
-    assert 20 <= done < count
-    if number == signal.SIGUSR1:
-        assert "Traceback" not in said
-        assert "resource_tracker" not in said
-        assert said.endswith("begins again: there is no checkpoint yet.\n")
-        assert "Stopped at once. Images that are done are kept: the next start continues with the rest." in said
-    monkeypatch.setattr(stream, "default_workers", lambda: 1)  # whose drawings can be counted
-    pyramid = stream.open_data(validated(TrainConfig, composed("train", keys)).data, 16)
-    assert pyramid.images == count
-    assert len(drawn) == count - done
-    drawn.clear()
-    stream.open_data(validated(TrainConfig, composed("train", keys)).data, 16)
-    assert drawn == []
 
 
 def test_each_face_is_drawn_once(tmp_path, drawn):

@@ -9,9 +9,8 @@ from PIL import Image, ImageDraw
 from pggan.core.errors import UserError
 from pggan.data.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
 from pggan.data.image_file import BadImage, ImageSpec, load_image
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
 from pggan.data.source import disk_file
+from tests.data.images import prepared
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
 UPRIGHT = np.array([(80.0, 100.0), (120.0, 100.0), (85.0, 150.0), (115.0, 150.0)])
@@ -139,19 +138,13 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
         listed[f"{number}.png"] = landmarks.tolist()
     Image.fromarray(draw(UPRIGHT)).save(tmp_path / "photos" / "nobody.png")
     (tmp_path / "faces.json").write_text(json.dumps(listed))
-    options = Options(crop="face", landmarks=str(tmp_path / "faces.json"))
-    pyramid = prepare(tmp_path / "photos", tmp_path / "set", options)
+    landmarks = str(tmp_path / "faces.json")
+    pyramid = prepared(tmp_path / "photos", tmp_path / "set", crop="face", landmarks=landmarks)
     assert (pyramid.images, pyramid.resolution) == (3, 128)  # the side is 180
     for image in pyramid.read(128, np.arange(3)):
         np.testing.assert_allclose(center_of(image, 0), [70 / 180, 85 / 180], atol=0.015)
     report = json.loads((tmp_path / "set" / "report.json").read_text())
     assert [entry["reason"] for entry in report["left_out"]] == ["no landmarks in the landmarks file"]
-
-
-def test_face_crop_and_landmarks_come_together(tmp_path):
-    for options in ({"crop": "face"}, {"landmarks": "faces.json"}):
-        with pytest.raises(UserError, match="crop=face needs landmarks"):
-            Options(**options)
 
 
 def test_small_faces_and_wild_landmarks_make_bad_images(tmp_path):

@@ -10,9 +10,6 @@ from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data import build as building
-from pggan.data import open as opening
-from pggan.data.build import PreparedElsewhereError
 from pggan.data.open import open_data
 from tests.composed import composed
 
@@ -20,7 +17,7 @@ from tests.composed import composed
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch):
     """Work is done in this process: starting others takes seconds."""
-    monkeypatch.setattr("pggan.data.open.default_workers", lambda: 1)
+    monkeypatch.setattr("pggan.data.workers.MAX_WORKERS", 1)
 
 
 @pytest.fixture
@@ -46,31 +43,6 @@ def test_a_plain_folder_is_prepared_into_the_cache_once(photos, tmp_path):
     made = pyramid.path.stat().st_mtime_ns
     assert open_data(config, 16).path.stat().st_mtime_ns == made
     assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_runs_that_start_together_wait_for_the_one_that_prepares(photos, tmp_path, monkeypatch, capsys, ends):
-    """The other one ends, or is killed."""
-    config = data_config(tmp_path, f"data.path={photos}")
-    looks, prepare = [], opening.prepare
-
-    def prepare_unless_claimed(*arguments, **options):
-        if len(looks) < 3:
-            raise PreparedElsewhereError("Another process is preparing it.", "")
-        return prepare(*arguments, **options)
-
-    def sleep(_):
-        looks.append(1)
-        if len(looks) == 3 and ends:
-            with monkeypatch.context() as patch:
-                patch.setattr(opening, "prepare", prepare)
-                open_data(config, 8)
-
-    monkeypatch.setattr(opening, "prepare", prepare_unless_claimed)
-    monkeypatch.setattr(opening.time, "sleep", sleep)
-    assert open_data(config, 8).images == 4
-    assert len(looks) == 3
-    assert capsys.readouterr().err.count("Another process is preparing it; this one waits for it.") == 1
 
 
 def test_a_changed_folder_is_prepared_again(photos, tmp_path):
@@ -142,18 +114,6 @@ def test_an_archive_is_prepared_into_the_cache_and_says_so(photos, tmp_path, cap
     assert f"Preparing {tmp_path / 'photos.zip'}, once, into" in capsys.readouterr().err
     open_data(config, 16)
     assert "once" not in capsys.readouterr().err
-
-
-def test_after_a_change_only_the_new_file_is_decoded(photos, tmp_path, monkeypatch):
-    config = data_config(tmp_path, f"data.path={photos}")
-    before = open_data(config, 16)
-    Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")
-    decoded, load = [], building.load_image
-    monkeypatch.setattr(building, "load_image", lambda file, *rest: decoded.append(file.path) or load(file, *rest))
-    after = open_data(config, 16)
-    assert [path.name for path in decoded] == ["new.png"]
-    assert (before.images, after.images) == (4, 5)
-    before.verify()  # a run that uses it goes on
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,67 @@
-"""Datasets opened for reading, complete or damaged."""
+"""Pyramids written and read: every byte in its place, the lower levels as defined, damage and lies refused."""
 
 import hashlib
+import json
+import math
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
+from pggan.data import writer
+from pggan.data.levels import all_levels, block_sums, rounded_mean
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import write_pyramid
+from pggan.data.writer import Layout, close_files, write_pyramid
 from tests.data.images import edit_index, random_images
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch):
+    """Seven images, at most three to a shard of the top level, and two files open."""
+    monkeypatch.setattr(writer, "SHARD_BYTES", 3 * 16 * 16 * 3)
+    monkeypatch.setattr(writer, "MAX_OPEN_FILES", 2)
+    layout = Layout(tmp_path, 16, 3, 7)
+    layout.resize()
+    yield layout
+    close_files()
+
+
+def test_images_written_in_any_order_follow_each_other_in_the_shards(layout):
+    images = random_images(7)
+    for slot in (6, 0, 3, 2, 5, 1, 4):
+        layout.write(slot, all_levels(images[slot]))
+    assert [(shard.path.name, shard.images) for shard in layout.shards()] == [
+        ("r0016-00000.bin", 3),
+        ("r0016-00001.bin", 3),
+        ("r0016-00002.bin", 1),
+        ("r0008-00000.bin", 7),
+        ("r0004-00000.bin", 7),
+    ]
+    top = b"".join(shard.path.read_bytes() for shard in layout.shards()[:3])
+    assert top == images.tobytes()
+    for slot in range(7):
+        for found, expected in zip(layout.read(slot), all_levels(images[slot]), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    layout._replace(images=3).resize()
+    assert sorted(path.name for path in layout.directory.iterdir()) == [f"r{side:04d}-00000.bin" for side in (4, 8, 16)]
+
+
+def test_a_write_that_takes_only_a_part_goes_on_with_the_rest(layout, monkeypatch):
+    """As a nearly full disk does: the call after it is the one that is refused."""
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: write(descriptor, content[:100], offset))
+    layout.write(2, all_levels(random_images(3)[2]))
+    np.testing.assert_array_equal(layout.read(2)[0], random_images(3)[2])
 
 
 def test_images_come_in_the_order_asked_for_across_shards(tmp_path, monkeypatch):
     images = random_images(11)
-    monkeypatch.setattr("pggan.data.layout.SHARD_BYTES", 3 * images[0].nbytes)
+    monkeypatch.setattr(writer, "SHARD_BYTES", 3 * images[0].nbytes)
     pyramid = write_pyramid(tmp_path / "set", images, {})
-    assert sorted(path.name for path in pyramid.path.glob("r0016-*")) == [
-        f"r0016-{number:05d}.bin" for number in range(4)
-    ]
     for indices in ([10, 0, 5, 5, 3, 2, 9], [4], []):
         found = pyramid.read(16, np.array(indices, np.int64))
         np.testing.assert_array_equal(found, images[np.array(indices, np.int64)])
@@ -26,17 +69,11 @@ def test_images_come_in_the_order_asked_for_across_shards(tmp_path, monkeypatch)
 
 def test_a_dataset_says_what_it_holds(dataset):
     pyramid = ImagePyramid(dataset)
-    assert (pyramid.images, pyramid.channels, pyramid.resolution) == (5, 3, 16)
-    assert pyramid.resolutions == (4, 8, 16)
-    assert pyramid.labels is None
-    assert pyramid.class_names is None
-    assert pyramid.source == {"kind": "test"}
+    assert (pyramid.images, pyramid.channels, pyramid.resolution, pyramid.resolutions) == (5, 3, 16, (4, 8, 16))
+    assert (pyramid.labels, pyramid.class_names, pyramid.source) == (None, None, {"kind": "test"})
     assert pyramid.fingerprint == hashlib.sha256((dataset / "index.json").read_bytes()).hexdigest()
+    assert [pyramid.level_bytes(level) for level in (4, 8, 16)] == [5 * level**2 * 3 for level in (4, 8, 16)]
     pyramid.verify()
-
-
-def test_a_level_or_image_that_does_not_exist_is_refused(dataset):
-    pyramid = ImagePyramid(dataset)
     with pytest.raises(UserError, match="no level 32"):
         pyramid.read(32, np.array([0]))
     for index in (-1, 5):
@@ -44,46 +81,129 @@ def test_a_level_or_image_that_does_not_exist_is_refused(dataset):
             pyramid.read(16, np.array([index]))
 
 
-# ---- damage
-
-
-def test_a_flipped_bit_is_found_by_verify_and_its_file_named(dataset):
-    path = dataset / "r0008-00000.bin"
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"r0008-00000\.bin was changed"):
-        ImagePyramid(dataset).verify()
-
-
-def test_a_truncated_shard_is_named_with_the_bytes_expected(dataset):
-    os.truncate(dataset / "r0016-00000.bin", 100)
-    with pytest.raises(UserError, match=rf"r0016-00000\.bin has 100 bytes where {5 * 16 * 16 * 3} are"):
-        ImagePyramid(dataset)
-
-
-def test_a_missing_shard_is_named(dataset):
-    (dataset / "r0004-00000.bin").unlink()
-    with pytest.raises(UserError, match=r"r0004-00000\.bin is missing"):
-        ImagePyramid(dataset)
-
-
-def test_a_shard_that_is_a_link_is_refused(dataset):
-    shard = dataset / "r0004-00000.bin"
-    shard.rename(dataset.parent / "outside.bin")
-    shard.symlink_to(dataset.parent / "outside.bin")
-    with pytest.raises(UserError, match=r"r0004-00000\.bin is missing, or not a plain file"):
-        ImagePyramid(dataset)
-
-
-def test_a_label_without_a_class_is_refused(tmp_path):
-    pyramid = write_pyramid(tmp_path / "set", random_images(2), {}, labels=[0, 1], class_names=["cat", "dog"])
-    edit_index(pyramid.path, class_names=["cat"])
-    with pytest.raises(UserError, match=r"label outside 0\.\.0"):
+def test_labels_and_class_names_come_back(tmp_path):
+    names, labels = ["cat", "dog", "eel"], [2, 0, 1, 2]
+    pyramid = write_pyramid(tmp_path / "set", random_images(4), {}, labels=labels, class_names=names)
+    assert (pyramid.class_names, pyramid.labels.tolist(), pyramid.labels.dtype) == (names, labels, np.int64)
+    content = (pyramid.path / "labels.bin").read_bytes()
+    assert content == b"".join(label.to_bytes(8, "little") for label in labels)
+    edit_index(pyramid.path, class_names=["cat", "dog"])
+    with pytest.raises(UserError, match=r"label outside 0\.\.1"):
         ImagePyramid(pyramid.path)
 
 
-def test_the_bytes_of_a_level_are_those_of_its_shards(dataset):
-    pyramid = ImagePyramid(dataset)
-    assert [pyramid.level_bytes(level) for level in (4, 8, 16)] == [5 * level**2 * 3 for level in (4, 8, 16)]
-    assert sum(path.stat().st_size for path in dataset.glob("r*.bin")) == sum(map(pyramid.level_bytes, (4, 8, 16)))
+# ---- the lower levels: the exact mean of blocks of the top level, rounded half up
+
+
+def test_a_lower_level_is_the_rounded_mean_of_blocks_of_the_top_level(tmp_path):
+    images = random_images(3)
+    pyramid = write_pyramid(tmp_path / "set", images, {})
+    for resolution in (4, 8, 16):
+        side = 16 // resolution
+        expected = np.empty((3, resolution, resolution, 3), np.uint8)
+        for number, y, x, channel in np.ndindex(*expected.shape):
+            block = images[number, y * side : (y + 1) * side, x * side : (x + 1) * side, channel]
+            expected[number, y, x, channel] = math.floor(sum(map(int, block.flat)) / side**2 + 0.5)
+        np.testing.assert_array_equal(pyramid.read(resolution, np.arange(3)), expected)
+
+
+def test_half_rounds_up_and_only_once_over_all_levels(tmp_path):
+    image = np.zeros((16, 16, 1), np.uint8)
+    image[:4, :4] = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]])[..., None]
+    pyramid = write_pyramid(tmp_path / "set", image[None], {})
+    assert pyramid.read(4, np.array([0]))[0, 0, 0, 0] == 1  # the mean is 8/16
+    image[3, 1] = 0  # now 7/16, although level 8 rounds to 1, 0, 1, 1
+    assert write_pyramid(tmp_path / "less", image[None], {}).read(4, np.array([0]))[0, 0, 0, 0] == 0
+
+
+@given(st.integers(1, 2**16), st.floats(0, 1))
+def test_a_rounded_mean_is_exact_for_every_sum(count, fraction):
+    total = round(fraction * 255 * count)
+    expected = math.floor(Fraction(total, count) + Fraction(1, 2))
+    assert rounded_mean(np.array([total], np.uint32), count)[0] == expected
+
+
+def test_block_sums_of_white_do_not_overflow():
+    white = np.full((1024, 1024, 1), 255, np.uint8)
+    assert (block_sums(white, 4) == 255 * 256**2).all()
+    assert (rounded_mean(block_sums(white, 4), 256**2) == 255).all()
+
+
+# ---- damage and lies
+
+
+def flip_bit(path):
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+
+def link(path):
+    path.rename(path.parent.parent / "outside.bin")
+    path.symlink_to(path.parent.parent / "outside.bin")
+
+
+DAMAGE = {
+    "a flipped bit": (flip_bit, "was changed"),
+    "a cut file": (lambda path: os.truncate(path, 100), f"has 100 bytes where {5 * 8 * 8 * 3} are"),
+    "a missing file": (lambda path: path.unlink(), "is missing"),
+    "a link": (link, "is missing, or not a plain file"),
+}
+
+
+@pytest.mark.parametrize(("damage", "problem"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_shard_is_named(dataset, damage, problem):
+    damage(dataset / "r0008-00000.bin")
+    with pytest.raises(UserError, match=rf"r0008-00000\.bin {problem}"):
+        ImagePyramid(dataset).verify()
+
+
+def test_a_directory_without_an_index_is_no_dataset(tmp_path):
+    with pytest.raises(UserError, match="not a prepared dataset"):
+        ImagePyramid(tmp_path)
+
+
+def test_a_dataset_of_a_newer_format_asks_for_an_upgrade(dataset):
+    edit_index(dataset, version=2)
+    with pytest.raises(UserError, match="format version 2"):
+        ImagePyramid(dataset)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"format": "x"}'])
+def test_an_index_that_is_not_ours_is_refused(dataset, content):
+    (dataset / "index.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"index\.json is not usable"):
+        ImagePyramid(dataset)
+
+
+IMPOSSIBLE = [
+    {"images": 0},
+    {"images": True},
+    {"images": "5"},
+    {"images": 4},
+    {"channels": 2},
+    {"resolution": 24},
+    {"resolution": 32},
+    {"resolution": 2**200},
+    {"levels": {"4": 1, "8": 1, "16": 1}},
+    {"class_names": "cats"},
+    {"class_names": ["cat"]},
+    {"source": None},
+]
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
+def test_an_index_with_an_impossible_value_is_refused(dataset, changes):
+    edit_index(dataset, **changes)
+    with pytest.raises(UserError, match=r"index\.json is not usable"):
+        ImagePyramid(dataset)
+
+
+@pytest.mark.parametrize("name", ["../outside.bin", "/etc/passwd", "..", "a\\b", ".hidden", "", "a\0b"])
+def test_a_shard_outside_the_directory_is_refused(dataset, name):
+    (dataset.parent / "outside.bin").write_bytes(bytes(5 * 4 * 4 * 3))
+    index = json.loads((dataset / "index.json").read_text())
+    index["levels"]["4"][0]["file"] = name
+    edit_index(dataset, levels=index["levels"])
+    with pytest.raises(UserError, match="not a plain file name"):
+        ImagePyramid(dataset)

@@ -4,7 +4,6 @@ import gc
 import hashlib
 import pickle
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +13,16 @@ from PIL import Image
 from pggan.core.errors import UserError
 from pggan.data import torchvision_sets
 from pggan.data.image_file import ImageSpec, load_image
-from pggan.data.planning import Options
-from pggan.data.prepare import prepare
 from pggan.data.sources import open_sources
-from pggan.data.torchvision_sets import NamedSet, NamedSource, load_torchvision, named_set
+from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
+from tests.data.images import everything, prepared
 
 HERE = NamedSet(Path(), "train", download=False)
 
 
 @pytest.fixture
 def datasets():
-    return load_torchvision()
+    return pytest.importorskip("torchvision.datasets")
 
 
 def noise(seed, side=32, channels=3):
@@ -34,10 +32,6 @@ def noise(seed, side=32, channels=3):
 
 def md5(path):
     return hashlib.md5(path.read_bytes()).hexdigest()
-
-
-def everything(pyramid):
-    return pyramid.read(pyramid.resolution, np.arange(pyramid.images))
 
 
 def wanted(root, split="train"):
@@ -56,7 +50,7 @@ def test_cifar10(datasets, tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "train_list", [["data_batch_1", md5(folder / "data_batch_1")]])
     monkeypatch.setattr(kind, "test_list", [])
     monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(folder / "batches.meta")})
-    pyramid = prepare(open_sources("torchvision:CIFAR10", wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    pyramid = prepared(open_sources("torchvision:CIFAR10", wanted(tmp_path)), tmp_path / "set", labels=True)
     np.testing.assert_array_equal(everything(pyramid), pixels)
     assert pyramid.class_names == ["kind0", "kind3", "kind9"]
     assert pyramid.labels.tolist() == [1, 0, 1, 2]
@@ -77,7 +71,7 @@ def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes, labe
     for part in ("train", "t10k"):
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 7]))
-    pyramid = prepare(open_sources(name, wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    pyramid = prepared(open_sources(name, wanted(tmp_path)), tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (classes, labels)
     lanczos = Image.fromarray(pixels[0]).resize((16, 16), Image.Resampling.LANCZOS)
@@ -101,7 +95,7 @@ def test_celeba(datasets, tmp_path, monkeypatch):
         (base / file).write_text("\n".join(lines) + "\n")
     files = [("", md5(base / file), file) for file in tables]
     monkeypatch.setattr(datasets.CelebA, "file_list", files)
-    pyramid = prepare(open_sources("celeba", wanted(tmp_path)), tmp_path / "set", Options(labels=True))
+    pyramid = prepared(open_sources("celeba", wanted(tmp_path)), tmp_path / "set", labels=True)
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(1)]))
     assert pyramid.class_names == ["5", "12"]  # the third picture is missing
 
@@ -122,7 +116,7 @@ def test_lfw(datasets, tmp_path, monkeypatch):
         kind, "file_dict", {"funneled": ("lfw_funneled", "lfw-funneled.tgz", md5(base / "lfw-funneled.tgz"))}
     )
     source = open_sources("lfw", wanted(tmp_path))
-    pyramid = prepare(source, tmp_path / "set", Options(labels=True))
+    pyramid = prepared(source, tmp_path / "set", labels=True)
     assert pyramid.class_names == ["Ann_A", "Bob_B"]
     assert pyramid.labels.tolist() == [0, 0, 1]
     assert all(Path(entry.file.path).suffix == ".jpg" for entry in source.entries())
@@ -143,7 +137,7 @@ def test_lsun(datasets, tmp_path, monkeypatch):
     (tmp_path / f"_cache_{letters}").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
     before = {entry.name for entry in tmp_path.iterdir()}
     source = open_sources("lsun", wanted(tmp_path, "church_outdoor_train"))
-    pyramid = prepare(source, tmp_path / "set", Options(labels=True))
+    pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.class_names) == (3, ["church_outdoor_train"])
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed, 64) for seed in range(3)]))
     assert {entry.name for entry in tmp_path.iterdir()} - before == {"set"}
@@ -182,18 +176,3 @@ def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no known data set 'cifar11'") as raised:
         named_set("torchvision:cifar11")
     assert "'cifar10'" in raised.value.remedy
-
-
-def test_a_torchvision_of_another_torch_is_told_without_a_traceback(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # what fails to import, for whatever reason
-    with pytest.raises(UserError, match="can't be imported") as raised:
-        load_torchvision()
-    assert "belongs to this torch" in raised.value.remedy
-
-
-def test_lsun_without_lmdb_names_the_extra(monkeypatch):
-    monkeypatch.setattr(torchvision_sets, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="lmdb"):
-        NamedSource("lsun", HERE)

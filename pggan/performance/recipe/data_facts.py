@@ -9,7 +9,7 @@ from pggan.config import DataConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.errors import UserError
 from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
-from pggan.data.planning import are_mixed
+from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.source import Entry, no_images
 from pggan.data.sources import open_sources

@@ -1,0 +1,174 @@
+"""Every file examined before its pixels are decoded: what is wrong with it, and what is worth knowing about it."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pggan.core.atomic_io import parse_json
+from pggan.core.errors import UserError
+from pggan.data.face_crop import Landmarks, read_landmarks
+from pggan.data.image_file import BadImage, ImageHeader, printable, read_header
+from pggan.data.source import Entry, Source
+from pggan.data.workers import Workers
+
+BAD_NAMED_IN_ERROR = 20
+NAMED_PER_NOTE = 20
+NAMED_ON_CONSOLE = 3
+REPORT_FILE = "report.json"  # of a pyramid, beside its index
+DUPLICATE = "the same bytes as another file"
+MADE_GREY = "in colour, made grey"
+
+
+@dataclass
+class Findings:
+    """The files of a source, and what was found about them, by name.
+
+    headers: where they can be read; reasons: why files can't be used; faces: the landmarks of files.
+    """
+
+    source: Source
+    entries: Sequence[Entry]
+    faces: Mapping[str, Landmarks]
+    headers: dict[str, ImageHeader] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def good(self) -> list[Entry]:
+        """The files that can be used as far as is known, in their order."""
+        return [entry for entry in self.entries if entry.name not in self.reasons]
+
+    def note(self, text: str, names: Iterable[str]) -> None:
+        """Add a note to some files."""
+        for name in names:
+            header = self.headers[name]
+            self.headers[name] = header._replace(notes=(*header.notes, text))
+
+    def refuse(self, on_bad: str) -> None:
+        """Raise a UserError that names bad files if no good one is left, or if on_bad=stop and there are bad ones."""
+        bad, total = self._bad(), len(self.entries)
+        if len(bad) < total and not (bad and on_bad == "stop"):
+            return
+        named = [f"  {image}" for image in bad[:BAD_NAMED_IN_ERROR]]
+        if len(bad) > len(named):
+            named.append(f"  … and {len(bad) - len(named)} more")
+        raise UserError(
+            "\n".join([f"{len(bad)} of {total} images cannot be used:", *named]),
+            "Give other images." if len(bad) == total else "Repair or remove them, or use on_bad=report.",
+        )
+
+    def show(self) -> None:
+        """List the bad files by reason on stderr, and how many of the others each note is about."""
+        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        by_reason: dict[str, list[BadImage]] = {}
+        for image in self._bad():
+            by_reason.setdefault(image.reason, []).append(image)
+        if by_reason:
+            console.print(f"Left out {len(self._bad())} of {len(self.entries)} images:")
+        for reason, images in by_reason.items():
+            if len(images) > NAMED_ON_CONSOLE:
+                console.print(f"  {_counted(reason, [image.path for image in images])}")
+            else:
+                console.print("\n".join(f"  {image}" for image in images))
+        if notes := self._notes():
+            console.print("To know about the others:")
+        for text, names in sorted(notes.items(), key=lambda item: -len(item[1])):
+            console.print(f"  {_counted(text, [Path(name) for name in names])}")
+
+    def to_json(self, **more: object) -> str:
+        """The content of report.json: `left_out` is complete, `noted` has the first files of each note."""
+        content = {
+            "files": len(self.entries),
+            "usable": len(self.good()),
+            "left_out": [{"file": str(image.path), "reason": image.reason} for image in self._bad()],
+            "noted": {
+                text: {"count": len(names), "files": names[:NAMED_PER_NOTE]} for text, names in self._notes().items()
+            },
+            **more,
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+    def _bad(self) -> list[BadImage]:
+        reasons = self.reasons
+        return [BadImage(entry.file.path, reasons[entry.name]) for entry in self.entries if entry.name in reasons]
+
+    def _notes(self) -> dict[str, list[str]]:
+        notes: dict[str, list[str]] = {}
+        for entry in self.good():
+            for note in self.headers[entry.name].notes:
+                notes.setdefault(note, []).append(entry.name)
+        return notes
+
+
+def _counted(text: str, paths: Sequence[Path]) -> str:
+    """`text` with the number of files it is about, and the first of them."""
+    shown = [printable(path) for path in paths[:NAMED_ON_CONSOLE]]
+    return f"{text}: {len(paths)} ({', '.join(shown)}{', …' if len(paths) > len(shown) else ''})"
+
+
+def read_report(dataset: Path) -> dict[str, Any]:
+    """The report.json of a pyramid; empty where there is none that can be read."""
+    try:
+        return parse_json((dataset / REPORT_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def left_out(dataset: Path) -> str:
+    """How many files its preparation left out, for the end of a line; nothing if there were none, or no report."""
+    count = len(read_report(dataset).get("left_out", ()))
+    return f"; {count:,} files left out ({dataset / REPORT_FILE})" if count else ""
+
+
+def noted(dataset: Path, text: str) -> int:
+    """The number of a pyramid's files that a note is about."""
+    return int(read_report(dataset).get("noted", {}).get(text, {}).get("count", 0))
+
+
+def examine(source: Source, entries: Sequence[Entry], workers: Workers, landmarks: str | None = None) -> Findings:
+    """Read the header of every file, and all bytes of those that have the size of another one.
+
+    landmarks: file with the landmarks of faces.
+    """
+    found = Findings(source, entries, {} if landmarks is None else faces_of(entries, Path(landmarks)))
+    sizes = Counter(entry.size for entry in entries if entry.problem is None)
+    one = partial(_examine_one, frozenset(size for size, count in sizes.items() if count > 1))
+    digests = {}
+    for name, header, digest in workers.in_order("Reading headers", one, source.loaded(entries), len(entries)):
+        if isinstance(header, str):
+            found.reasons[name] = header
+        else:
+            found.headers[name], digests[name] = header, digest or name
+    first = {digests[entry.name]: entry.name for entry in reversed(found.good())}  # archives are read in another order
+    found.note(DUPLICATE, [name for name, digest in digests.items() if first[digest] != name])
+    return found
+
+
+def faces_of(entries: Sequence[Entry], landmarks: Path) -> dict[str, Landmarks]:
+    """The landmarks of every file that has some, found by its whole name or by its last part."""
+    listed = read_landmarks(landmarks)
+    listed = {Path(name).name: points for name, points in listed.items()} | listed
+    found = {entry.name: listed.get(entry.name, listed.get(Path(entry.name).name)) for entry in entries}
+    return {name: points for name, points in found.items() if points is not None}
+
+
+def _examine_one(shared_sizes: frozenset[int], entry: Entry) -> tuple[str, ImageHeader | str, str | None]:
+    """The name of a file, its header or why it has none, and a digest of its bytes where another one has its size."""
+    if entry.problem is not None or entry.header is not None:
+        return entry.name, entry.problem or entry.header or "", None
+    try:
+        header = read_header(entry.file)
+    except BadImage as bad:
+        return entry.name, bad.reason, None
+    if entry.size not in shared_sizes:
+        return entry.name, header, None
+    try:
+        with entry.file.open() as file:
+            return entry.name, header, hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except Exception:  # a damaged member of an archive, in every way: decoding will tell
+        return entry.name, header, None

@@ -1,0 +1,290 @@
+"""Folders of good and bad images to a pyramid: what it holds, what is refused, and what an interruption leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pggan.cli.main import main
+from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.core.file_lock import try_lock
+from pggan.data.pyramid import ImagePyramid
+from tests.data.images import EXPECTED, cut, everything, noise, prepared, save
+
+ROOT = Path(__file__).parents[2]
+LOCK = ".set.lock"
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_images_are_stored_in_the_order_of_their_paths(folder, tmp_path, workers):
+    pyramid = prepared(folder, tmp_path / "set", workers)
+    np.testing.assert_array_equal(everything(pyramid), EXPECTED)
+    assert pyramid.source == {"kind": "folder", "name": "photos", "crop": "center", "bad_images": 0}
+    pyramid.verify()
+    assert names(tmp_path) == ["photos", "set"]
+
+
+def test_the_resolution_is_the_largest_that_suits_every_image(tmp_path):
+    save(tmp_path / "photos/a.png", 0, side=40)
+    save(tmp_path / "photos/b.png", 1, side=33)
+    assert prepared(tmp_path / "photos", tmp_path / "set").resolution == 32
+    assert prepared(tmp_path / "photos", tmp_path / "chosen", max_resolution=8).resolution == 8
+    assert prepared(tmp_path / "photos", tmp_path / "middle", keep=0.5).resolution == 16
+
+
+def test_channels_follow_the_images_unless_chosen(tmp_path):
+    for seed in range(2):
+        save(tmp_path / f"photos/{seed}.png", seed, channels=1)
+    grey = prepared(tmp_path / "photos", tmp_path / "grey")
+    np.testing.assert_array_equal(everything(grey)[1], noise(1, channels=1))
+    assert prepared(tmp_path / "photos", tmp_path / "colour", channels=3).channels == 3
+    save(tmp_path / "photos/2.png", 2)
+    with pytest.raises(UserError, match="mixed: 2 grey, 1 colour") as raised:
+        prepared(tmp_path / "photos", tmp_path / "mixed")
+    assert "channels=3" in raised.value.remedy
+    for seed in range(3, 23):
+        save(tmp_path / f"photos/{seed}.png", seed)
+    assert prepared(tmp_path / "photos", tmp_path / "mixed").channels == 3  # two of 23 are strays
+
+
+# ---- bad images
+
+
+@pytest.fixture
+def bad_folder(folder, tmp_path):
+    """The four good images and one of each bad kind; cut.png shows it in the pixels only."""
+    (folder / "empty.jpg").touch()
+    save(folder / "tiny.png", 0, side=3)
+    save(folder / "cut.png", 0, side=64)
+    cut(folder / "cut.png")
+    save(tmp_path / "private.png", 0)
+    (folder / "link.png").symlink_to(tmp_path / "private.png")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_folder, tmp_path, capsys, workers):
+    pyramid = prepared(bad_folder, tmp_path / "set", workers)
+    assert (pyramid.images, pyramid.source["bad_images"]) == (4, 4)
+    lines = capsys.readouterr().err.splitlines()
+    start = lines.index("Left out 4 of 8 images:")
+    listed = [line.removeprefix(f"  {bad_folder}/") for line in lines[start + 1 : start + 5]]
+    assert listed[0].startswith("cut.png: ")
+    assert listed[1:] == [
+        "empty.jpg: empty file",
+        "link.png: a link that leads out of the source folder",
+        "tiny.png: smaller than 16x16",
+    ]
+
+
+def test_bad_images_found_late_give_their_places_to_the_last_ones(tmp_path):
+    for seed in range(12):
+        save(tmp_path / f"photos/{seed:02d}.png", seed)
+    for name in ("02.png", "03.png", "11.png"):
+        cut(tmp_path / "photos" / name)
+    pyramid = prepared(tmp_path / "photos", tmp_path / "set")
+    expected = np.stack([noise(seed) for seed in (0, 1, 10, 9, 4, 5, 6, 7, 8)])
+    np.testing.assert_array_equal(everything(pyramid), expected)
+    pyramid.verify()
+
+
+def test_on_bad_stop_names_the_bad_ones_and_writes_nothing(bad_folder, tmp_path):
+    for problem in ("3 of 8 images cannot be used", r"1 of 5 images cannot be used:\n.*cut\.png"):
+        with pytest.raises(UserError, match=problem):
+            prepared(bad_folder, tmp_path / "set", on_bad="stop")
+        assert names(tmp_path) == ["photos", "private.png"]
+        for name in ("empty.jpg", "link.png", "tiny.png"):
+            (bad_folder / name).unlink(missing_ok=True)
+    (bad_folder / "cut.png").unlink()
+    assert prepared(bad_folder, tmp_path / "set", on_bad="stop").images == 4
+
+
+def test_a_folder_of_bad_images_only_is_refused(tmp_path):
+    for number in range(30):
+        save(tmp_path / f"photos/{number}.png", 0)
+        cut(tmp_path / f"photos/{number}.png")
+    with pytest.raises(UserError, match="30 of 30 images cannot be used") as raised:
+        prepared(tmp_path / "photos", tmp_path / "set")
+    assert raised.value.problem.endswith("… and 10 more")
+    assert names(tmp_path) == ["photos"]
+
+
+# ---- what is there already
+
+
+def test_a_finished_pyramid_is_not_made_again(folder, tmp_path):
+    made = prepared(folder, tmp_path / "set").path.stat()
+    assert prepared(folder, tmp_path / "set").path.stat() == made
+    save(folder / "new.png", 9)
+    for options in ({}, {"crop": "pad"}, {"channels": 1}):
+        with pytest.raises(UserError, match="exists already, and was not made of these files with these options"):
+            prepared(folder, tmp_path / "set", **options)
+    assert ImagePyramid(tmp_path / "set").images == 4
+
+
+def test_another_folder_at_the_destination_is_left_alone(folder, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        prepared(folder, tmp_path / "set")
+    assert (tmp_path / "set" / "notes.txt").read_text() == "mine"
+
+
+# ---- interruptions
+
+
+def command(folder):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["-m", "pggan", "prepare", f"source={folder}", f"dest={folder.parent / 'set'}", "num_workers=2"]
+    return subprocess.Popen(
+        [sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_leaves_nothing_under_the_name_and_the_next_preparation_succeeds(tmp_path, number):
+    """It goes to all processes of the command, as a terminal or a scheduler sends it."""
+    for seed in range(400):
+        save(tmp_path / f"photos/{seed:03d}.png", seed, side=128)
+    process = command(tmp_path / "photos")
+    wait_for(lambda: list(tmp_path.glob(".partial-set/r0128*")))
+    os.killpg(process.pid, number)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == (-number if number == signal.SIGKILL else EXIT_INTERRUPTED)
+    assert not (tmp_path / "set").exists()
+    assert "Traceback" not in errors
+    if number != signal.SIGKILL:
+        assert names(tmp_path) == ["photos"]
+        return
+    pyramid = prepared(tmp_path / "photos", tmp_path / "set")
+    pyramid.verify()
+    assert pyramid.images == 400
+    assert names(tmp_path) == ["photos", "set"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_waits_for_another_one_that_prepares_the_same(folder, tmp_path, ends):
+    """The other one ends, or is killed: then nothing is there."""
+    with (tmp_path / LOCK).open("ab") as lock, command(folder) as process:
+        assert try_lock(lock.fileno(), without_locks=False)
+        said = ""
+        while "this one waits for it" not in said:
+            said = process.stderr.readline()
+            assert said, "the process has ended"
+        if ends:
+            prepared(folder, tmp_path / "elsewhere").path.rename(tmp_path / "set")
+        (tmp_path / LOCK).unlink()
+        lock.close()
+        assert process.wait(60) == 0
+    np.testing.assert_array_equal(everything(ImagePyramid(tmp_path / "set")), EXPECTED)
+    assert names(tmp_path) == ["photos", "set"]
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(folder, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(UserError, match="No space left on device"):
+        prepared(folder, tmp_path / "out" / "set")
+    assert names(tmp_path / "out") == []
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_resolution": 24}, "=24 is not a power of two"),
+        ({"max_resolution": 2}, "=2 is not a power of two"),
+        ({"max_resolution": 32}, "max_resolution=32 is too much: the largest image allows 16"),
+        ({"channels": 2}, "Images of 2 channels"),
+        ({"crop": "face"}, "crop=face needs landmarks"),
+        ({"landmarks": "faces.json"}, "crop=face needs landmarks"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_refused(folder, tmp_path, options, problem):
+    with pytest.raises(UserError, match=problem):
+        prepared(folder, tmp_path / "set", **options)
+    assert names(tmp_path) == ["photos"]
+
+
+def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_path, capsys):
+    (folder / "a.png").unlink()
+    save(tmp_path / "more" / "cat" / "x.png", 9, side=64)
+    keys = ["max_resolution=16", "crop=pad", "keep=0.9", "channels=1", "labels=true", "on_bad=report", "num_workers=1"]
+    report = tmp_path / "new" / "report.json"
+    sources = f"source=[{folder},{tmp_path / 'more'}]"
+    assert main(["prepare", sources, f"dest={tmp_path / 'set'}", f"report={report}", *keys]) == 0
+    pyramid = ImagePyramid(tmp_path / "set")
+    assert (pyramid.images, pyramid.channels, pyramid.class_names) == (1, 1, ["cat"])
+    shown = capsys.readouterr()
+    assert "4x4 to 16x16, images: 1, channels: 1" in shown.out
+    assert "in colour, made grey: 1 (2-more/cat/x.png)" in shown.err
+    assert json.loads(report.read_text())["usable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("keep=0", "above 0"),
+        ("num_workers=0", "at least 1"),
+        ("labels=3", "true, false or the path"),
+        ("crop=middle", "center"),
+        ("source=[]", "names nothing"),
+        ("source=nowhere", "does not exist"),
+        ("source=/etc/passwd", "neither a folder nor an archive"),
+        ("source=torchvision:cifar11", "'cifar10'"),
+        ("report=/proc/new/report.json", "report=/proc/new/report.json can't be written"),
+        ("dest=/dev/null/set", "cannot be written"),
+        ("dest=null", "'dest' needs a value"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(folder, tmp_path, capsys, override, hint):
+    words = [f"source={folder}", f"dest={tmp_path / 'set'}", "num_workers=1"]
+    assert main(["prepare", *words, override]) == 2
+    assert hint in capsys.readouterr().err
+    assert names(tmp_path) == ["photos"]
+
+
+def test_a_check_writes_its_report_and_proposes_the_command_that_was_meant(bad_folder, tmp_path, capsys):
+    report = tmp_path / "new" / "report.json"
+    line = ["prepare", f"source={bad_folder}", "check=true", "channels=1", f"report={report}", "num_workers=1"]
+    assert main(line) == 0
+    assert json.loads(report.read_text())["usable"] == 4
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "4 of 8 images can be used.",
+        f"Next: pggan prepare source={bad_folder} dest=data/photos channels=1 num_workers=1",
+    ]
+    assert main([*line, "on_bad=stop"]) == 2
+    assert "4 of 8 images cannot be used" in capsys.readouterr().err
+    assert names(tmp_path) == ["new", "photos", "private.png"]
+
+
+def test_a_source_without_images_says_so(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for key in ("check=true", f"dest={tmp_path / 'set'}"):
+        assert main(["prepare", f"source={tmp_path / 'empty'}", key]) == 2
+        assert "There are no images in" in capsys.readouterr().err

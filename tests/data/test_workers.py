@@ -1,0 +1,87 @@
+"""Work in several processes: in order, bounded, and with no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pggan.core.errors import UserError
+from pggan.data.workers import Workers
+from tests.data.test_prepare import ROOT, wait_for
+
+KILLED_PARENT = """
+import os, sys, time
+from pathlib import Path
+from pggan.data.workers import Workers
+
+def work(number):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with Workers(2) as pool:
+        list(pool.in_order("Working", work, range(99), 99))
+"""
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_running(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_worker_processes_do_not_import_torch():
+    """It takes seconds and hundreds of megabytes in each of them."""
+    code = "import sys, pggan.data.prepare, pggan.data.avatars; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_results_come_in_the_order_of_the_items(workers, count):
+    items = [str(number) for number in range(count)]
+    with Workers(workers) as pool:
+        assert list(pool.in_order("Counting", int, items, count)) == list(range(count))
+
+
+def test_only_a_few_items_are_worked_on_ahead():
+    handed_out = []
+
+    def items():
+        for number in range(1000):
+            handed_out.append(number)
+            yield number
+
+    with Workers(2) as pool:
+        assert next(pool.in_order("Counting", int, items(), 1000)) == 0
+    assert len(handed_out) == 32
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_user_error():
+    with Workers(2) as pool, pytest.raises(UserError, match="was killed"):
+        next(pool.in_order("Dying", die, range(99), 99))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(KILLED_PARENT)
+    (tmp_path / "workers").mkdir()
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "workers")]
+    parent = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(os.listdir(tmp_path / "workers")) == 2)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not any(map(is_running, os.listdir(tmp_path / "workers"))))
