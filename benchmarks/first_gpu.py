@@ -144,7 +144,9 @@ def ranks(bench: Bench) -> Figures:
 
 def stages(bench: Bench) -> Figures:
     """The step of every stage, beside the reference step."""
-    sizes = ["stages=[4,8]", "batch=4", "model.fmap_max=8"] if bench.small else ["batch=null"]
+    sizes = ["batch={4:128,32:64,64:32,128:16,256:8,512:4}"]  # the official preset's
+    if bench.small:
+        sizes = ["stages=[4,8]", "batch=4", "model.fmap_max=8"]
     return dict(json.loads(bench.pggan("bench", f"device={bench.device}", "against=true", "json=true", *sizes)))
 
 

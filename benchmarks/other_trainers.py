@@ -31,7 +31,7 @@ from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
-from pggan.performance.bench.steps import phase_of
+from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
 

@@ -22,7 +22,7 @@ CONTEXT.set_forkserver_preload(
         "pggan.metrics.command",
         "pggan.run.tensorboard",
         "pggan.run.train",
-        "pggan.training.step_cost",
+        "pggan.training.timing",
         "hydra.core.override_parser.overrides_parser",
         "pytest",
         "tests.composed",

@@ -34,12 +34,10 @@ SUBPACKAGES = [
     "metrics",
     "run",
     "performance/recipe",
-    "performance/plan",
-    "performance/bench",
-    "performance/doctor",
+    "performance",
     "cli",
 ]
-FOLDERS_ALONE = {"performance"}  # hold nothing but subpackages
+FOLDERS_ALONE: set[str] = set()  # hold nothing but subpackages
 DOORS = ["__init__.py", "__main__.py"]
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = {path: path.read_text() for path in FILES}

@@ -15,12 +15,6 @@ class Command:
     duty: str
     module: str  # has run(config) -> exit code
     example: str
-    alias: tuple[str, str] = ("", "")  # how an argument may begin, and what that stands for
-
-    def spelled_out(self, argument: str) -> str:
-        """`argument` without the alias."""
-        short, full = self.alias
-        return full + argument.removeprefix(short) if argument.startswith(short) else argument
 
     @property
     def schema(self) -> str:
@@ -66,8 +60,8 @@ COMMANDS = {
         Command(
             "plan",
             "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
-            "pggan.performance.plan.command",
-            "pggan plan experiment=celebahq_1024_8gpus tflops=200 watts=700",
+            "pggan.performance.plan",
+            "pggan plan experiment=celebahq_1024 device=h100",
         ),
         Command(
             "sample",
@@ -137,21 +131,20 @@ COMMANDS = {
         ),
         Command(
             "bench",
-            "Measure the throughput of the training step per resolution, or with data= that of loading beside it.",
-            "pggan.performance.bench.command",
+            "Measure the throughput of the training step per resolution.",
+            "pggan.performance.bench",
             "pggan bench stages=4,8,16 batch=16",
-            ("data=", "data.path="),  # Hydra would take data= for a choice of the group
         ),
         Command(
             "bench scaling",
             "Measure how much faster several ranks are than one, and what a step spends its time on.",
-            "pggan.performance.bench.scaling",
+            "pggan.performance.bench_scaling",
             "pggan bench scaling processes=1,2 stages=16,32 trace=traces",
         ),
         Command(
             "doctor",
             "Show what this machine has, and which parts of the program work on it.",
-            "pggan.performance.doctor.command",
+            "pggan.performance.doctor",
             "pggan doctor device=cpu",
         ),
     )

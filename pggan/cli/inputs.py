@@ -14,7 +14,6 @@ from pggan.checkpoints.read import (
 )
 from pggan.cli.commands import Command
 from pggan.config import (
-    BenchConfig,
     EvaluateConfig,
     ExploreConfig,
     ExportConfig,
@@ -47,10 +46,6 @@ def require_inputs(config: object) -> None:
             from pggan.sampling.timelapse import grids_of_run
 
             grids_of_run(Path(config.run))
-        case BenchConfig() if config.data.path is not None:
-            from pggan.data.pyramid import ImagePyramid
-
-            ImagePyramid(Path(config.data.path))
 
 
 def require_training_inputs(config: TrainConfig) -> None:

@@ -46,7 +46,7 @@ def run_arguments(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
     command = COMMANDS[name]
-    arguments = [command.spelled_out(argument) for argument in arguments[words:]]
+    arguments = arguments[words:]
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments, config_folder(arguments)), flush=True)
         return 0

@@ -1,11 +1,9 @@
 """Keys of `pggan prepare`, `plan`, `bench`, `import`, `monitor`, `inspect` and `doctor`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
 from typing import Annotated, Any, Literal
 
-from pggan.config.files import default_trainer
 from pggan.config.parse import RawPerResolution, per_resolution
 from pggan.config.train import (
     DgcConfig,
@@ -14,10 +12,7 @@ from pggan.config.train import (
     PlainGradientsConfig,
     Precision,
     R1Config,
-    ScheduleConfig,
-    Switch,
     TrainConfig,
-    TrainerConfig,
     WganGpConfig,
 )
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
@@ -25,7 +20,6 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 from pggan.core.validation import Count, Positive, Whole, require
 
-BenchMode = StrEnum("BenchMode", "eager graph")
 PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces
 OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
 
@@ -101,9 +95,7 @@ class PlanConfig(TrainConfig):
 
     device: str | None
     calibrate: bool
-    steps: Count
     limit_seconds: Positive
-    tflops: Positive | None
     watts: Positive | None
     interconnect: str
     processes: list[Count]
@@ -111,11 +103,9 @@ class PlanConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.calibrate and self.tflops is not None:
-            raise UserError("calibrate=true measures the rate that tflops= states.", "Leave out one of them.")
-        if self.device is not None and (self.calibrate or self.tflops is not None):
-            key, does = ("calibrate=true", "measures here") if self.calibrate else ("tflops=", "states a rate")
-            raise UserError(f"device= predicts a card that need not be here; {key} {does}.", "Leave out one of them.")
+        if self.device is not None and self.calibrate:
+            problem = "device= predicts a card that need not be here; calibrate=true measures here."
+            raise UserError(problem, "Leave out one of them.")
         require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,8]")
 
 
@@ -129,9 +119,12 @@ class StagesConfig:
     warmup: Whole
     model: ModelConfig
     loss: WganGpConfig | R1Config
+    precision: Precision
     threads: Count | None
     json: bool
-    out: str | None
+
+    def __post_init__(self) -> None:
+        self.batches()
 
     def batches(self) -> list[tuple[int, int]]:
         """Every stage with its batch; raises UserError for what is no resolution or not made of whole groups."""
@@ -146,56 +139,11 @@ class StagesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchDataConfig:
-    """Throughput of loading."""
-
-    path: str | None
-    batches: Count
-    device_budget_mib: Whole | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchComputeConfig:
-    """Keys of computing that hold for all variants of the step."""
-
-    micro_batch_size: Count | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class BenchConfig(StagesConfig):
-    """Throughput of the training step, or of loading beside it."""
+    """Throughput of the training step."""
 
-    data: BenchDataConfig
-    precisions: list[Precision]
-    modes: list[BenchMode]
     against: bool
     device: str
-    compute: BenchComputeConfig
-    schedule: ScheduleConfig
-
-    def __post_init__(self) -> None:
-        for key in ("precisions", "modes"):
-            require(bool(getattr(self, key)), key, "[]", "a list of at least one; --help shows its values")
-        if self.against and (layers := self.model.layers_beyond_paper):
-            problem = f"against=true: the reference step has the paper's networks, without model.{layers[0]}."
-            raise UserError(problem, "Leave out one of them.")
-        self.batches()
-        self.variants()
-
-    def batches(self) -> list[tuple[int, int]]:
-        return super().batches() if self.batch is not None else replace(self, batch=self.schedule.batch).batches()
-
-    def variants(self) -> dict[str, TrainerConfig]:
-        """Every combination of precision and mode by its name."""
-        found = {}
-        for precision, mode in product(self.precisions, self.modes):
-            graphs = Switch.on if mode is BenchMode.graph else Switch.off
-            size, trainer = self.compute.micro_batch_size, default_trainer()
-            compute = replace(trainer.compute, micro_batch_size=size, cuda_graphs=graphs)
-            found[f"{precision} {mode}"] = replace(
-                trainer, model=self.model, loss=self.loss, precision=precision, compute=compute
-            )
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +153,6 @@ class BenchScalingConfig(StagesConfig):
     warmup: Count
     processes: list[Count]
     devices: Literal["auto", "cpu", "cuda"]
-    precision: Precision
     elastic: bool
     gradients: PlainGradientsConfig | DgcConfig
     distributed: DistributedConfig
@@ -213,4 +160,4 @@ class BenchScalingConfig(StagesConfig):
 
     def __post_init__(self) -> None:
         require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,2]")
-        self.batches()
+        super().__post_init__()

@@ -78,8 +78,6 @@ class Eta:
         expected = max(seconds, 0.0) / self.correction
         for phase, each in zip(self.schedule.phases, self.phase_times.seconds_per_image, strict=True):
             left = max(phase.end - images, 0)
-            if left and phase.start >= images:
-                expected -= self.phase_times.phase_start_seconds
             if left * each > expected or phase is self.schedule.phases[-1]:
                 break
             expected, images = expected - left * each, images + left

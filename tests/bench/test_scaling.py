@@ -1,14 +1,15 @@
 """`pggan bench scaling`: figures that follow from the times, and a trace of a step of two ranks."""
 
 import json
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from pggan.cli.main import main
-from pggan.performance.bench import scaling
-from pggan.performance.bench.scaling import PARTS, rows_of, scaling_table
+from pggan.performance import bench_scaling
+from pggan.performance.bench_scaling import PARTS, rows_of, scaling_table
 from tests.processes import in_processes, values_of
 
 MEETING = ["distributed.rdzv_endpoint=node0:29500"]
@@ -34,11 +35,17 @@ def test_one_rank_is_measured_in_place(capsys):
     assert sum(row["milliseconds"].values()) > 0
 
 
+def printed(arguments):
+    """What a command prints."""
+    with redirect_stdout(StringIO()) as out:
+        assert main(arguments) == 0
+    return out.getvalue()
+
+
 @pytest.mark.slow
 def test_two_ranks_are_compared_with_one_and_leave_a_trace(tmp_path):
-    arguments = ["devices=cpu", f"trace={tmp_path / 'traces'}", f"out={tmp_path / 'out.json'}", *TINY]
-    assert values_of(in_processes(2, main, ["bench", "scaling", "processes=[1,2]", *arguments])) == [0, 0]
-    rows = json.loads((tmp_path / "out.json").read_text())["stages"]
+    arguments = ["bench", "scaling", "processes=[1,2]", "devices=cpu", f"trace={tmp_path / 'traces'}", *TINY]
+    rows = json.loads(values_of(in_processes(2, printed, arguments))[0])["stages"]
     assert [row["ranks"] for row in rows] == [1, 2]
     assert all(row["milliseconds"]["communication"] > 0 for row in rows)
     for rank in (0, 1):
@@ -50,7 +57,7 @@ def test_two_ranks_are_compared_with_one_and_leave_a_trace(tmp_path):
 
 def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
     started = []
-    monkeypatch.setattr(scaling, "launch", lambda *arguments, **_: started.append(arguments) or 7)
+    monkeypatch.setattr(bench_scaling, "launch", lambda *arguments, **_: started.append(arguments) or 7)
     assert main(["bench", "scaling", "processes=[1,4]", "devices=cpu", "distributed.nnodes=2", *MEETING, *TINY]) == 7
     ((name, values, count, _),) = started
     assert (name, values["devices"], count) == ("bench scaling", "cpu", 2)  # on each of two machines
@@ -63,8 +70,6 @@ def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
         ("processes=[]", "numbers of ranks"),
         ("stages=[12]", "powers of two"),
         ("stages=[]", "for example [4,8,16]"),
-        (f"trace={__file__}", "nothing can be written to"),
-        (f"out={Path(__file__).parent}", "Name a file"),
         ("gradients.name=sparse", "fp32"),
         ("devices=tpu", "Did you mean 'cpu'"),
         ("batch=6", "does not divide"),
@@ -73,7 +78,7 @@ def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
     ],
 )
 def test_mistakes_are_refused(override, remedy, capsys, monkeypatch):
-    monkeypatch.setattr(scaling, "launch", None)  # nothing is started
+    monkeypatch.setattr(bench_scaling, "launch", None)  # nothing is started
     assert main(["bench", "scaling", override]) == 2
     assert remedy in capsys.readouterr().err
 

@@ -59,14 +59,6 @@ def test_groups_include_those_of_a_command_whose_keys_it_has_too():
     assert COMMANDS["sample"].groups == {}
 
 
-def test_an_argument_may_be_short_where_hydra_would_misread_it():
-    bench = COMMANDS["bench"]
-    assert bench.spelled_out("data=faces") == "data.path=faces"
-    assert bench.spelled_out("data.batches=3") == "data.batches=3"
-    assert bench.spelled_out("out=data=1") == "out=data=1"
-    assert COMMANDS["inspect"].spelled_out("data=faces") == "data=faces"
-
-
 def test_the_wheel_lists_every_package():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pggan").rglob("__init__.py")}

@@ -27,7 +27,6 @@ MISSING = {
     "train data.path=cifar11": "Did you mean the known data set 'cifar10'?",
     "train data.path=a,b": "\"data.path='a,b'\"",
     "timelapse run=nowhere": "nowhere/samples/timelapse has no grids",
-    "bench data.path=empty": "empty is not a prepared dataset",
     "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
 }
 

@@ -51,7 +51,6 @@ REFUSED = {
     "prepare source=x keep=1.5": "at most 1",
     "bench stages=[4,12]": "powers of two",
     "bench batch=6": "groups",
-    "bench against=true model.blur=true": "the paper's networks",
     "bench scaling processes=[]": "numbers of ranks",
 }
 

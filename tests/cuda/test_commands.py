@@ -54,10 +54,10 @@ def test_a_run_resumes_where_it_was_interrupted_and_ends(found):
     assert "Done: 280 images" in found["commands"]["resume"]["said"]
 
 
-def test_the_benchmark_has_figures_of_every_variant(found, folder):
-    (stage,) = json.loads((folder / "bench.json").read_text())["stages"]
-    assert len(stage["variants"]) == 3
-    assert not any(variant["notices"] for variant in stage["variants"].values())
+def test_the_benchmark_has_figures_beside_the_reference(found):
+    said = found["commands"]["bench"]["said"]
+    (stage,) = json.loads(said[said.index("{\n") :])["stages"]
+    assert stage["ratio"] > 0
 
 
 def test_a_steady_step_on_images_in_device_memory_only_copies_their_indices(found):

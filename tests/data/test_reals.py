@@ -11,7 +11,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.reals import RealBatches, epoch_order, indices_at
 from pggan.data.writer import write_pyramid
-from pggan.performance.bench.steps import phase_of
+from pggan.performance.bench import phase_of
 
 CPU = torch.device("cpu")
 SCHEDULE = Schedule(

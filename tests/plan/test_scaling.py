@@ -2,7 +2,7 @@
 
 import pytest
 
-from pggan.performance.plan.scaling import (
+from pggan.performance.scaling import (
     LINKS,
     Interconnect,
     Link,
@@ -35,15 +35,15 @@ def test_whole_groups_stay_together():
 
 
 def test_strong_scaling_shares_every_update():
-    run = scaled([LOAD], FREE, 4, Scaling.strong, rest=10)
-    assert run["hours"] == pytest.approx((100 * 0.4 + 10) / 3600)
+    run = scaled([LOAD], FREE, 4, Scaling.strong)
+    assert run["hours"] == pytest.approx(100 * 0.4 / 3600)
     assert run["device_hours"] == pytest.approx(4 * run["hours"])
-    assert run["efficiency"] == pytest.approx(110 / (4 * 50))
+    assert run["efficiency"] == pytest.approx(100 / (4 * 40))
     assert run["communication"] == pytest.approx(0, abs=1e-9)
 
 
 def test_weak_scaling_takes_fewer_updates():
-    run = scaled([LOAD], FREE, 4, Scaling.weak, rest=0)
+    run = scaled([LOAD], FREE, 4, Scaling.weak)
     assert run["hours"] == pytest.approx(100 / 4 * 1.0 / 3600)
     assert run["efficiency"] == pytest.approx(1)
 
@@ -52,7 +52,7 @@ def test_every_update_adds_up_the_gradients_of_both_networks():
     # 4 MB between two devices: each sends half, twice: 0.4 s at 10 MB/s.
     assert split([LOAD], SLOW, 2, Scaling.strong) == pytest.approx((60, 40))
     assert split([LOAD], SLOW, 2, Scaling.weak) == pytest.approx((50, 20))
-    assert scaled([LOAD], SLOW, 2, Scaling.strong, 0)["communication"] == pytest.approx(0.4)
+    assert scaled([LOAD], SLOW, 2, Scaling.strong)["communication"] == pytest.approx(0.4)
 
 
 def test_idle_devices_take_no_part_in_the_reduction():
@@ -63,14 +63,14 @@ def test_idle_devices_take_no_part_in_the_reduction():
     assert communication == pytest.approx(100 * (6 * 0.1 + 2 * 6 * 0.01))
     for devices in (5, 16, 1000):
         assert split([LOAD], slow_messages, devices, Scaling.strong) == (compute, communication)
-        run = scaled([LOAD], slow_messages, devices, Scaling.strong, rest=0)
+        run = scaled([LOAD], slow_messages, devices, Scaling.strong)
         assert run["device_hours"] == pytest.approx(devices * run["hours"])  # they are paid for all the same
 
 
 def test_one_device_is_the_run_itself():
     for scaling in Scaling:
-        run = scaled([LOAD, LOAD], SLOW, 1, scaling, rest=30)
-        assert (run["hours"], run["efficiency"], run["communication"]) == pytest.approx((230 / 3600, 1, 0))
+        run = scaled([LOAD, LOAD], SLOW, 1, scaling)
+        assert (run["hours"], run["efficiency"], run["communication"]) == pytest.approx((200 / 3600, 1, 0))
 
 
 def test_communication_dominates_where_it_takes_more_than_half():
@@ -87,7 +87,7 @@ def test_communication_dominates_where_it_takes_more_than_half():
 def test_a_run_is_the_sum_of_its_phases():
     quick = LOAD._replace(steps=10, seconds=0.1, fixed_seconds=0.0)
     parts = [split([load], SLOW, 4, Scaling.strong) for load in (LOAD, quick)]
-    run = scaled([LOAD, quick], SLOW, 4, Scaling.strong, 0)
+    run = scaled([LOAD, quick], SLOW, 4, Scaling.strong)
     assert run["hours"] * 3600 == pytest.approx(sum(map(sum, parts)))
 
 

@@ -205,7 +205,7 @@ LAYERS = {"model.blur", "model.noise", "model.residual", "model.bilateral", *FEA
     [
         (32, 3, False, 0.1, {"model.blur"}),
         (64, 3, False, 1, {"model.blur", *FEATURES}),
-        (64, 1, False, 1, {"model.blur", "model.noise", *FEATURES}),
+        (64, 1, False, 1, {"model.blur", *FEATURES}),
         (64, 4, False, 1, set()),
         (128, 1, False, 16, set()),
         (128, 3, False, 16, set()),

@@ -53,26 +53,6 @@ def test_a_measured_pace_is_true_at_the_first_tick():
     assert [predicted for _, predicted in found] == pytest.approx([total(SECONDS)] * len(found))
 
 
-@pytest.mark.parametrize("start", [0.0, 3.0])
-def test_what_the_first_steps_of_phases_take_on_a_gpu_is_part_of_the_rest_and_no_slowness(start):
-    times = phase_times(SECONDS)._replace(phase_start_seconds=start)
-    whole = total(SECONDS) + 7 * start
-    assert times.seconds(DEMO, 0, DEMO.total) == pytest.approx(whole)
-    assert times.seconds(DEMO, 1, 1500) == pytest.approx(1499 * SECONDS[4])  # the first phase has begun, the next not
-    eta = Eta(DEMO, times, 0, 0.0)
-    for images in (0, 1000, 1500, 1501, 20_000):
-        for seconds in (0.5, start + 0.5, 20.0, 100.0):
-            end = eta.images_after(seconds, images)
-            assert times.seconds(DEMO, images, end) <= seconds + 1e-9 or end == images
-            if end < DEMO.total:
-                assert times.seconds(DEMO, images, end + 1) > seconds - 1e-9
-    now = 0.0
-    for images in (1000, 3500, 8000, 9000):  # each tick as expected: no correction
-        now += times.seconds(DEMO, eta._images, images)
-        eta.observe(images, now)
-        assert eta.correction == pytest.approx(1.0)
-
-
 def test_a_machine_that_is_slower_than_measured_is_believed_within_minutes():
     slower = {side: 1.6 * each for side, each in SECONDS.items()}
     found = run(Eta(DEMO, phase_times(SECONDS), 0, 0.0), slower)
@@ -311,5 +291,5 @@ def test_a_run_that_resumes_is_told_nothing(checkpoint, monkeypatch, tiny_config
     monkeypatch.setattr(open_run, "measure_phase_times", lambda *_, **__: SLOW)
     run = SimpleNamespace(config=tiny_config(), schedule=DEMO, architecture=None, checkpoint=checkpoint, notes=[])
     run.description = {"versions": {"command": "pggan train"}}
-    open_run.start_eta(run, None, None, 0, None)
+    open_run.start_eta(run, None, None, 0)
     assert len(run.notes) == (checkpoint is None)

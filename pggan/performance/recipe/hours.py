@@ -1,20 +1,18 @@
 """`hours=`: finds the recipe that fits, with steps measured on the device here."""
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 import torch
 
 from pggan.config import Precision, TrainConfig
 from pggan.config.describe import command_seconds
+from pggan.core.architecture import resolutions_between
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.formatting import Log, duration
-from pggan.core.schedule import PerResolution, Phase, value_at
+from pggan.core.schedule import PerResolution, value_at
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks.features import efficientnet_lite0
 from pggan.performance.recipe.choices import Choice, GivenKeys
@@ -24,106 +22,60 @@ from pggan.performance.recipe.situation import FEATURES_FROM, Machine, NetworkSi
 from pggan.run.evaluation import open_extractor
 from pggan.run.time_limit import TRAINING_SHARE
 from pggan.training.compute_options import configure_process, precision_on
-from pggan.training.timing import PHASE_START_SECONDS, CostModel, StepTimer, single_device_timer
+from pggan.training.timing import StepTimes, speed_of
 
 MAX_SECONDS = 60.0  # that measuring steps may take
 MAX_SHARE = 0.02  # of the hours that measuring steps may take
-STEPS = 3  # timed of each kind
-# Times the seconds of a step with more CPU threads: fewer are taken where they are faster than that.  Levels that are
-# too dear to be measured gain more by threads than those below: two of two cores save 0 to 15 % at 16x16, 25 at 32x32.
-CLEARLY_FASTER = 0.9
 FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
 ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
 
 
 @dataclass
 class MeasuredCosts:
-    """The cost of images with any networks: as a model says, scaled to the steps that were measured."""
+    """The seconds of images with any networks: measured, or expected and scaled to the steps that were measured."""
 
     config: TrainConfig
     facts: DataFacts
     device: torch.device
     ranks: int
-    chooses_threads: bool = False  # or their number is given
     # Seconds of a step by resolution, of networks with so many images per batch.
     known: dict[tuple[NetworkSizes, tuple[int, ...]], dict[int, float]] = field(default_factory=dict)
-    threads: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        architecture = self.config.model.architecture(4, self.facts.channels, self.facts.num_classes)
-        self.model, self.scale = CostModel.of(self.config, architecture, self.device), 1.0
+        self.speed, self.ratio = speed_of(self.config, self.device), 1.0
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
-        known, model = self.known.get(self._key(networks, batch), {}), self._model(networks)
-        levels = [side for side in model.architecture.resolutions if side >= self.config.schedule.first_resolution]
-        expected = {side: self._expected(networks, side, self._local_batch(batch, side)) for side in levels}
-        scale = known[max(known)] / expected[max(known)] if known else self.scale
-        return {side: known.get(side, scale * expected[side]) / value_at(batch, side) for side in levels}
+        batches, known = self._local(networks, batch), self.known.get(self._key(networks, batch), {})
+        found = self._times(self.config, networks).all_seconds(batches, known)
+        times = {side: FEATURES_COST for side in found if side >= FEATURES_FROM and side not in known}
+        times = times if networks.features else {}
+        return {side: times.get(side, 1.0) * seconds / value_at(batch, side) for side, seconds in found.items()}
 
     def measure(self, config: TrainConfig, networks: NetworkSizes, batch: PerResolution, seconds: float) -> None:
-        """Measure steps of `networks` as `config` makes them, of the highest level first.
-
-        Args: seconds: of all steps at most; choosing convolution methods for the networks comes before.
-        """
+        """Measure steps of `networks` as `config` makes them, for so many seconds."""
+        batches, times = self._local(networks, batch), self._times(config, networks)
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
-        phases = [replace(phase, batch=self._local_batch(batch, phase.resolution)) for phase in stable.values()]
-        architecture = config.model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
-        timer = single_device_timer(config, architecture, phases, self.device)
-        found: dict[int, float] = {}
-        began = time.perf_counter()  # convolution methods are chosen: once on a machine, and the run takes them, too
-        first = PHASE_START_SECONDS.get(self.device.type, 0.0)
-        for local in [phases[-1], *phases[:-1]]:
-            side = local.resolution
-            step = self.scale * self._expected(networks, side, local.batch)
-            tries = 2 if self.chooses_threads and not self.threads else 1
-            if time.perf_counter() - began + first + tries * timer.need(step, STEPS) < seconds:
-                found[side] = self._seconds(timer, local)
-                highest = max(found)
-                self.scale = found[highest] / self._expected(networks, highest, self._local_batch(batch, highest))
+        found = times.measured([replace(phase, batch=batches[side]) for side, phase in stable.items()], seconds)
         self.known[self._key(networks, batch)] = found
+        if found:
+            self.ratio = found[max(found)] / times.expected(max(found), batches[max(found)])
 
     def has_measured(self, networks: NetworkSizes, batch: PerResolution) -> bool:
         """Whether steps of `networks` with such batches were measured."""
         return self._key(networks, batch) in self.known
 
     def _key(self, networks: NetworkSizes, batch: PerResolution) -> tuple[NetworkSizes, tuple[int, ...]]:
-        levels = self._model(networks).architecture.resolutions
-        return networks, tuple(self._local_batch(batch, side) for side in levels)
+        return networks, tuple(self._local(networks, batch).values())
 
-    def _seconds(self, timer: StepTimer, local: Phase) -> float:
-        """The time of a step; of the first one, with fewer and fewer CPU threads as long as they are clearly faster.
+    def _local(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, int]:
+        levels = resolutions_between(self.config.schedule.first_resolution, networks.resolution)
+        return {side: -(-int(value_at(batch, side)) // self.ranks) for side in levels}
 
-        Beside other work, threads that wait for each other can be many times slower than one alone.
-        """
-        best, threads = timer.seconds(local, STEPS, 0.0, median), torch.get_num_threads()
-        if not self.chooses_threads or self.threads:
-            return best
-        reason = f"a step at {local.resolution}x{local.resolution} takes {1000 * best:.3g} ms"
-        fewer = threads // 2
-        while fewer:
-            torch.set_num_threads(fewer)
-            seconds = timer.seconds(local, STEPS, 0.0, median)
-            reason += f", {1000 * seconds:.3g} with {fewer}"
-            if seconds >= CLEARLY_FASTER * best:
-                break
-            best, threads, fewer = seconds, fewer, fewer // 2
-        torch.set_num_threads(threads)
-        self.threads = [Choice("threads", threads, reason)]
-        return best
-
-    def _model(self, networks: NetworkSizes) -> CostModel:
-        model = replace(self.config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
+    def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
+        model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
-        return replace(self.model, architecture=architecture)
-
-    def _expected(self, networks: NetworkSizes, side: int, local_batch: int) -> float:
-        """Seconds of a step by the model, which is not measured yet."""
-        times = FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
-        return times * self._model(networks).seconds(side, local_batch)
-
-    def _local_batch(self, batch: PerResolution, side: int) -> int:
-        return -(-int(value_at(batch, side)) // self.ranks)
+        return StepTimes(config, architecture, self.device, self.speed, self.ratio)
 
 
 def find_recipe(
@@ -145,8 +97,7 @@ def find_recipe(
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
     configure_process(device, config.precision, threads, one_thread=config.elastic)
-    free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
-    costs, seconds = MeasuredCosts(config, facts, device, ranks, free and torch.get_num_threads() > 1), 3600 * hours
+    costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
     machine, has_lite0 = Machine(kind, ranks), efficientnet_lite0.is_installed()
     open_extractor(config.evaluation, device)  # what it lacks is missed here
     situation = Situation(config, given, facts, machine, costs, seconds, has_lite0=has_lite0)
@@ -166,7 +117,7 @@ def find_recipe(
         threads = torch.get_num_threads()
         where += f" with {threads} thread{'s' * (threads > 1)}"
     about = f"{facts.note}; {where}; {duration(seconds)}"
-    return [*recipe.choices, *precision_choice(given, device), *costs.threads], about
+    return [*recipe.choices, *precision_choice(given, device)], about
 
 
 def require_resolution(side: int, facts: DataFacts) -> None:

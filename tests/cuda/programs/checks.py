@@ -132,12 +132,12 @@ def memory() -> dict[str, Any]:
 
 def places() -> list[str]:
     """Where the host waited, by lines of the package: a calibration waits for its work."""
-    from pggan.training.device_rates import seconds
+    from pggan.training.timing import copy_rate
 
     noted: Counter[tuple[str, str]] = Counter()
     x = torch.ones(4, device=CUDA)
     with session.watched(noted):
-        seconds(lambda: x, CUDA)
+        copy_rate(CUDA, 16)
         x.sum().item()
     return sorted({where for what, where in noted if what.startswith("wait")})
 

@@ -137,8 +137,8 @@ def run_all(data: str, folder: Path) -> dict[str, Any]:
     train = ["train", *RUN, f"data.path={data}", f"run_dir={streaming}", *STREAMING]
     with steady_steps(places["streaming"]):
         found["streaming"] = command(*train)
-    stages = ["stages=[4]", "batch=4", "steps=1", "modes=[eager,graph]"]
-    found["bench"] = command("bench", *MODEL, *stages, "against=true", "device=cuda", f"out={folder / 'bench.json'}")
+    stages = ["stages=[4]", "batch=4", "steps=1", "against=true", "json=true"]
+    found["bench"] = command("bench", *MODEL, *stages, "device=cuda")
     for name, *options in (
         ("sample", "seeds=0-5", f"out={folder / 'sample.png'}"),
         ("interpolate", "seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"),

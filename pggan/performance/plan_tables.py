@@ -10,23 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from pggan.core.formatting import duration, new_table, three_digits
-from pggan.performance.plan.calibration import EXTRAPOLATED
-from pggan.performance.plan.scaling import LINKS, Reduction, Scaling
+from pggan.performance.scaling import Reduction, Scaling
 
 
 def tables(plan: dict[str, Any]) -> list[RenderableType]:
     """The tables and notes of a plan, from top to bottom."""
-    predicted = [prediction_table(plan["prediction"])] if "prediction" in plan else []
-    found = (time_table(plan), *predicted, work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
+    found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:
     """The schedule, and how long it takes: a row per phase, and the sum."""
     total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
-    where = f"one {kind}" if plan["devices"] == 1 else f"{plan['devices']} ranks, {kind}"
     columns = "phase", "images", "batch", "rate", "steps", "ms/step", "time", "kWh"
-    table = new_table(f"{plan['name']}, on {where} (*: extrapolated)", *columns)
+    table = new_table(f"{plan['name']}, on one {kind} (*: measured)", *columns)
     for row in plan["phases"]:
         rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
         table.add_row(
@@ -35,38 +32,13 @@ def time_table(plan: dict[str, Any]) -> Table:
             str(row["batch"]),
             "/".join(rates),
             f"{row['steps']:,}",
-            f"{three_digits(row['milliseconds_per_step'])}{' *' if row['time_is'] == EXTRAPOLATED else ''}",
+            f"{three_digits(row['milliseconds_per_step'])}{' *' * (row['time_is'] == 'measured')}",
             duration(3600 * row["hours"]),
             three_digits(row["energy_kwh"]),
         )
-    if rest := sum(total["overhead_seconds"].values()):
-        table.add_row("start, grids, saves", *[""] * 5, duration(rest), "")
     table.add_section()
     hours, energy = duration(3600 * total["hours"]), three_digits(total["energy_kwh"])
     table.add_row("total", f"{total['images']:,}", "", "", f"{total['steps']:,}", "", hours, energy)
-    return table
-
-
-def prediction_table(prediction: dict[str, Any]) -> Table:
-    """How a predicted time comes about: a row per phase, and the hours."""
-    table = new_table(
-        f"Predicted: {prediction['name']}, {prediction['precision']}; milliseconds of a step, images per second",
-        *("phase", "ker-\nnels", "mat-\nmul", "other", "launch", "CUDA\ngraph"),
-        *("\nimg/s", "eager", "\nimg/s", "mem-\nory"),
-    )
-    for row in prediction["phases"]:
-        table.add_row(
-            short_name(row),
-            f"{row['launches']:,.0f}",
-            *(three_digits(row[f"{kind}_milliseconds"]) for kind in ("matmul", "other", "launch", "captured")),
-            three_digits(row["captured_images_per_second"]),
-            three_digits(row["eager_milliseconds"]),
-            three_digits(row["eager_images_per_second"]),
-            f"{100 * row['share_of_memory']:.0f} %",
-        )
-    table.add_section()
-    captured, eager = (duration(3600 * prediction["hours"][mode]) for mode in ("captured", "eager"))
-    table.add_row("whole run", *[""] * 4, captured, "", eager, "", "")
     return table
 
 
@@ -76,7 +48,7 @@ def work_table(plan: dict[str, Any]) -> Table:
     kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
     weights = Unit(sum(row["parameters"].values()) for row in rows)
     gradient = Unit(row["gradient_bytes"] for row in rows)
-    memory = Unit((row["peak_memory_bytes"] for row in rows), base=1024)
+    memory = Unit((row["memory_bytes"] for row in rows), base=1024)
     each = Unit(row["flops_per_step"]["mean"] / row["batch"] for row in rows)
     whole = Unit([1e18 * plan["total"]["exaflops"]])
     table = new_table(
@@ -89,12 +61,12 @@ def work_table(plan: dict[str, Any]) -> Table:
             short_name(row),
             weights.of(sum(row["parameters"].values())),
             gradient.of(row["gradient_bytes"]),
-            memory.of(row["peak_memory_bytes"]),
+            memory.of(row["memory_bytes"]),
             *(each.of(row["flops_per_step"][kind] / row["batch"]) for kind in kinds),
             whole.of(row["flops"]),
         )
     table.add_section()
-    peak = memory.of(plan["total"]["peak_memory_bytes"])
+    peak = memory.of(plan["total"]["memory_bytes"])
     table.add_row("worst, sum", "", "", peak, *[""] * 5, whole.of(1e18 * plan["total"]["exaflops"]))
     return table
 
@@ -102,9 +74,8 @@ def work_table(plan: dict[str, Any]) -> Table:
 def scaling_table(scaling: dict[str, Any]) -> Table:
     """Strong beside weak scaling: a row per number of devices and gradient reduction."""
     names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
-    table = new_table(
-        f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}", "n", "gradients", *names, *names
-    )
+    title = f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}"
+    table = new_table(title, "n", "gradients", *names, *names)
     table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
     for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
         cells = []
@@ -121,15 +92,11 @@ def dominance_table(plan: dict[str, Any]) -> Table:
     """The number of devices from which on communication takes more than half of a step."""
     kinds = [(scaling, reduction) for scaling in Scaling for reduction in Reduction]
     table = new_table(
-        "Devices from which on communication takes more than half of a step (-: never)",
+        "Devices from which on communication takes more than half of the run's steps (-: never)",
         *("interconnect", *(f"{scaling}\n{reduction}" for scaling, reduction in kinds)),
     )
-    interconnect, key = plan["scaling"]["interconnect"], "communication_dominates_from"
-    by_phase = {f"{interconnect}, {short_name(row)}": row[key] for row in plan["phases"]}
-    for rows in (by_phase, {f"{name}, whole run": plan[key][name] for name in LINKS}):
-        table.add_section()
-        for name, found in rows.items():
-            table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
+    for name, found in plan["communication_dominates_from"].items():
+        table.add_row(name, *(str(found[scaling][reduction] or "-") for scaling, reduction in kinds))
     return table
 
 
@@ -139,10 +106,10 @@ def short_name(row: dict[str, Any]) -> str:
 
 
 class Unit:
-    """A unit for a column of numbers: the largest of them has one to three digits before the point, or four."""
+    """A unit for a column of numbers: the largest of them has two to four digits before the point."""
 
     def __init__(self, values: Iterable[float], base: int = 1000) -> None:
-        power = max(int(log(max(*values, 1.0), base)), 0)
+        power = max(int(log(max(*values, 10.0) / 10, base)), 0)
         self.prefix, self.factor = ["", "k", "M", "G", "T", "P", "E", "Z"][power], base**power
 
     def of(self, value: float) -> str:

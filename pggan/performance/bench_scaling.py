@@ -3,6 +3,7 @@
 All ranks run throughout; for each number of them, in turn, the first so many take a step together.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,12 +34,10 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment,
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable
-from pggan.performance.bench.command import require_places, shown_at_the_end
-from pggan.performance.bench.steps import phase_of
-from pggan.performance.bench.variants import EMA_DECAY
+from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.compute_options import configure_process
-from pggan.training.device_rates import hardware
+from pggan.training.timing import EMA_DECAY, hardware
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")
@@ -52,7 +51,6 @@ def run(config: BenchScalingConfig) -> int:
         return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(measure, config))
     for size, (_, batch) in product(config.processes, config.batches()):
         BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times ranks")
-    require_places(config.out, config.trace)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
@@ -169,15 +167,16 @@ def measure(config: BenchScalingConfig, group: ProcessGroup) -> int:
     about |= {"loss": vars(config.loss), "elastic": config.elastic}
     stages = config.batches()
     rows: list[dict[str, Any]] = []
-    with shown_at_the_end(config, lambda result: [scaling_table(result["stages"])]) as keep:
-        for number, (stage, batch) in enumerate(stages, 1):
-            times = measure_stage(config, group, groups, stage, batch)
-            if group.is_main:
-                rows += rows_of(stage, batch, times)
-                console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
-                keep({**about, "stages": [*rows], "missing_stages": [side for side, _ in stages[number:]]})
-        group.barrier()
-    if group.is_main and not config.json:
+    for stage, batch in stages:
+        times = measure_stage(config, group, groups, stage, batch)
+        if group.is_main:
+            rows += rows_of(stage, batch, times)
+            console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
+    group.barrier()
+    if group.is_main and config.json:
+        print(json.dumps({**about, "stages": rows}, indent=1))
+    elif group.is_main:
+        Console().print(scaling_table(rows))
         count = max(config.processes)
         print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
     return 0

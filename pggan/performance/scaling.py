@@ -94,13 +94,11 @@ def split(loads: Sequence[Load], interconnect: Interconnect, devices: int, scali
     return compute, communication
 
 
-def scaled(
-    loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling, rest: float
-) -> dict[str, float]:
-    """The run of `loads` on `devices`; `rest` seconds of it (grids, checkpoints) do not get shorter."""
+def scaled(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> dict[str, float]:
+    """The run of `loads` on `devices`."""
     compute, communication = split(loads, interconnect, devices, scaling)
-    hours = (compute + communication + rest) / 3600
-    alone = (sum(load.steps * load.seconds for load in loads) + rest) / 3600
+    hours = (compute + communication) / 3600
+    alone = sum(load.steps * load.seconds for load in loads) / 3600
     return {
         "hours": hours,
         "device_hours": devices * hours,

@@ -1,1 +1,0 @@
-"""`pggan bench`: the training step beside a reference step, loading, and several ranks, measured."""

@@ -1,1 +1,0 @@
-"""`pggan doctor`: what this machine has, and which parts of the program work on it."""

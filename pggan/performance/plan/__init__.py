@@ -1,1 +1,0 @@
-"""`pggan plan`: what a run will take, without training it."""
