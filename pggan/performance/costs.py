@@ -17,8 +17,7 @@ from pggan.config import Precision
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss
-from pggan.losses.gradient_penalty import GradientPenalty, PenaltyAt, PenaltyContext
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext
 from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.networks import Generator
 from pggan.training.timing import PRODUCT_SHARE, START_SECONDS, Speed
