@@ -85,7 +85,7 @@ COMMANDS = {
             "directions",
             "Find directions of latents along which images change in one respect.",
             "pggan.sampling.directions",
-            "pggan directions run=outputs/faces method=activations",
+            "pggan directions run=outputs/faces out=directions.safetensors",
         ),
         Command(
             "explore",

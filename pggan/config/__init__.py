@@ -17,7 +17,6 @@ from pggan.config.commands import (
 from pggan.config.files import default_trainer
 from pggan.config.generators import (
     METRICS,
-    DirectionMethod,
     DirectionsConfig,
     EvaluateConfig,
     ExploreConfig,

@@ -14,7 +14,6 @@ EXTRACTORS = ("efficientnet-lite0", "inception", "pixels", "torchvision")  # bef
 WITH_WEIGHTS = ("inception", "torchvision")
 ALL = "all"  # as checkpoint= of evaluate
 
-DirectionMethod = StrEnum("DirectionMethod", "weights activations")  # how directions are found
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
 ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")
 
@@ -95,7 +94,6 @@ class ProjectConfig(DrawConfig):
 class DirectionsConfig(DrawConfig):
     """Directions in the space of latents along which images change."""
 
-    method: DirectionMethod
     count: Count
     seeds: Any
     strength: Positive

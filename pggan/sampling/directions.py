@@ -4,14 +4,13 @@ N latents, Z latent size, K directions, F features at 4x4.  A latent is N(0, 1),
 deviation of latents is 1, and strengths are in standard deviations.
 """
 
-from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pggan.config import DirectionMethod, DirectionsConfig
+from pggan.config import DirectionsConfig
 from pggan.config.parse import generator_keys, parse_seeds
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -36,13 +35,10 @@ def run(config: DirectionsConfig) -> int:
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     count = min(config.count, generator.latent_size)
-    if config.method is DirectionMethod.weights:
-        directions = directions_of_weights(generator.network, count)
-    else:
-        directions = directions_of_activations(generator.network, count, settings.label)
+    directions = principal_directions(generator.network, count, settings.label)
     target = output_path(config.out, config.run, "directions", ".safetensors")
     out = check_output(str(target), (".safetensors",))
-    about = {"method": config.method.value, **generator_keys(config), "images": generator.images}
+    about = {**generator_keys(config), "images": generator.images}
     save_directions(directions, out, about)
     strengths = torch.linspace(-config.strength, config.strength, STEPS).tolist()
     rows = [(n, latent) for n in range(len(directions)) for latent in generator.latents(seeds)]
@@ -63,18 +59,8 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
     return typical + strength * direction
 
 
-def directions_of_weights(network: Generator, count: int) -> Tensor:
-    """The `count` directions that the first layer amplifies most: eigenvectors of its weights.
-
-    Source: Shen and Zhou 2021 (closed-form factorisation), equation 4.
-    """
-    size = network.architecture.latent_size
-    weight = network.stem.dense.weight[:, :size].detach().double().cpu()
-    return strongest(torch.linalg.eigh(weight.T @ weight), count)
-
-
 @torch.no_grad()
-def directions_of_activations(network: Generator, count: int, label: int | None) -> Tensor:
+def principal_directions(network: Generator, count: int, label: int | None = None) -> Tensor:
     """The `count` directions that lead along the principal components of the 4x4 features, the strongest first.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
@@ -89,15 +75,10 @@ def directions_of_activations(network: Generator, count: int, label: int | None)
     for _ in range(ITERATIONS):
         basis = torch.linalg.qr(features.T @ (features @ basis)).Q
     coordinates = (features @ basis).double()
-    coordinates = coordinates @ strongest(torch.linalg.eigh(coordinates.T @ coordinates), count).T.double()  # [N, K]
-    return unit(coordinates.T @ latents.double())
-
-
-def strongest(eigen: Sequence[Tensor], count: int) -> Tensor:
-    """The `count` eigenvectors [K, Z] of the largest eigenvalues, each with its largest number above 0."""
-    vectors = eigen[1].flip(1).T[:count]
+    vectors = torch.linalg.eigh(coordinates.T @ coordinates).eigenvectors.flip(1).T[:count]  # the strongest first
     largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-    return unit(vectors * largest.sign())
+    components = unit(vectors * largest.sign()).T.double()  # each with its largest number above 0
+    return unit((coordinates @ components).T @ latents.double())
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.core.version import __version__
-from pggan.sampling.directions import directions_of_activations, load_directions
+from pggan.sampling.directions import load_directions, principal_directions
 from pggan.sampling.film import ANIMATED, VIDEO, film_zoom, save_film
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import Pixels, enlarge, to_pil
@@ -105,19 +105,9 @@ def describe_page(generator: TrainedGenerator, name: str, renderer: str, films: 
     Args: name: the title; renderer: the module that draws, server or browser; films: the endings of the films that can
     be exported, empty where the renderer finds out by itself.
     """
-    return {
-        "name": name,
-        "version": __version__,
-        "renderer": renderer,
-        "latent_size": generator.latent_size,
-        "resolutions": generator.resolutions,
-        "channels": generator.network.architecture.channels,
-        "num_classes": generator.num_classes,
-        "resolution": generator.resolution,
-        "alpha": generator.alpha,
-        "images": generator.images,
-        "films": films,
-    }
+    about = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
+    stage = {name: getattr(generator, name) for name in about}
+    return {"name": name, "renderer": renderer, "films": films, **stage}
 
 
 def page_name(run: str) -> str:
@@ -134,7 +124,7 @@ def page_directions(generator: TrainedGenerator, given: str | None) -> Tensor:
     if given is not None:
         return load_directions(given, generator.latent_size)
     label = 0 if generator.num_classes else None
-    return directions_of_activations(generator.network, min(DIRECTIONS, generator.latent_size), label)
+    return principal_directions(generator.network, min(DIRECTIONS, generator.latent_size), label)
 
 
 def to_file(vectors: Tensor) -> bytes:

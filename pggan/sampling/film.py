@@ -36,17 +36,13 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
         if path.suffix.lower() == VIDEO:
             write_video(shown, fps, temporary)
         elif path.suffix.lower() == ".gif":
-            pictures = with_one_palette([to_pil(frame).convert("RGB") for frame in shown])
-            save_all(pictures, temporary, "GIF", durations(count, fps, 10))
+            first, *others = with_one_palette([to_pil(frame).convert("RGB") for frame in shown])
+            shown_for = durations(count, fps, 10)
+            first.save(temporary, "GIF", save_all=True, append_images=others, loop=0, duration=shown_for)
         else:
-            pictures = [to_pil(frame) for frame in shown]
-            save_all(pictures, temporary, "WEBP", durations(count, fps, 1), lossless=True, method=0)
-
-
-def save_all(pictures: list[Image.Image], path: Path, kind: str, milliseconds: list[int], **options: object) -> None:
-    """Write an endless animation by Pillow."""
-    how = {"save_all": True, "append_images": pictures[1:], "duration": milliseconds, "loop": 0, **options}
-    pictures[0].save(path, format=kind, **how)
+            first, *others = [to_pil(frame) for frame in shown]
+            how = {"duration": durations(count, fps, 1), "loop": 0, "lossless": True, "method": 0}
+            first.save(temporary, "WEBP", save_all=True, append_images=others, **how)
 
 
 def durations(count: int, fps: int, unit: int) -> list[int]:

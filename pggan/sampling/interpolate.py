@@ -1,6 +1,6 @@
 """`pggan interpolate`: what lies between latents, as a strip, a grid or a film."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice, pairwise
 
@@ -11,28 +11,13 @@ from torch import Tensor
 from pggan.config import InterpolateConfig, InterpolationPath
 from pggan.config.parse import generator_keys, parse_grid, parse_seeds
 from pggan.core.devices import set_threads
-from pggan.core.errors import UserError
 from pggan.core.next_command import next_command
 from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, output_path, save_picture, sheet_zoom
-from pggan.sampling.latents import (
-    SAMPLES_PER_SEGMENT,
-    around,
-    at_constant_speed,
-    closed_spline,
-    frame_positions,
-    lerp,
-    loop,
-    random_walk,
-    slerp,
-    through,
-)
+from pggan.sampling.latents import path_through, steady_walk
 from pggan.sampling.projection import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
-
-Steps = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N - 1] of neighbours
-SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 
 
 def run(config: InterpolateConfig) -> int:
@@ -55,15 +40,15 @@ def run(config: InterpolateConfig) -> int:
     if animated:
         require_film(target, columns * side * zoom, rows * side * zoom)
     seeds = "0-4" if config.seeds is None else config.seeds
-    steps = partial(visible_steps, generator, settings) if animated else None
+    distances = partial(visible_steps, generator, settings) if animated else None
     paths = []
     for number in range(columns * rows if animated else 1):
         if config.path is InterpolationPath.walk:
             seed = parse_seeds(seeds)[0] + 1000 * number
-            paths.append(walk(seed, generator.latent_size, frames, steps))
+            paths.append(steady_walk(seed, generator.latent_size, frames, distances))
         else:
             keyframes, _ = generator.keyframes(seeds, config.latents, number)
-            paths.append(latents_between(keyframes, config.path, frames, steps))
+            paths.append(path_through(keyframes, config.path.value, frames, distances))
     out = check_output(str(target), (*STILLS, *ANIMATED))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     if animated:
@@ -80,32 +65,6 @@ def grids(images: Iterator[Pixels], count: int, columns: int, zoom: int) -> Iter
     """Frames of `count` images each, side by side in `columns`, enlarged by `zoom`."""
     while frame := list(islice(images, count)):
         yield grid(enlarge(np.stack(frame), zoom), columns)
-
-
-def walk(seed: int, size: int, frames: int, steps: Steps | None) -> Tensor:
-    """The latents [F, Z], Z = `size`, of a seamless random walk; `steps` as in `latents_between`."""
-    latents = random_walk(seed, size, frames, SMOOTHNESS)
-    if steps is None:
-        return latents
-    return at_constant_speed(around(latents), steps, frames)(frame_positions(frames, closed=True))
-
-
-def latents_between(keyframes: Tensor, kind: InterpolationPath, frames: int, steps: Steps | None) -> Tensor:
-    """The latents [F, Z] of a path through `keyframes` [K, Z]; raises UserError for a single one.
-
-    Args: steps: the distances [N - 1] between neighbours of N latents, which are to be the same everywhere; None for
-    equal angles.
-    """
-    if len(keyframes) < 2:
-        problem = f"path={kind.value} needs at least two seeds or latents, and there is one."
-        raise UserError(problem, "Give several, for example seeds=1,5,9; path=walk needs only one seed.")
-    closed = kind is InterpolationPath.loop
-    path = closed_spline(keyframes) if closed else through(keyframes, lerp if kind is InterpolationPath.lerp else slerp)
-    if steps is not None:
-        path = at_constant_speed(path, steps, SAMPLES_PER_SEGMENT * (len(keyframes) - (not closed)))
-    elif closed:
-        path = loop(keyframes)
-    return path(frame_positions(frames, closed=closed))
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ from pggan.core.rng import generator_for
 from pggan.core.tensor_file import save_tensors
 
 HEADER_KEY = "pggan"
-MAX_NUMBERS = 2**28  # in a file: a gigabyte
-
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
+Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N - 1] from each to the next
 
+SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
 
 
@@ -55,26 +55,16 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
 
 def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
     """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0."""
-    given = f"{key}={path}"
-    if not Path(path).is_file():
-        raise UserError(f"{given} is no file.", f"Name a .safetensors file with {kind}.")
+    given, remedy = f"{key}={path}", f"Name a .safetensors file with {kind} of {size} numbers."
     try:
         with safe_open(path, "pt") as file:
-            if kind not in file.keys():  # noqa: SIM118 - not a dictionary
-                raise ValueError(f"it has no tensor '{kind}'")
-            shape = tuple(file.get_slice(kind).get_shape())
-            if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MAX_NUMBERS:
-                raise ValueError(f"its {kind} have the shape {shape}")
-            if shape[1] != size:
-                raise UserError(
-                    f"{given} has {kind} of {shape[1]} numbers; this generator takes {size}.",
-                    "Use a file that was made with this generator, or one like it.",
-                )
             vectors: Tensor = file.get_tensor(kind).float()
-        if not bool(torch.isfinite(vectors).all() & (vectors != 0).any(1).all()):
-            raise ValueError("a number in it is not finite, or a vector is 0")
-    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"{given} has no valid {kind}: {error}.", "Make it anew.") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{given} has no valid {kind}: {error}.", remedy) from error
+    if vectors.ndim != 2 or vectors.shape[1] != size:
+        raise UserError(f"{given} has {kind} of the shape {[*vectors.shape]}, not [N, {size}].", remedy)
+    if not bool(torch.isfinite(vectors).all() & (vectors != 0).any(1).all()):
+        raise UserError(f"{given} has no valid {kind}: a number is not finite, or a vector is 0.", remedy)
     return vectors
 
 
@@ -143,9 +133,24 @@ def closed_spline(keyframes: Tensor) -> LatentPath:
     return path
 
 
-def loop(keyframes: Tensor) -> LatentPath:
-    """A closed path through `keyframes` [K, Z] without corners; it turns by equal angles in equal times."""
-    return at_constant_speed(closed_spline(keyframes), angles, SAMPLES_PER_SEGMENT * len(keyframes))
+PATHS: dict[str, Between] = {"slerp": slerp, "lerp": lerp, "loop": slerp}  # from one keyframe to the next
+
+
+def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
+    """The latents [F, Z] of `frames` steps through at least two `keyframes` [K, Z].
+
+    Args: kind: slerp (on great circles), lerp (on straight lines), or loop (back to the first, without corners);
+    distances: those that are the same from frame to frame; None for equal angles.
+    Raises UserError for a single keyframe, or another kind.
+    """
+    closed, segments = kind == "loop", len(keyframes) - (kind != "loop")
+    if kind not in PATHS or len(keyframes) < 2:
+        problem = f"path={kind} does not lead through {len(keyframes)} seeds or latents."
+        raise UserError(problem, f"Give at least two, for example seeds=1,5,9, and path={', '.join(PATHS)}.")
+    path = closed_spline(keyframes) if closed else through(keyframes, PATHS[kind])
+    if closed or distances is not None:
+        path = at_constant_speed(path, distances or angles, SAMPLES_PER_SEGMENT * segments)
+    return path(frame_positions(frames, closed=closed))
 
 
 def around(points: Tensor) -> LatentPath:
@@ -158,6 +163,14 @@ def around(points: Tensor) -> LatentPath:
         return torch.lerp(points[number].double(), points[(number + 1) % len(points)].double(), share).float()
 
     return path
+
+
+def steady_walk(seed: int, size: int, frames: int, distances: Distances | None = None) -> Tensor:
+    """The latents [F, Z], Z = `size`, of a seamless random walk; `distances` as in `path_through`."""
+    walk = random_walk(seed, size, frames, SMOOTHNESS)
+    if distances is None:
+        return walk
+    return at_constant_speed(around(walk), distances, frames)(frame_positions(frames, closed=True))
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
@@ -174,11 +187,10 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
     return walk
 
 
-def at_constant_speed(path: LatentPath, distances: Callable[[Tensor], Tensor], samples: int) -> LatentPath:
+def at_constant_speed(path: LatentPath, distances: Distances, samples: int) -> LatentPath:
     """`path` parametrised by arc length, so that its speed is constant.
 
-    Args: distances: the distances [N] from each of N + 1 latents [N + 1, Z] to the next; samples: the points that the
-    length of the path is measured at.
+    Args: samples: the points that the length of the path is measured at.
     """
     positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     lengths = distances(path(positions)).double()

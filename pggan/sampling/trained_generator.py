@@ -3,7 +3,7 @@
 N images, Z latent size, R resolution, C channels.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,26 +15,11 @@ from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import choose_checkpoint
 from pggan.config.parse import NEWEST, parse_seeds
 from pggan.core.devices import choose_device
-from pggan.core.errors import UserError
 from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import (
-    LatentPath,
-    frame_positions,
-    lerp,
-    load_latents,
-    loop,
-    seed_latents,
-    slerp,
-    through,
-)
+from pggan.sampling.latents import load_latents, path_through, seed_latents
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
-PATHS: dict[str, Callable[[Tensor], LatentPath]] = {
-    "slerp": lambda keyframes: through(keyframes, slerp),
-    "lerp": lambda keyframes: through(keyframes, lerp),
-    "loop": loop,
-}
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
@@ -118,16 +103,9 @@ class TrainedGenerator:
         return render_each(self.network, latents, settings, center)
 
     def path(self, keyframes: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
-        """The latents [F, Z] of `frames` steps through at least two `keyframes`: seeds, or latents [K, Z].
-
-        Args: kind: slerp (on great circles), lerp (on straight lines), or loop (back to the first, without corners).
-        Raises UserError for keyframes that can't be read, or another kind.
-        """
+        """The latents [F, Z] of `frames` even steps through seeds or latents [K, Z], as by `path_through`."""
         latents = keyframes if isinstance(keyframes, Tensor) else self.latents(keyframes)
-        if kind not in PATHS or len(latents) < 2:
-            problem = f"No path of kind '{kind}' leads through {len(latents)} keyframes."
-            raise UserError(problem, f"Use two, and {', '.join(PATHS)}.")
-        return PATHS[kind](latents)(frame_positions(frames, closed=kind == "loop"))
+        return path_through(latents, kind, frames)
 
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].

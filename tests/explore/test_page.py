@@ -11,7 +11,7 @@ from PIL import Image
 from pggan.sampling.directions import move, save_directions
 from pggan.sampling.explore import listen
 from pggan.sampling.images import enlarge
-from pggan.sampling.latents import frame_positions, load_latents, loop, save_latents, seed_latents, slerp, through
+from pggan.sampling.latents import load_latents, path_through, save_latents, seed_latents
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -91,9 +91,10 @@ def in_page(page, script):
 def test_paths_are_those_of_python(page):
     keys = seed_latents([1, 2, 3, 4], 24)
     given = f"{json.dumps(keys.tolist())}.map((key) => Float32Array.from(key))"
-    for kind, path, closed in (("through", through(keys, slerp), False), ("loop", loop(keys), True)):
-        script = f"latents.framePositions(50, {json.dumps(closed)}).map(latents.{kind}({given}))"
-        expected = path(frame_positions(50, closed=closed)).double()
+    for name, kind in (("through", "slerp"), ("loop", "loop")):
+        closed = kind == "loop"
+        script = f"latents.framePositions(50, {json.dumps(closed)}).map(latents.{name}({given}))"
+        expected = path_through(keys, kind, 50).double()
         # Both round once, after float64.  Of a loop, Python measures 256 angles, each between two latents in float32.
         off = 256 * ULP * float(keys.norm(dim=1).max()) if closed else 1e-12
         assert torch.allclose(in_page(page, script), expected, rtol=2 * ULP, atol=off)
@@ -253,7 +254,7 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     page.click("#smooth")
     page.click("#export")
     page.wait_for_files(downloads, ["film.webp"])
-    latents = through(generator.latents([3, 0]), slerp)(frame_positions(4))
+    latents = path_through(generator.latents([3, 0]), "slerp", 4)
     with Image.open(downloads / "film.webp") as film:
         assert film.n_frames == 4
         for number, expected in enumerate(generator.render(latents)):

@@ -68,7 +68,7 @@ def test_a_port_that_is_asked_for_and_taken_is_not_replaced(generator_file, serv
         (["run=nowhere"], "no generator"),
         (["port=70000"], "at most 65535"),
         (["host=0.0.0.0"], "ssh -L"),
-        (["directions=nowhere.safetensors"], "no file"),
+        (["directions=nowhere.safetensors"], "No such file"),
         (["checkpoint=worst"], "checkpoint"),
     ],
 )

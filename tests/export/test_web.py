@@ -159,7 +159,7 @@ def test_without_npm_or_its_registry_the_way_round_is_named(tmp_path, monkeypatc
     ("arguments", "hint"),
     [
         (["format=web", "runtime=nowhere.tgz"], "npm pack"),
-        (["format=web", "runtime=runtime.tgz", "directions=nowhere"], "no file"),
+        (["format=web", "runtime=runtime.tgz", "directions=nowhere"], "No such file"),
         (["format=web", "license=mit"], "model card"),
         (["format=onnx", "runtime=a.tgz"], "format=web"),
         (["format=torch", "directions=a"], "format=web"),

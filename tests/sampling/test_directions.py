@@ -7,7 +7,7 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.networks.networks import Generator, initialize
-from pggan.sampling.directions import directions_of_activations, directions_of_weights, load_direction, move, unit
+from pggan.sampling.directions import load_direction, move, principal_directions, unit
 from pggan.sampling.latents import seed_latents
 from tests.definitions import variant
 
@@ -25,18 +25,10 @@ def network() -> Generator:
     return network.requires_grad_(False)
 
 
-def test_the_weights_show_what_the_first_layer_amplifies(network):
-    directions = directions_of_weights(network, 3)
-    assert torch.allclose(directions @ directions.T, torch.eye(3), atol=1e-6)  # float32 of a float64 result
-    gains = (directions @ network.stem.dense.weight.T).norm(dim=1)
-    assert torch.allclose(gains, torch.linalg.svdvals(network.stem.dense.weight)[:3], rtol=1e-5)
-    assert directions.abs().argmax(1)[:2].tolist() == [3, 5]
-
-
-def test_the_activations_show_what_changes_features_most(network):
-    directions = directions_of_activations(network, 2, None)
+def test_the_principal_directions_show_what_changes_features_most(network):
+    directions = principal_directions(network, 2)
     assert directions.shape == (2, SIZE)
-    assert int(directions[0].abs().argmax()) == 3
+    assert directions.abs().argmax(1).tolist() == [3, 5]
     assert torch.allclose(directions.norm(dim=1), torch.ones(2))
 
 
@@ -47,10 +39,9 @@ def test_strengths_are_distances_along_the_direction():
     assert torch.allclose(move(latents, direction, 0).norm(dim=1), torch.full((2,), SIZE**0.5))
 
 
-@pytest.mark.parametrize("method", ["weights", "activations"])
-def test_the_command_writes_directions_and_a_sheet_of_them(run_dir, generator, tmp_path, method):
+def test_the_command_writes_directions_and_a_sheet_of_them(run_dir, generator, tmp_path):
     out = tmp_path / "found" / "d.safetensors"
-    command = ["directions", f"run={run_dir}", f"method={method}", "seeds=7,8", "count=2", f"out={out}", "device=cpu"]
+    command = ["directions", f"run={run_dir}", "seeds=7,8", "count=2", f"out={out}", "device=cpu"]
     assert main(command) == 0
     direction = load_direction(f"{out}:1", SIZE)
     assert float(direction.norm()) == pytest.approx(1)
@@ -60,7 +51,7 @@ def test_the_command_writes_directions_and_a_sheet_of_them(run_dir, generator, t
     assert np.array_equal(row[:, -16:], generator.render(move(generator.latents(8), direction, 3.0))[0])
 
 
-@pytest.mark.parametrize(("argument", "hint"), [("method=magic", "magic"), ("out=d.png", ".safetensors")])
+@pytest.mark.parametrize(("argument", "hint"), [("method=weights", "Leave it out"), ("out=d.png", ".safetensors")])
 def test_slips_are_refused_with_advice(run_dir, argument, hint, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["directions", f"run={run_dir}", "device=cpu", argument]) == 2

@@ -8,9 +8,8 @@ import torch
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.config import InterpolationPath
-from pggan.sampling.interpolate import latents_between, visible_steps, walk
-from pggan.sampling.latents import save_latents, seed_latents
+from pggan.sampling.interpolate import visible_steps
+from pggan.sampling.latents import path_through, save_latents, seed_latents, steady_walk
 
 
 def test_a_strip_begins_and_ends_at_its_seeds(run_dir, generator, tmp_path):
@@ -64,9 +63,9 @@ def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kin
     measure, unevenness = partial(visible_steps, generator, generator.settings()), []
     for steps in (None, measure):
         if kind == "walk":
-            latents = walk(1, 8, 24, steps)
+            latents = steady_walk(1, 8, 24, steps)
         else:
-            latents = latents_between(seed_latents([1, 5, 9], 8), InterpolationPath(kind), 24, steps)
+            latents = path_through(seed_latents([1, 5, 9], 8), kind, 24, steps)
         found = measure(latents)
         unevenness.append((found.max() / found.median()).item())
     assert unevenness[1] < unevenness[0]

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.sampling.directions import directions_of_weights, move, save_directions
+from pggan.sampling.directions import move, principal_directions, save_directions
 from pggan.sampling.images import PAPER
 from pggan.sampling.latents import save_latents, seed_latents
 
@@ -50,7 +50,7 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
     latents = seed_latents([5, 6], 8)
     for number in (0, 1):
         save_latents(latents[number : number + 1], tmp_path / f"{number}.safetensors", ["a test"])
-    directions = directions_of_weights(generator.network, 3)
+    directions = principal_directions(generator.network, 3, 0)
     save_directions(directions, tmp_path / "d.safetensors", {})
     files = f"{tmp_path / '0.safetensors'},{tmp_path / '1.safetensors'}"
     arguments = [f"latents={files}", f"direction={tmp_path / 'd.safetensors'}:1", "strength=-2,0,2", "zoom=1"]
@@ -83,8 +83,8 @@ def test_the_next_command_draws_with_the_same_generator_at_the_same_stage(run_di
         (["out=a.tiff"], ".png or .jpg"),
         (["run=nowhere"], "no generator"),
         (["seeds=1", "latents=a"], "both"),
-        (["latents=nowhere"], "latents=nowhere is no file"),
-        (["direction=nowhere:3"], "no file"),
+        (["latents=nowhere"], "latents=nowhere has no valid latents"),
+        (["direction=nowhere:3"], "No such file"),
         (["strength=strong"], "strength=strong"),
         (["direction=a", "strength=1,2", "out=faces"], "out=FILE.png"),
         (["direction=a", "strength=1,2", "grid=1x2"], "grid="),

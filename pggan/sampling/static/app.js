@@ -41,12 +41,10 @@ const timeline = new Timeline({
 
 // Whether the face that is shown is not the newest one yet, for whoever cannot see it.
 function busy(is) {
-  const text = String(is);
-  if ($("face").ariaBusy !== text) $("face").ariaBusy = text;
+  $("face").ariaBusy = String(is);
 }
 
-// What went wrong, and what to do.
-
+// Say what went wrong, and what to do.
 function complain(text) {
   busy(false);
   $("message").hidden = false;
@@ -82,8 +80,6 @@ function bounded(input) {
   return value;
 }
 
-// What is looked at.
-
 async function readDirections() {
   const values = new Float32Array(await (await fetch("directions.bin")).arrayBuffer());
   return Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
@@ -91,12 +87,13 @@ async function readDirections() {
 
 const strengths = () => [...$("directions").querySelectorAll("input")].map((input) => Number(input.value));
 
+const moved = () => strengths().some((strength) => strength !== 0);
+
 function current() {
-  const given = strengths();
-  return given.some((strength) => strength !== 0) ? move(seen.latent, directions, given) : seen.latent;
+  return moved() ? move(seen.latent, directions, strengths()) : seen.latent;
 }
 
-const currentName = () => (strengths().some((strength) => strength !== 0) ? `${seen.name}, moved` : seen.name);
+const currentName = () => (moved() ? `${seen.name}, moved` : seen.name);
 
 // A stage of the growth as the slider counts: 2.4 is level 2 with 40 % of level 3 blended in.
 function stageAt(position) {
@@ -178,8 +175,6 @@ function showNumbers() {
   }
 }
 
-// Seeds, neighbours and files.
-
 async function showSeed(seed) {
   $("seed").value = seed;
   look(await renderer.latentOfSeed(seed), `seed ${seed}`);
@@ -187,10 +182,11 @@ async function showSeed(seed) {
 
 const anySeed = () => Math.floor(Math.random() * MAX_SEED);
 
+const nearby = (name) => `near ${name.replace(/^near /, "")}`;
+
 function walk(column, row) {
-  if (column === 0 && row === 0) return;
   const distance = Number($("distance").value);
-  look(lattice.at(current(), column * distance, row * distance), `near ${seen.name.replace(/^near /, "")}`);
+  if (column || row) look(lattice.at(current(), column * distance, row * distance), nearby(seen.name));
 }
 
 async function openFile(file) {
@@ -203,8 +199,7 @@ async function openFile(file) {
   if (found.kind === "directions") {
     directions = found.vectors.map((vector) => vector.map((value) => value / Math.hypot(...vector)));
     buildDirections();
-    refresh();
-    return;
+    return refresh();
   }
   look(found.vectors[0], `${file.name}, 0`);
   if (found.vectors.length > 1) found.vectors.forEach((latent, number) => timeline.add(latent, `${file.name}, ${number}`));
@@ -240,8 +235,7 @@ async function exportFilm() {
   try {
     const onProgress = (done) => ($("progress").value = done);
     const how = { kind, fps, smooth: $("smooth").checked, onProgress, signal: cancelling.signal };
-    const film = await renderer.film(frames, settings(), how);
-    download(film, `film${kind}`);
+    download(await renderer.film(frames, settings(), how), `film${kind}`);
   } finally {
     $("export").hidden = false;
     $("progress").hidden = $("cancel").hidden = true;
@@ -251,40 +245,28 @@ async function exportFilm() {
 // The controls.
 
 function buildDirections() {
-  $("directions").replaceChildren(
-    ...directions.map((_, number) => {
-      const label = copyOf("direction");
-      label.prepend(`Direction ${number + 1} `);
-      return label;
-    }),
-  );
+  const labels = directions.map(() => copyOf("direction"));
+  labels.forEach((label, number) => label.prepend(`Direction ${number + 1} `));
+  $("directions").replaceChildren(...labels);
 }
 
 function dragFace(down) {
   const start = { latent: current(), name: seen.name };
-  let moved = false;
+  let begun = false;
   const drag = (event) => {
-    if (!moved) remember();
-    moved = true;
+    if (!begun) remember();
+    begun = true;
     timeline.stop();
     const angle = (pixels) => (pixels / $("face").clientWidth) * DRAG;
-    pass(lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY)), `near ${start.name.replace(/^near /, "")}`);
+    pass(lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY)), nearby(start.name));
   };
   $("face").setPointerCapture(down.pointerId);
   $("face").onpointermove = guarded(drag);
   $("face").onpointerup = $("face").onpointercancel = () => ($("face").onpointermove = null);
 }
 
-const KEYS = {
-  ArrowLeft: () => walk(-1, 0),
-  ArrowRight: () => walk(1, 0),
-  ArrowUp: () => walk(0, -1),
-  ArrowDown: () => walk(0, 1),
-  r: () => $("random").click(),
-  b: () => $("back").click(),
-  k: () => $("keep").click(),
-  " ": () => $("play").click(),
-};
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const KEYS = { r: "random", b: "back", k: "keep", " ": "play" };
 
 on("seeds", "submit", (event) => {
   event.preventDefault();
@@ -298,8 +280,7 @@ on("back", "click", () => {
   $("back").disabled = visited.length === 0;
 });
 on("keep", "click", () => timeline.add(current(), currentName()));
-on("png", "click", () => savePicture(".png"));
-on("webp", "click", () => savePicture(".webp"));
+for (const kind of ["png", "webp"]) on(kind, "click", () => savePicture(`.${kind}`));
 on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
 on("open", "change", async ({ target }) => {
   const [file] = target.files;
@@ -343,9 +324,10 @@ document.addEventListener(
   "keydown",
   guarded((event) => {
     const typing = event.target.matches("input, select, button") && !(event.target === $("face"));
-    if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || !(ARROWS[event.key] || KEYS[event.key])) return;
     event.preventDefault();
-    KEYS[event.key]();
+    if (ARROWS[event.key]) walk(...ARROWS[event.key]);
+    else $(KEYS[event.key]).click();
   }),
 );
 

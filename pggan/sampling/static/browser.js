@@ -14,7 +14,9 @@ export class Renderer {
 
   constructor(model) {
     this.model = model;
-    this.filmKinds = filmKinds();
+    // The endings of the films that this browser can write: what it records, in the time that it plays.
+    const recorded = VIDEOS.filter(([, type]) => globalThis.MediaRecorder?.isTypeSupported(type));
+    this.filmKinds = [...new Set(recorded.map(([kind]) => kind))];
     this.#worker.onmessage = ({ data: { number, images, error } }) => {
       const { resolve, reject } = this.#waiting.get(number);
       this.#waiting.delete(number);
@@ -54,12 +56,6 @@ export class Renderer {
     };
     return recordVideo(images(this), { kind, fps, smooth });
   }
-}
-
-// The endings of the films that this browser can write: what it records, in the time that it plays.
-function filmKinds() {
-  const recorded = VIDEOS.filter(([, type]) => globalThis.MediaRecorder?.isTypeSupported(type)).map(([kind]) => kind);
-  return [...new Set(recorded)];
 }
 
 // A video of images, which takes as long as it plays: browsers record what they show.

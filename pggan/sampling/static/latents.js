@@ -4,7 +4,7 @@
 const SAMPLES_PER_LEG = 64; // points between two keyframes from which the length of a path is measured
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
-export const length = (v) => Math.sqrt(dot(Float64Array.from(v), v));
+const length = (v) => Math.sqrt(dot(Float64Array.from(v), v));
 const times = (v, factor) => Float64Array.from(v, (value) => value * factor);
 const unit = (v) => times(v, 1 / length(v));
 // a + weight * b
@@ -17,16 +17,12 @@ export function move(latent, directions, strengths) {
   return Float32Array.from(moved);
 }
 
-export function lerp(a, b, weight) {
-  return Float64Array.from(a, (value, i) => value + weight * (b[i] - value));
-}
-
 // On the great circle from a to b; lengths change evenly (Shoemake 1985).
-export function slerp(a, b, weight) {
+function slerp(a, b, weight) {
   const [lengthA, lengthB] = [length(a), length(b)];
   const angle = Math.acos(Math.min(Math.max(dot(Float64Array.from(a), b) / (lengthA * lengthB), -1), 1));
   const sine = Math.sin(angle);
-  if (sine < 1e-6) return lerp(a, b, weight); // the same or the opposite direction: no unique great circle
+  if (sine < 1e-6) return Float64Array.from(a, (value, i) => value + weight * (b[i] - value)); // the same or the opposite direction: no unique great circle
   const ofA = Math.sin((1 - weight) * angle) / sine / lengthA;
   const ofB = Math.sin(weight * angle) / sine / lengthB;
   const size = lengthA + weight * (lengthB - lengthA);

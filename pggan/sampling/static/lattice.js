@@ -3,8 +3,7 @@
 import { copyOf } from "./files.js";
 import { axesAcross, neighbour, randomLatent } from "./latents.js";
 
-const SIDE = 5;
-const REACH = (SIDE - 1) / 2;
+const REACH = 2; // neighbours on each side
 
 export class Lattice {
   #axes;
@@ -38,14 +37,10 @@ export class Lattice {
 
   // What is to be drawn around a latent whose neighbours are at `distance` radians: {name: {latent, done}}.
   tiles(latent, distance, paint) {
-    return Object.fromEntries(
-      this.#buttons.map(({ button, column, row }) => [
-        `neighbour ${column} ${row}`,
-        {
-          latent: this.at(latent, column * distance, row * distance),
-          done: (image) => paint(button.firstChild, image),
-        },
-      ]),
-    );
+    const tile = ({ button, column, row }) => [
+      `neighbour ${column} ${row}`,
+      { latent: this.at(latent, column * distance, row * distance), done: (image) => paint(button.firstChild, image) },
+    ];
+    return Object.fromEntries(this.#buttons.map(tile));
   }
 }

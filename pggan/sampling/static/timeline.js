@@ -3,7 +3,6 @@
 import { copyOf } from "./files.js";
 import { framePositions, loop, through } from "./latents.js";
 
-const MAX_KEYFRAMES = 64;
 const MAX_FRAMES = 3600; // two minutes at 30 frames per second
 
 export class Timeline {
@@ -20,7 +19,6 @@ export class Timeline {
   }
 
   add(latent, name) {
-    if (this.keyframes.length === MAX_KEYFRAMES) throw new Error(`A film has at most ${MAX_KEYFRAMES} faces.`);
     this.keyframes.push({ id: this.#made++, latent, name, canvas: document.createElement("canvas") });
     this.#update();
   }
@@ -77,8 +75,7 @@ export class Timeline {
   }
 
   at(position) {
-    const latents = () => this.keyframes.map(({ latent }) => latent);
-    this.#path ??= this.closed() ? loop(latents()) : through(latents());
+    this.#path ??= (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent));
     return this.#path(position);
   }
 

@@ -143,7 +143,7 @@ def run_all(data: str, folder: Path) -> dict[str, Any]:
         ("sample", "seeds=0-5", f"out={folder / 'sample.png'}"),
         ("interpolate", "seeds=[1,2]", "frames=3", f"out={folder / 'strip.png'}"),
         ("timelapse", "seconds=0.1", f"out={folder / 'growth.gif'}"),
-        ("directions", "method=activations", f"out={folder / 'directions.safetensors'}"),
+        ("directions", f"out={folder / 'directions.safetensors'}"),
         ("project", f"image={folder / 'sample.png'}", "steps=3", f"out={folder / 'found'}"),
         ("evaluate", METRICS, "extractor=pixels", "count=32", f"out={folder / 'evaluation'}"),
         ("explore",),
