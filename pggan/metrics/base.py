@@ -3,20 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 
-from pggan.metrics.cache import cached
-from pggan.metrics.collect import Collector, FeatureCollector, Progress, feed
-from pggan.metrics.extractor import Extractor
-from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.images import Images, RealImages
-from pggan.metrics.rank_partition import RankPartition
+from pggan.metrics.extractors import Extractor
+from pggan.metrics.images import Collector, Images, Progress, RankPartition, RealImages, RowCollector, feed
 
-BESIDE = ("_floor", "_reals")  # endings of numbers that say what another one is among reals
+T = TypeVar("T")
 
 
 def label(metric: str, extractor: str, count: int) -> str:
@@ -25,33 +19,10 @@ def label(metric: str, extractor: str, count: int) -> str:
 
 
 def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """The numbers of an evaluation in few words: without those of single levels, and floors in brackets.
-
-    A floor is that by the same features.  One of another count says so: it is that of fewer images, and not what fakes
-    can come down to.
-    """
+    """The numbers of an evaluation in few words: without those of single levels."""
     for name, value in values.items():
-        measured, _, conditions = name.partition("@")
-        metric, slash, level = measured.partition("/")
-        if metric.endswith(BESIDE) or level.isdecimal():
-            continue
-        features = conditions.rpartition("-")[0]
-        beside = (
-            f" ({_beside(ending, key, name)} {other:.3g})"
-            for ending in BESIDE
-            for key, other in values.items()
-            if key.rpartition("-")[0] == f"{metric}{ending}{slash}{level}@{features}"
-        )
-        yield f"{name} {value:.3g}{''.join(beside)}"
-
-
-def _beside(ending: str, key: str, name: str) -> str:
-    """What stands before the number `key`, one of BESIDE, in the brackets behind that of `name`."""
-    count, word = key.rpartition("-")[2], ending.removeprefix("_")
-    return word if count == name.rpartition("-")[2] else f"{word} of {int(count):,} images:"
-
-
-T = TypeVar("T")
+        if not name.partition("@")[0].partition("/")[2].isdecimal():
+            yield f"{name} {value:.3g}"
 
 
 @dataclass
@@ -64,12 +35,11 @@ class Task:
     partition: RankPartition
     extractor: Extractor | None
     progress: Progress
-    mirror: bool | None = None  # whether training mirrors images at random; None: that is not known
-    seconds: dict[str, float] = field(default_factory=dict)  # of what the metrics share
+    mirror: bool = False  # whether training mirrors images at random
+    known: dict[Any, Any] = field(default_factory=dict)  # of the reals, kept from one evaluation to the next
     # By the name of an extractor, and whether the images are mirrored:
-    _fakes: dict[tuple[str, bool], FeatureCollector] = field(default_factory=dict)
+    _fakes: dict[tuple[str, bool], RowCollector] = field(default_factory=dict)
     _reals: dict[tuple[str, bool], int] = field(default_factory=dict)
-    _found: dict[tuple[str, bool], Tensor | None] = field(default_factory=dict)
 
     @property
     def resolution(self) -> int:
@@ -82,73 +52,41 @@ class Task:
         return self.partition.group.is_main
 
     def precisely(self, calculate: Callable[..., T], *values: Tensor) -> T:
-        """The result of `calculate` for `values` where float64 can be calculated; Apple's devices have none.
+        """The result of `calculate` where float64 can be calculated: on CUDA, else on the CPU."""
+        device = self.partition.group.device
+        return calculate(*[one.to(device) for one in values] if device.type == "cuda" else values)
 
-        That is the CPU, too, where other programs use a GPU's memory: the other ranks wait for this result.
-        """
-        if self.partition.group.device.type == "cuda":
-            try:
-                return calculate(*[one.to(self.partition.group.device) for one in values])
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-        return calculate(*values)
+    def collector(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> RowCollector:
+        """A collector of features float32 [count, F] of images, or of the images mirrored."""
+        shown = (lambda images: extractor.features(images.flip(-1))) if mirrored else extractor.features
+        return RowCollector(shown, count, self.partition)
 
-    @cached_property
-    def pixels(self) -> Extractor:
-        """The extractor that needs no weights."""
-        return pixel_extractor()
-
-    def want_features(
-        self, extractor: Extractor, *, fakes: int, reals: int, mirrored: bool = False
-    ) -> FeatureCollector:
-        """Announce that the features of so many images will be asked for; returns the collector of the fakes.
-
-        Args: mirrored: those of the images flipped left to right, which are counted and kept apart.
-        """
+    def want_features(self, extractor: Extractor, *, fakes: int, reals: int, mirrored: bool = False) -> RowCollector:
+        """Announce that the features of so many images will be asked for; returns the collector of the fakes."""
         key = extractor.name, mirrored
-        known = self._fakes.setdefault(key, FeatureCollector(extractor, 0, self.partition, mirrored=mirrored))
+        known = self._fakes.setdefault(key, self.collector(extractor, 0, mirrored=mirrored))
         known.count = max(known.count, fakes)
         self._reals[key] = max(self._reals.get(key, 0), reals)
         return known
 
-    def real_features(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> Tensor | None:
-        """The features float32 [count, F] of the first reals, on rank 0.  Called by all ranks."""
-        key = extractor.name, mirrored
-        images = self._reals[key]
-        if key not in self._found:
+    def real_features(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> Tensor:
+        """The features float32 [count, F] of the first reals.  Called by all ranks."""
+        images = self._reals[extractor.name, mirrored]
 
-            def calculate() -> Tensor:
-                collector = FeatureCollector(extractor, images, self.partition, mirrored=mirrored)
-                reading = feed(self.reals, [collector], self.partition, "features of reals", self.progress)
-                self.add_seconds("features", collector.seconds)
-                self.add_seconds("reading reals", reading)
-                return collector.rows(images)
+        def calculate() -> Tensor:
+            collector = self.collector(extractor, images, mirrored=mirrored)
+            feed(self.reals, [collector], self.partition, "features of reals", self.progress)
+            return collector.rows()
 
-            facts = {"extractor": extractor.name, **extractor.facts, "precision": "float32", "mirrored": mirrored}
-            if extractor.repeatable:
-                self._found[key] = self.statistic("features", images, facts, calculate)
-            else:
-                rows = calculate()
-                self._found[key] = rows if self.is_main else None
-        found = self._found[key]
-        return None if found is None else found[:count]
+        return self.once(("features", extractor.name, mirrored, images), calculate)[:count]
 
-    def statistic(
-        self, name: str, count: int, parameters: dict[str, Any], calculate: Callable[[], Tensor]
-    ) -> Tensor | None:
-        """Numbers of the first `count` reals, on rank 0: from the cache, or calculated by all ranks."""
-        facts = {
-            "statistic": name,
-            "data": self.reals.pyramid.fingerprint,
-            "resolution": self.resolution,
-            "images": count,
-            **parameters,
-        }
-        return cached(facts, calculate, self.partition.group)
-
-    def add_seconds(self, what: str, seconds: float) -> None:
-        """Count time that several metrics share."""
-        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+    def once(self, what: tuple[Any, ...], calculate: Callable[[], T]) -> T:
+        """Numbers of the reals at this resolution: those of an earlier evaluation, or calculated by all ranks."""
+        key = (self.resolution, *what)
+        if key not in self.known:
+            self.known[key] = calculate()
+        found: T = self.known[key]
+        return found
 
 
 class Metric(ABC):
@@ -175,30 +113,13 @@ class Metric(ABC):
         """Why there is no such number at `resolution`; empty where there is one."""
         return ""
 
-    @classmethod
-    def temporary_bytes(cls, count: int, resolution: int, channels: int) -> int:
-        """The disk space that the metric of `count` images takes while it is calculated."""
-        return 0
-
     @abstractmethod
     def collectors(self) -> list[Collector]:
         """The collectors that have to see the fakes; the same one may serve several metrics."""
 
     @abstractmethod
-    def parameters(self) -> dict[str, Any]:
-        """Everything that the definition leaves open, as plain values."""
-
-    @abstractmethod
     def values(self) -> dict[str, float]:
         """The numbers by name, on rank 0.  Called by all ranks, when the fakes have been shown."""
-
-    def notes(self) -> list[str]:
-        """Sentences about what the numbers do not say; asked for on rank 0, after `values`."""
-        return []
-
-    def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
-        """A number under the extractor's name."""
-        return {label(metric, self.extractor.name, count or self.count): value}
 
 
 class FeatureMetric(Metric):
@@ -213,10 +134,12 @@ class FeatureMetric(Metric):
         return [self.fakes]
 
     def values(self) -> dict[str, float]:
-        fakes, reals = self.fakes.rows(self.count), self.task.real_features(self.extractor, self.real_count)
-        if reals is None:
-            return {}
-        return self.task.precisely(self.compare, fakes, reals)
+        fakes, reals = self.fakes.rows()[: self.count], self.task.real_features(self.extractor, self.real_count)
+        return self.task.precisely(self.compare, fakes, reals) if self.task.is_main else {}
+
+    def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
+        """A number under the extractor's name."""
+        return {label(metric, self.extractor.name, count or self.count): value}
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:

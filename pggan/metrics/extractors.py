@@ -12,7 +12,8 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -22,38 +23,90 @@ from torch import Tensor, nn
 from pggan.config.generators import require_extractor
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.metrics.extractor import Extractor, Resized
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.networks.features.torchvision_model import load_torchvision_model, normalization_of
-from pggan.networks.features.user_function import call_user_function, user_errors
+from pggan.networks.features.weights import read_weights
+from pggan.training.compute_options import full_float32
 
+CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # of the features of `pixels`
-HEX_DIGITS = 8  # of a weights file's SHA-256, in a name
-
 # The weights that torch-fidelity publishes, converted from the TensorFlow graph of 2015-12-05; their SHA-256 begins so.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
+# torchvision makes their pixels, in [-1, 1], from pixels that are normalised as those of ImageNet, where it is told to.
+TRANSFORMED = {"inception_v3", "googlenet"}
 
 
-def load_extractor(name: str, weights: str | None, device: torch.device, prefix: str = "") -> Extractor:
+@dataclass(frozen=True)
+class Extractor:
+    """A feature extractor; `name` is what metrics carry.
+
+    Grey images are repeated to three channels; of images with four, the first three are taken.  Whatever precision
+    training has, features are calculated in float32.
+    """
+
+    name: str
+    network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
+    weights: str = ""  # the SHA-256 of their file
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R].
+
+        Raises UserError where the network gives anything but rows of finite numbers.
+        """
+        colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+        with full_float32():
+            features = torch.cat([self.network(chunk) for chunk in torch.split(colour, CHUNK)]).float().cpu()
+        if features.ndim != 2 or not features.isfinite().all():
+            problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."
+            raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
+        return features
+
+
+class Resized(nn.Module):
+    """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and a normalization per channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, side: int, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.network, self.side = network, side
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        size = (self.side, self.side)
+        resized = F.interpolate(images.float(), size=size, mode="bicubic", antialias=True).clamp(0, 255)
+        features: Tensor = self.network((resized - self.mean) / self.std)
+        return features.flatten(1)
+
+
+def load_extractor(name: str, weights: str | None, device: torch.device) -> Extractor:
     """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
 
-    Args: prefix: of the keys in messages.
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
-    require_extractor(prefix, name, weights)
+    require_extractor("", name, weights)
     family, _, member = name.partition(":")
-    loaders: dict[str, Callable[[], Extractor]] = {
-        "efficientnet-lite0": lambda: _efficientnet_lite0(prefix),
-        "inception": lambda: _inception(weights, prefix),
-        "pixels": pixel_extractor,
-        "torchvision": lambda: _torchvision(member, weights, f"{prefix}weights"),
-    }
-    extractor = loaders[family]() if family in loaders else _of_user(family, member, f"{prefix}extractor")
+    match family:
+        case "efficientnet-lite0":
+            path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
+            # The network itself subtracts 127 and divides by 128.
+            network: nn.Module = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
+            extractor = Extractor(family, network, file_sha256(path))
+        case "inception":
+            extractor = _inception(weights)
+        case "torchvision":
+            extractor = _torchvision(member, weights)
+        case "pixels":
+            return pixel_extractor()
+        case _:
+            extractor = _of_user(family, member)
     if isinstance(extractor.network, nn.Module):
         extractor.network.requires_grad_(False).train(False).to(device)
-    return replace(extractor, prefix=prefix)
+    return extractor
 
 
 def pixel_extractor() -> Extractor:
@@ -64,37 +117,11 @@ def pixel_extractor() -> Extractor:
         scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
         return scaled
 
-    return Extractor("pixels", features, {"resize": f"box means, at most {PIXEL_SIDE}x{PIXEL_SIDE}"})
+    return Extractor("pixels", features)
 
 
-def _efficientnet_lite0(prefix: str) -> Extractor:
-    path = weights_file(f"Without them: {prefix}metrics=[swd,ms_ssim], or {prefix}extractor=pixels.")
-    # The network itself subtracts 127 and divides by 128.
-    network = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
-    facts = {"resize": f"bicubic with antialiasing to {SIDE}x{SIDE}", "weights": file_sha256(path)}
-    return Extractor("efficientnet-lite0", network, facts)
-
-
-def _inception(weights: str | None, prefix: str) -> Extractor:
-    try:
-        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
-    except ImportError as error:
-        remedy = 'Install it: pip install "pggan[metrics]".'
-        raise UserError(f"{prefix}extractor=inception needs the package torch-fidelity.", remedy) from error
-    path = _downloaded_inception(f"{prefix}weights") if weights is None else Path(weights)
-    if not path.is_file():
-        raise UserError(f"{prefix}weights={path} is not a file.", f"Download {INCEPTION_URL}, and give its place.")
-    # Only these weights make it an FID; and the package that reads the file would run code in any other one.
-    if not file_sha256(path).startswith(INCEPTION_SHA256):
-        problem = f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one."
-        raise UserError(problem, f"Download {INCEPTION_URL} again.")
-    network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    facts = {"resize": "bilinear to 299x299, as TensorFlow 1 does", "weights": INCEPTION_FILE}
-    return Extractor("inception", _FirstOutput(network), facts)
-
-
-class _FirstOutput(nn.Module):
-    """A network that returns a tuple, of which the first is taken."""
+class _Inception(nn.Module):
+    """The network of the FID, which returns a tuple."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -105,53 +132,57 @@ class _FirstOutput(nn.Module):
         return features
 
 
-def _downloaded_inception(key: str) -> Path:
-    """Where PyTorch keeps the downloaded weights; downloads them where they are missing, or `key` gives a file."""
-    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
-    if not path.is_file():
+def _inception(weights: str | None) -> Extractor:
+    try:
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+    except ImportError as error:
+        remedy = 'Install it: pip install "pggan[metrics]".'
+        raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
+    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE if weights is None else Path(weights)
+    remedy = f"Download {INCEPTION_URL}, and give its place: weights=PATH. Or use kid instead of fid."
+    if weights is None and not path.is_file():
         print(f"Downloading {INCEPTION_URL}, once, to {path}.", file=sys.stderr)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
         except (OSError, RuntimeError) as error:
-            problem = f"The Inception weights of the FID can't be downloaded: {error}"
-            remedy = f"Fetch {INCEPTION_URL} elsewhere, and give the file: {key}=PATH. Or use kid instead of fid."
-            raise UserError(problem, remedy) from error
-    return path
+            raise UserError(f"The Inception weights of the FID can't be downloaded: {error}", remedy) from error
+    if not path.is_file():
+        raise UserError(f"weights={path} is not a file.", remedy)
+    # Only these weights make it an FID; and the package that reads the file would run code in any other one.
+    if not file_sha256(path).startswith(INCEPTION_SHA256):
+        raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
+    network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
+    return Extractor("inception", _Inception(network), file_sha256(path))
 
 
-def _torchvision(member: str, weights: str | None, key: str) -> Extractor:
-    network, path = load_torchvision_model(member, weights, key)
-    linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        raise UserError(f"torchvision's {member} has no linear layer.", "Choose another model.")
-    network.set_submodule(linear[-1], nn.Identity())
-    side = 299 if member == "inception_v3" else 224
-    mean, std = normalization_of(member)
-    digest = file_sha256(path)
-    facts = {
-        "resize": f"bicubic with antialiasing to {side}x{side}",
-        "weights": digest,
-        "layer": f"before {linear[-1]}",
-        "mean": mean,
-        "std": std,
-    }
-    return Extractor(f"torchvision-{member}-{digest[:HEX_DIGITS]}", Resized(network, side, mean, std), facts)
+def _torchvision(name: str, weights: str | None) -> Extractor:
+    from torchvision import models  # slow to import
+
+    if weights is None:
+        raise UserError(f"torchvision:{name} needs its weights.", "Give weights= a file with the state_dict.")
+    options = {"transform_input": True, "init_weights": False} if name in TRANSFORMED else {}
+    stored, digest = read_weights(Path(weights)), file_sha256(Path(weights))
+    try:
+        network: nn.Module = models.get_model(name, weights=None, **options)
+        network.load_state_dict(stored)
+        linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
+        preset = models.get_model_weights(name).DEFAULT.transforms()  # type: ignore[attr-defined]
+    except (ValueError, RuntimeError, IndexError, AttributeError) as error:
+        problem = f"{weights} does not go with torchvision's {name}: {str(error).splitlines()[-1].strip()}"
+        raise UserError(problem, "Give a model with a linear layer, and its state_dict.") from error
+    network.set_submodule(linear, nn.Identity())
+    mean, std = ([round(255 * value, 6) for value in values] for values in (preset.mean, preset.std))
+    side = 299 if name == "inception_v3" else 224
+    return Extractor(f"torchvision-{name}-{digest[:8]}", Resized(network, side, mean, std), digest)
 
 
-def _of_user(module: str, function: str, key: str) -> Extractor:
-    """The extractor that a function of the user's own makes; `key` names it."""
-    network = _OfUser(key, f"{key}={module}:{function}", call_user_function(key, module, function))
-    return Extractor(f"{module}.{function}", network, {"made by": f"{module}:{function}"}, repeatable=False)
-
-
-class _OfUser(nn.Module):
-    """A network of the user's own, a module or any function, whose errors are the user's to correct."""
-
-    def __init__(self, key: str, name: str, network: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.key, self.name, self.network = key, name, network
-
-    def forward(self, images: Tensor) -> Tensor:
-        with user_errors(self.key, self.name):
-            return self.network(images)
+def _of_user(module: str, function: str) -> Extractor:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        make = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        problem = f"extractor={module}:{function} can't be loaded: {error}."
+        raise UserError(problem, "Write MODULE:FUNCTION, of a module that Python can import.") from error
+    return Extractor(f"{module}.{function}", make())

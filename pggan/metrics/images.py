@@ -1,6 +1,12 @@
-"""The two sides of a comparison, as numbered images that any rank can read: fakes by seed, reals in a fixed order."""
+"""Numbered images of both sides of a comparison, read once, block by block, by any number of ranks.
 
-from collections.abc import Sequence
+Fakes are numbered by seed, reals in a fixed random order.  Blocks are the same whatever the number of ranks, every
+calculation is done per block, and results are put back in the order of the images: so a metric has the same bits on any
+number of ranks with as many CPU threads each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,13 +16,16 @@ from torch import Tensor
 
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
+from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.sampling.generate import RenderSettings, draw_in_batches
 from pggan.sampling.images import Pixels
 from pggan.sampling.trained_generator import TrainedGenerator
 
+MAX_IMAGES = 64  # in a block
+BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
-LOOKED_AT = 16  # reals of a random order, to see whether there are colours
+Progress = Callable[[str, int, int], None]  # called with what is done, blocks done, blocks in all
 
 
 class Images(Protocol):
@@ -37,16 +46,6 @@ class RealImages(Images):
     def read(self, indices: Sequence[int]) -> Pixels:
         return self.pyramid.read(self.resolution, self.order[np.asarray(indices) + self.first])
 
-    @property
-    def are_grey(self) -> bool:
-        """Whether the images have channels for colours, but the first LOOKED_AT of them show none."""
-        pixels = self.pyramid.read(self.resolution, self.order[:LOOKED_AT])
-        return pixels.shape[3] == 3 and bool((pixels == pixels[..., :1]).all())
-
-    def labels(self) -> NDArray[np.int64] | None:
-        """The classes of all images in this order; None without classes."""
-        return None if self.pyramid.labels is None else self.pyramid.labels[self.order]
-
 
 class FakeImages(Images):
     """Images of a generator: image n is that of seed `first_seed` + n, as `pggan sample` draws it.
@@ -58,23 +57,108 @@ class FakeImages(Images):
         self, generator: TrainedGenerator, settings: RenderSettings, reals: RealImages, first_seed: int
     ) -> None:
         self.generator, self.settings, self.first_seed = generator, settings, first_seed
-        labels = reals.labels()
-        self.labels = np.arange(generator.num_classes) if labels is None else labels
+        labels = reals.pyramid.labels
+        self.labels = np.arange(generator.num_classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:
         network, settings = self.generator.network, self.settings
         latents = self.generator.latents([self.first_seed + index for index in indices])
         if network.weights[0].device.type == "cpu" and not self.generator.num_classes:
             return np.stack(list(self.generator.stream(latents, settings)))
-        labels = self._labels(indices) if self.generator.num_classes else None
+        labels = None
+        if self.generator.num_classes:
+            chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.generator.num_classes
+            labels = torch.from_numpy(chosen)
         with use_options(network, ComputeOptions()):
             return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
-
-    def _labels(self, indices: Sequence[int]) -> Tensor:
-        chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.generator.num_classes
-        return torch.from_numpy(chosen)
 
 
 def to_device(pixels: Pixels, device: torch.device) -> Tensor:
     """Images uint8 [N, R, R, C] as uint8 [N, C, R, R] on `device`."""
     return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).contiguous()
+
+
+@dataclass(frozen=True)
+class RankPartition:
+    """Blocks of `size` images, an even number: block b belongs to rank b modulo the number of ranks."""
+
+    group: ProcessGroup
+    size: int
+
+    @classmethod
+    def at(cls, resolution: int, group: ProcessGroup) -> "RankPartition":
+        """The partition of images of side `resolution`."""
+        return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)))
+
+    def own(self, count: int) -> list[range]:
+        """The blocks of this rank, of images 0 to `count` - 1."""
+        blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
+        return blocks[self.group.rank :: self.group.world_size]
+
+    def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
+        """The rows of all blocks, in order, on every rank; `blocks` holds those of this rank's blocks.
+
+        The number of rows may differ from block to block.
+        """
+        if self.group.world_size == 1:
+            return torch.cat(list(blocks))
+        everyone = self.group.all_gather_object([block.numpy() for block in blocks])
+        in_order = (own[slot] for slot in range(len(everyone[0])) for own in everyone if slot < len(own))
+        return torch.cat([torch.from_numpy(block) for block in in_order])
+
+
+class Collector(Protocol):
+    """A store of facts about images 0 to `count` - 1, of which each rank sees its own blocks."""
+
+    count: int
+
+    def add(self, images: Tensor) -> None:
+        """Take the next block of this rank: uint8 [N, C, R, R]."""
+
+
+class RowCollector(Collector):
+    """What `calculate` makes of blocks of images: rows in the order of the images."""
+
+    def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
+        self.calculate, self.count, self.partition = calculate, count, partition
+        self.blocks: list[Tensor] = []
+        self._gathered: Tensor | None = None
+
+    def add(self, images: Tensor) -> None:
+        self.blocks.append(self.calculate(images).cpu())
+
+    def rows(self) -> Tensor:
+        """The rows of all images, in host memory.  Called by all ranks."""
+        if self._gathered is None:
+            self._gathered = self.partition.all_gather(self.blocks)
+        return self._gathered
+
+
+@torch.no_grad()
+def feed(
+    images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str, progress: Progress
+) -> None:
+    """Give each of `collectors` its images, which are read once.
+
+    Called by all ranks.  An error on one of them ends it on all: the others would wait for its results.
+    """
+    own = partition.own(max((collector.count for collector in collectors), default=0))
+    with partition.group.collective_errors():
+        for number, block in enumerate(own):
+            progress(what, number, len(own))
+            pixels = to_device(images.read(block), partition.group.device)
+            for collector in collectors:
+                if block.start < collector.count:
+                    collector.add(pixels[: collector.count - block.start])
+        progress(what, len(own), len(own))
+
+
+def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
+    """Images [N, C, S, S] filtered with `kernel` [K] in both directions, without padding: [N, C, S-K+1, S-K+1]."""
+    for dimension in (2, 3):
+        side = images.shape[dimension] - len(kernel) + 1
+        found = kernel[0] * images.narrow(dimension, 0, side)
+        for offset, weight in enumerate(kernel[1:], 1):  # all products at once would take K times the memory
+            found += weight * images.narrow(dimension, offset, side)
+        images = found
+    return images

@@ -12,24 +12,19 @@ the same sum.  The name tells the number of scales.
 There is no better or worse by itself: far above the number of the reals, the generator lacks variety.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.metrics.base import Metric, Task, label
-from pggan.metrics.collect import Collector, feed
-from pggan.metrics.rank_partition import RankPartition
-from pggan.metrics.separable_filter import separable_filter
+from pggan.metrics.images import Collector, RowCollector, feed, separable_filter
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
 SIGMA = 1.5
 RANGE = 255.0
 K1, K2 = 0.01, 0.03
-PARAMETERS = {"window": WINDOW, "sigma": SIGMA, "k1": K1, "k2": K2, "version": 1}
 
 
 def scales_of(resolution: int) -> int:
@@ -68,21 +63,10 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
     return product * similarity(x, y)[0].clamp(min=0) ** weights[-1]
 
 
-class PairCollector(Collector):
-    """The similarities of images 2n and 2n + 1."""
-
-    def __init__(self, count: int, partition: RankPartition) -> None:
-        super().__init__(count, partition)
-        self.blocks: list[Tensor] = []
-
-    def add(self, images: Tensor) -> None:
-        # Apple's devices have no float64.
-        precise = (images if images.device.type == "cuda" else images.cpu()).double()
-        self.blocks.append(ms_ssim(precise[0::2], precise[1::2]).cpu())
-
-    def mean(self) -> Tensor:
-        """The mean over all pairs, float64 [1].  Called by all ranks."""
-        return self.partition.all_gather(self.blocks).mean()[None]
+def of_pairs(images: Tensor) -> Tensor:
+    """The similarities float64 [N / 2] of images 2n and 2n + 1 of uint8 [N, C, R, R]; Apple's devices have no float64."""
+    precise = (images if images.device.type == "cuda" else images.cpu()).double()
+    return ms_ssim(precise[0::2], precise[1::2])
 
 
 class MultiScaleSimilarity(Metric):
@@ -96,35 +80,19 @@ class MultiScaleSimilarity(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
-        self.asked = count
-        self.pairs = PairCollector(self.count, task.partition)
-        self.real_count = min(self.count, task.reals.pyramid.images // 2 * 2)
-        self.scales = scales_of(task.resolution)
+        self.pairs = RowCollector(of_pairs, self.count, task.partition)
 
     def collectors(self) -> list[Collector]:
         return [self.pairs]
 
-    def parameters(self) -> dict[str, Any]:
-        return {**PARAMETERS, "scales": self.scales, "pairs": self.count // 2, "real_pairs": self.real_count // 2}
-
-    def notes(self) -> list[str]:
-        found = []
-        if self.asked != self.count:
-            found.append(f"ms_ssim compares pairs: of {self.asked:,} fakes, the last one is left out.")
-        if self.real_count < self.count:
-            fewer = f"{self.real_count // 2:,} pairs of reals, all that the data has"
-            found.append(f"ms_ssim compares {self.count // 2:,} pairs of fakes, but only {fewer}.")
-        return found
-
     def values(self) -> dict[str, float]:
-        found = self._named("ms_ssim", self.pairs.mean(), self.count)
-        reals = self.task.statistic("ms_ssim", self.real_count, dict(PARAMETERS), self._of_reals)
-        return found if reals is None else found | self._named("ms_ssim_reals", reals, self.real_count)
+        count, scales = min(self.count, self.task.reals.pyramid.images // 2 * 2), scales_of(self.task.resolution)
+        features = f"{scales}scales"
+        reals = self.task.once(("ms_ssim", count), lambda: self._of_reals(count))
+        found = {label("ms_ssim", features, self.count): float(self.pairs.rows().mean())}
+        return found | {label("ms_ssim_reals", features, count): reals}
 
-    def _of_reals(self) -> Tensor:
-        pairs, task = PairCollector(self.real_count, self.task.partition), self.task
-        task.add_seconds("reading reals", feed(task.reals, [pairs], task.partition, "pairs of reals", task.progress))
-        return pairs.mean()
-
-    def _named(self, metric: str, value: Tensor, count: int) -> dict[str, float]:
-        return {label(metric, f"{self.scales}scales", count): float(value)}
+    def _of_reals(self, count: int) -> float:
+        pairs, task = RowCollector(of_pairs, count, self.task.partition), self.task
+        feed(task.reals, [pairs], task.partition, "pairs of reals", task.progress)
+        return float(pairs.rows().mean())

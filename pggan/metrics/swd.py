@@ -15,22 +15,22 @@ Two cases are not in the official code: images smaller than 16x16 have one level
 and a channel of zero variance is not divided by its standard deviation.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from math import prod
+from typing import IO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 from pggan.metrics.base import Metric, Task, label
-from pggan.metrics.collect import Collector, feed
-from pggan.metrics.images import RealImages
-from pggan.metrics.rank_partition import RankPartition
-from pggan.metrics.separable_filter import separable_filter
+from pggan.metrics.images import Collector, RankPartition, RealImages, feed, separable_filter
 
 PATCHES = 128
 SIDE = 7
@@ -38,9 +38,7 @@ MIN_LEVEL = 16
 SMALL_IMAGE_MIN_LEVEL = 8  # of images that are smaller than that
 DIRECTIONS = 4 * 128
 AT_ONCE = 32  # directions whose projections are held in memory: 268 MB per set of 16384 images
-SETS = 3  # whose patches are on the disk at once: those of the fakes, and two of reals for the floor
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
-PARAMETERS = {"patches": PATCHES, "patch_side": SIDE, "directions": DIRECTIONS, "times": 1000, "version": 1}
 
 
 def levels_of(resolution: int) -> list[int]:
@@ -104,14 +102,14 @@ class PatchCollector(Collector):
     """The patches of this rank's images at every level, in unnamed temporary files."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
-        super().__init__(count, partition)
-        self.channels = channels
+        self.count, self.partition, self.channels = count, partition, channels
         self.own = partition.own(count)
         self.levels = levels_of(resolution)
         shape = (max(sum(map(len, self.own)), 1), PATCHES, channels, SIDE, SIDE)
         self.patches = {}
         for side in self.levels:
             with tempfile.TemporaryFile() as file:
+                reserve(file, 4 * prod(shape))
                 self.patches[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
         self.blocks = 0
@@ -151,6 +149,19 @@ class PatchCollector(Collector):
         for block in self.own:
             yield self.patches[side][start : start + len(block)]
             start += len(block)
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Take the space of `size` bytes on the disk: a mapped file that finds none later ends the process.
+
+    Raises UserError where there is none.  macOS has no such call.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            problem = f"{tempfile.gettempdir()} has no space for {size:,} bytes of patches: {error.strerror}."
+            raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
 
 
 def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress: Callable[[int, int], None]) -> float:
@@ -196,45 +207,29 @@ class SlicedWasserstein(Metric):
     def undefined(cls, resolution: int) -> str:
         return "" if resolution >= SMALL_IMAGE_MIN_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
 
-    @classmethod
-    def temporary_bytes(cls, count: int, resolution: int, channels: int) -> int:
-        return SETS * count * PATCHES * channels * SIDE**2 * 4 * len(levels_of(resolution))
-
     def collectors(self) -> list[Collector]:
         return [self.patches]
 
-    def parameters(self) -> dict[str, Any]:
-        return {**PARAMETERS, "levels": self.patches.levels, "floor_images": self._floor_images()}
-
     def values(self) -> dict[str, float]:
-        found = self._distances(self.patches, self._shown(self.count, 0))
-        named = self._named("swd", found, self.count)
-        floor = self.task.statistic("swd_floor", 2 * self._floor_images(), dict(PARAMETERS), self._floor)
-        return named if floor is None else named | self._named("swd_floor", floor, self._floor_images())
-
-    def _floor_images(self) -> int:
-        """The images of each side of the floor: as many as are compared, or half of the reals."""
-        return min(self.count, self.task.reals.pyramid.images // 2)
-
-    def _floor(self) -> Tensor:
-        count = self._floor_images()
-        return self._distances(self._shown(count, 0), self._shown(count, count))
+        found = self._named("swd", self._distances(self.patches, self._shown(self.count, 0)), self.count)
+        count = min(self.count, self.task.reals.pyramid.images // 2)  # of each side of the floor
+        floor = self.task.once(
+            ("swd_floor", count), lambda: self._distances(self._shown(count, 0), self._shown(count, count))
+        )
+        return found | self._named("swd_floor", floor, count)
 
     def _shown(self, count: int, first: int) -> PatchCollector:
         """The patches of reals `first` to `first` + `count` - 1."""
         collector, task = self._collector(count), self.task
         reals = RealImages(task.reals.pyramid, task.resolution, first)
-        task.add_seconds("reading reals", feed(reals, [collector], task.partition, "patches of reals", task.progress))
+        feed(reals, [collector], task.partition, "patches of reals", task.progress)
         return collector
 
-    def _distances(self, one: PatchCollector, other: PatchCollector) -> Tensor:
-        found = []
-        for side in one.levels:
-            found.append(distance(one, other, side, partial(self.task.progress, f"swd/{side}")))
-        return torch.tensor(found, dtype=torch.float64)
+    def _distances(self, one: PatchCollector, other: PatchCollector) -> list[float]:
+        return [distance(one, other, side, partial(self.task.progress, f"swd/{side}")) for side in one.levels]
 
-    def _named(self, metric: str, distances: Tensor, count: int) -> dict[str, float]:
-        found = dict(zip(map(str, self.patches.levels), distances.tolist(), strict=True))
+    def _named(self, metric: str, distances: list[float], count: int) -> dict[str, float]:
+        found = dict(zip(map(str, self.patches.levels), distances, strict=True))
         found["mean"] = sum(found.values()) / len(found)
         return {label(f"{metric}/{level}", "patches", count): value for level, value in found.items()}
 
