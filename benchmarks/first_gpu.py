@@ -155,7 +155,7 @@ def metrics(bench: Bench) -> Figures:
     run = bench.train("whole")
     words = [f"run={run}", "metrics=[swd,ms_ssim,kid,precision_recall]", "extractor=pixels", "json=true"]
     found = {
-        device: json.loads(bench.pggan("evaluate", *words, f"devices={device}"))["evaluations"][-1]["metrics"]
+        device: json.loads(bench.pggan("evaluate", *words, f"device={device}"))["evaluations"][-1]["metrics"]
         for device in ("cpu", bench.device)
     }
     there, here = found["cpu"], found[bench.device]

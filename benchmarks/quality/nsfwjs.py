@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.metrics.extractor import Resized
+from pggan.metrics.extractors import Resized
 
 PACKAGE = "nsfwjs@4.3.0"
 ARCHIVE = "nsfwjs-4.3.0.tgz"

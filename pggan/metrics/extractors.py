@@ -97,7 +97,7 @@ def load_extractor(name: str, weights: str | None, device: torch.device) -> Extr
             network: nn.Module = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
             extractor = Extractor(family, network, file_sha256(path))
         case "inception":
-            extractor = _inception(weights)
+            extractor = _inception(weights, device)
         case "torchvision":
             extractor = _torchvision(member, weights)
         case "pixels":
@@ -120,19 +120,7 @@ def pixel_extractor() -> Extractor:
     return Extractor("pixels", features)
 
 
-class _Inception(nn.Module):
-    """The network of the FID, which returns a tuple."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network(images)[0]
-        return features
-
-
-def _inception(weights: str | None) -> Extractor:
+def _inception(weights: str | None, device: torch.device) -> Extractor:
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
@@ -153,7 +141,8 @@ def _inception(weights: str | None) -> Extractor:
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    return Extractor("inception", _Inception(network), file_sha256(path))
+    network.requires_grad_(False).train(False).to(device)
+    return Extractor("inception", lambda images: network(images)[0], file_sha256(path))
 
 
 def _torchvision(name: str, weights: str | None) -> Extractor:
@@ -167,7 +156,7 @@ def _torchvision(name: str, weights: str | None) -> Extractor:
         network: nn.Module = models.get_model(name, weights=None, **options)
         network.load_state_dict(stored)
         linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
-        preset = models.get_model_weights(name).DEFAULT.transforms()  # type: ignore[attr-defined]
+        preset = models.get_model_weights(name).DEFAULT.transforms()
     except (ValueError, RuntimeError, IndexError, AttributeError) as error:
         problem = f"{weights} does not go with torchvision's {name}: {str(error).splitlines()[-1].strip()}"
         raise UserError(problem, "Give a model with a linear layer, and its state_dict.") from error

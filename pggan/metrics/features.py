@@ -18,7 +18,7 @@ NEIGHBOURS = 3
 
 
 def distance_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Euclidean distances of rows [start : start + DISTANCE_ROWS] of `a` [N, F] to all of `b` [M, F], with that start."""
+    """Euclidean distances of a block of rows of `a` [N, F] to all of `b` [M, F], with the number of the first row."""
     for start in range(0, len(a), DISTANCE_ROWS):
         rows = a[start : start + DISTANCE_ROWS].double()
         yield start, torch.cdist(rows, b.double(), compute_mode="use_mm_for_euclid_dist")

@@ -102,9 +102,15 @@ class RankPartition:
         """
         if self.group.world_size == 1:
             return torch.cat(list(blocks))
-        everyone = self.group.all_gather_object([block.numpy() for block in blocks])
-        in_order = (own[slot] for slot in range(len(everyone[0])) for own in everyone if slot < len(own))
-        return torch.cat([torch.from_numpy(block) for block in in_order])
+        about = [list(blocks[0].shape[1:]), str(blocks[0].dtype).removeprefix("torch.")] if blocks else None
+        shape, kind = next(known for known in self.group.all_gather_object(about) if known is not None)
+        rows = self.group.all_gather_object([len(block) for block in blocks])
+        padded = torch.zeros(max(map(len, rows)), max(rows[0]), *shape, dtype=getattr(torch, kind))
+        for slot, block in enumerate(blocks):
+            padded[slot, : len(block)] = block
+        everyone = self.group.all_gather(padded)
+        in_order = ((slot, rank) for slot in range(len(padded)) for rank in range(len(rows)) if slot < len(rows[rank]))
+        return torch.cat([everyone[rank][slot, : rows[rank][slot]] for slot, rank in in_order])
 
 
 class Collector(Protocol):

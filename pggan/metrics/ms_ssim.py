@@ -64,7 +64,8 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 
 def of_pairs(images: Tensor) -> Tensor:
-    """The similarities float64 [N / 2] of images 2n and 2n + 1 of uint8 [N, C, R, R]; Apple's devices have no float64."""
+    """The similarities float64 [N / 2] of images 2n and 2n + 1 of uint8 [N, C, R, R]."""
+    # Apple's devices have no float64.
     precise = (images if images.device.type == "cuda" else images.cpu()).double()
     return ms_ssim(precise[0::2], precise[1::2])
 

@@ -105,18 +105,17 @@ class PatchCollector(Collector):
         self.count, self.partition, self.channels = count, partition, channels
         self.own = partition.own(count)
         self.levels = levels_of(resolution)
-        shape = (max(sum(map(len, self.own)), 1), PATCHES, channels, SIDE, SIDE)
-        self.patches = {}
-        for side in self.levels:
-            with tempfile.TemporaryFile() as file:
-                reserve(file, 4 * prod(shape))
-                self.patches[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
+        self.patches: dict[int, Tensor] = {}  # [N, PATCHES, C, 7, 7] of this rank
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
         self.blocks = 0
         self.images = 0
 
     def add(self, images: Tensor) -> None:
-        first = self.own[self.blocks].start
+        shape, first = (sum(map(len, self.own)), PATCHES, self.channels, SIDE, SIDE), self.own[self.blocks].start
+        for side in self.levels if not self.patches else ():
+            with tempfile.TemporaryFile() as file:
+                reserve(file, 4 * prod(shape))
+                self.patches[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
             # The same patch positions, whatever the number of images in the last block.
             corners = corners_of(first, self.partition.size, side)[:, : len(images)].to(images.device)
@@ -169,7 +168,6 @@ def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress:
 
     Args: on_progress: called with the directions that are done, and all of them.
     """
-    group = one.partition.group
     for collector in (one, other):
         collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
@@ -177,12 +175,7 @@ def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress:
     for start in range(0, DIRECTIONS, AT_ONCE):
         on_progress(start, DIRECTIONS)
         some = directions[:, start : start + AT_ONCE]
-        a, b = one.project(side, some), other.project(side, some)
-        mine = {
-            number: sorted_distance(a[number], b[number]) for number in range(AT_ONCE)[group.rank :: group.world_size]
-        }
-        everyone = {int(number): value for part in group.all_gather_object(mine) for number, value in part.items()}
-        found += [everyone[number] for number in range(AT_ONCE)]
+        found += map(sorted_distance, one.project(side, some), other.project(side, some))
     return 1000 * sum(found) / DIRECTIONS
 
 

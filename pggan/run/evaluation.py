@@ -22,8 +22,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
 from pggan.metrics.base import summary
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
-from pggan.metrics.extractor import Extractor
-from pggan.metrics.extractors import load_extractor
+from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter
 from pggan.run.run_dir import RunContext
@@ -98,6 +97,7 @@ class TrainingEvaluator:
         self.metrics = metrics_of(self.config, run.pyramid)
         self.budget = EvaluationBudget(self.config.max_share, time.monotonic())
         self._said: set[str] = set()  # notes, once each
+        self._known: dict[Any, Any] = {}  # numbers of the reals
         for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
             reason = f"it needs at least {metric.least_images} images, and the data has {run.pyramid.images}"
             self._note(f"{metric.key} is left out: {reason}.")
@@ -141,6 +141,7 @@ class TrainingEvaluator:
                 first_seed=FIRST_SEED,
                 group=self.group,
                 mirror=self.mirror,
+                known=self._known,
             )
         except (UserError, torch.OutOfMemoryError) as error:  # a full disk or device is nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
@@ -196,7 +197,7 @@ def open_extractor(config: EvaluationConfig, device: torch.device) -> Extractor 
     """The extractor that the metrics need; raises UserError where something of it is missing."""
     if not needs_extractor(config.metrics):
         return None
-    return load_extractor(config.extractor, config.weights, device, KEYS)
+    return load_extractor(config.extractor, config.weights, device)
 
 
 def require_images(config: EvaluationConfig, pyramid: ImagePyramid) -> None:

@@ -6,8 +6,8 @@ from pggan.core.intervals import is_due
 from pggan.core.schedule import Phase
 from pggan.data.pyramid import ImagePyramid
 from pggan.losses.base import Loss
-from pggan.metrics.distances import nearest
 from pggan.metrics.extractors import pixel_extractor
+from pggan.metrics.features import nearest_others
 from pggan.metrics.images import RealImages, to_device
 from pggan.networks.networks import Generator
 from pggan.optim.state import State
@@ -65,5 +65,4 @@ def mean_nearest(images: Pixels) -> float:
     if len(images) < 2:
         return 0.0
     features = pixel_extractor().features(to_device(images, torch.device("cpu")))
-    distances, _ = nearest(features, features, same=True)
-    return float(distances.mean())
+    return float(nearest_others(features).mean())

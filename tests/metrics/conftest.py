@@ -1,4 +1,4 @@
-"""Small sets of images, an extractor without weights, and a cache of its own for every test."""
+"""Small sets of images, and an extractor without weights."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Task
 from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.images import Images, RealImages
-from pggan.metrics.rank_partition import RankPartition
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """Where this test keeps numbers of real images."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "pggan" / "metrics"
+from pggan.metrics.images import Images, RankPartition, RealImages
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +20,10 @@ def alone() -> ProcessGroup:
 
 @pytest.fixture
 def task_of(alone) -> Callable[..., Task]:
-    """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level unless told."""
+    """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level, in blocks of 4."""
 
-    def build(
-        fakes: Images | None, pyramid: ImagePyramid, resolution: int | None = None, mirror: bool | None = None
-    ) -> Task:
-        resolution = resolution or pyramid.resolution
-        reals, partition = RealImages(pyramid, resolution), RankPartition.at(resolution, alone)
+    def build(fakes: Images | None, pyramid: ImagePyramid, mirror: bool = False) -> Task:
+        reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
         return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None, mirror)
 
     return build

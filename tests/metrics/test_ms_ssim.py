@@ -85,11 +85,3 @@ def test_pairs_are_neighbours_and_the_name_tells_scales_and_images(task_of, make
     by_hand = [float(ms_ssim(*(images[n : n + 1].double() for n in (first, first + 1)))) for first in (0, 2)]
     assert values["ms_ssim@4scales-4"] == pytest.approx(sum(by_hand) / 2)
     assert values["ms_ssim_reals@4scales-4"] == values["ms_ssim@4scales-4"]
-    assert metric.notes() == ["ms_ssim compares pairs: of 5 fakes, the last one is left out."]
-
-
-def test_fewer_reals_than_fakes_are_stated(task_of, make_pyramid, tmp_path):
-    task = task_of(None, make_pyramid(tmp_path / "data", images=7, resolution=8))
-    (note,) = MultiScaleSimilarity(task, 10).notes()
-    assert note == "ms_ssim compares 5 pairs of fakes, but only 3 pairs of reals, all that the data has."
-    assert MultiScaleSimilarity(task, 6).notes() == []

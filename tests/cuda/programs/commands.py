@@ -58,7 +58,7 @@ STREAMING = [
     "debug=profile",
     "monitor.profile_steps=1",
 ]
-METRICS = "metrics=[swd,ms_ssim,kid,fid,precision_recall,neighbours,duplicates]"
+METRICS = "metrics=[swd,ms_ssim,kid,fid,precision_recall,neighbours]"
 WARMUP_STEPS = 1  # instead of three, which would only take longer
 STEADY_AFTER = 2 * (WARMUP_STEPS + 1)  # steps of a phase: both kinds of lazy penalties have been captured
 

@@ -1,0 +1,99 @@
+"""KID, FID, precision and recall, against their definitions and other programs."""
+
+import numpy as np
+import pytest
+import torch
+
+from pggan.core.rng import generator_for
+from pggan.metrics.features import (
+    KernelInceptionDistance,
+    PrecisionRecall,
+    covered,
+    frechet_distance,
+    kernel_distance,
+    nearest_others,
+)
+
+pytestmark = pytest.mark.xdist_group("torchvision")  # other programs import it, which takes seconds
+
+
+def test_the_kernel_distance_is_the_unbiased_one_of_its_definition():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(5, 3)), random.normal(1, 1, size=(4, 3))
+    total = 0.0
+    for a, b, same in ((x, x, True), (y, y, True), (x, y, False)):
+        values = [(a[i] @ b[j] / 3 + 1) ** 3 for i in range(len(a)) for j in range(len(b)) if not (same and i == j)]
+        total += np.mean(values) * (1 if same else -2)
+    assert kernel_distance(torch.tensor(x), torch.tensor(y)) == pytest.approx(1000 * total)
+
+
+def test_the_kernel_distance_is_that_of_torchmetrics(features):
+    from torchmetrics.image.kid import poly_mmd
+
+    x, y = features[0].double(), features[1][:80].double()
+    # Sums of 80 x 80 kernel values of about 1 to 100, each rounded to 2^-53.
+    assert kernel_distance(x, y) == pytest.approx(1000 * float(poly_mmd(x, y)), rel=1e-9)
+
+
+def test_kid_and_its_floor_are_those_of_the_features_of_the_first_reals(task_of, make_pyramid, tmp_path):
+    """The fakes are the reals in this test: unlike two other sets, a set and itself have a number below 0."""
+    task = task_of(None, make_pyramid(tmp_path / "data", images=48))
+    metric = KernelInceptionDistance(task, 40)
+    for block in task.partition.own(40):
+        metric.fakes.add(torch.from_numpy(task.reals.read(block)).permute(0, 3, 1, 2))
+    values = metric.values()
+    rows = metric.fakes.rows()
+    assert rows.shape == (40, 3 * 16 * 16)
+    assert set(values) == {"kid@pixels-40", "kid_floor@pixels-20"}
+    assert values["kid@pixels-40"] == kernel_distance(rows, rows) < 0
+    assert values["kid_floor@pixels-20"] == kernel_distance(rows[:20], rows[20:])
+
+
+def test_the_frechet_distance_is_that_of_gaussians_in_one_dimension():
+    """(m1 - m2)^2 + (s1 - s2)^2"""
+    x, y = torch.tensor([[-1.0], [1.0]]), torch.tensor([[2.0], [8.0]])
+    assert frechet_distance(x, y) == pytest.approx(5**2 + (2**0.5 - 18**0.5) ** 2)
+
+
+def test_the_frechet_distance_is_that_of_eigenvalues_where_covariances_are_singular():
+    """Of 12 and 15 images by 40 features.
+
+    Those of S1 S2 that are 0 come out as rounding, up to 1e-13 of the largest, and roots of 28 of them are added: 1e-5.
+    """
+    x, y = (torch.randn(count, 40, generator=generator_for(0, "few", count)).double() for count in (12, 15))
+    roots = torch.linalg.eigvals(x.T.cov() @ y.T.cov()).sqrt().real.sum()
+    expected = (x.mean(0) - y.mean(0)).square().sum() + x.T.cov().trace() + y.T.cov().trace() - 2 * roots
+    assert frechet_distance(x, y) == pytest.approx(float(expected), rel=1e-5)
+    assert frechet_distance(x, x) == pytest.approx(0, abs=1e-12)  # sums of 480 numbers of about 1
+
+
+def test_the_frechet_distance_is_that_of_torchmetrics(features):
+    """Which takes the root of the eigenvalues: of a well-conditioned product, they lose few digits."""
+    from torchmetrics.image.fid import _compute_fid
+
+    x, y = (part.double() for part in features)
+    theirs = _compute_fid(x.mean(0), x.T.cov(), y.mean(0), y.T.cov())
+    assert frechet_distance(x, y) == pytest.approx(float(theirs), rel=1e-9)
+
+
+def test_a_point_is_covered_within_the_third_neighbour_of_any_centre():
+    centres = torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]])  # with radii 3, 2, 2, 3, 9
+    assert nearest_others(centres, 3)[:, -1].tolist() == pytest.approx([3, 2, 2, 3, 9])
+    points = torch.tensor([[-2.9], [-3.1], [5.9], [18.9], [19.1]])
+    assert covered(points, centres) == pytest.approx(3 / 5)
+
+
+def test_precision_is_that_of_fakes_and_recall_that_of_reals(task_of, make_pyramid, tmp_path):
+    """All fakes lie near one real."""
+    metric = PrecisionRecall(task_of(None, make_pyramid(tmp_path / "data")), 5)
+    fakes, reals = torch.tensor([[0.0], [0.1], [0.2], [0.3], [0.4]]), torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]])
+    assert metric.compare(fakes, reals) == {"precision@pixels-5": 1, "recall@pixels-5": 1 / 5}
+
+
+def test_precision_and_recall_are_those_of_torch_fidelity(features):
+    from torch_fidelity.metric_prc import calculate_precision_recall_full
+
+    fakes, reals = (part.double() for part in features)
+    precision, recall = calculate_precision_recall_full(fakes, reals, neighborhood=3)
+    assert (covered(fakes, reals), covered(reals, fakes)) == (float(precision), float(recall))
+    assert 0 < covered(fakes, reals) < 1
