@@ -47,13 +47,8 @@ SMALLER = {  # what makes a command a matter of a second, in this process
     "explore": ["device=cpu"],
     "timelapse": ["seconds=1"],
     "directions": ["device=cpu"],
-<<<<<<< HEAD
     "project": ["steps=2", "device=cpu"],
-    "evaluate": ["count=16", "extractor=pixels", "devices=cpu"],
-=======
-    "project": ["steps=2", "starts=1", "candidates=4", "device=cpu"],
     "evaluate": ["count=16", "extractor=pixels", "device=cpu"],
->>>>>>> 38a8272 (Metrics: one file per duty, numbers of reals kept in memory, evaluate on one device; duplicates, the cache and notes of every combination are withdrawn)
     "bench": ["model.fmap_max=4", "steps=1", "device=cpu", "stages=[4]"],
     "bench scaling": ["model.fmap_max=4", "steps=1", "processes=[1]"],
     "plan": ["schedule.final_resolution=4", "model.fmap_max=4", "limit_seconds=1", "devices=cpu"],

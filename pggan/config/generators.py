@@ -8,7 +8,7 @@ from pggan.config.parse import Checkpoint
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import Count, Positive, Whole, require
 
-MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours", "duplicates"]
+MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
 METRICS = MetricName.__args__  # type: ignore[attr-defined]
 EXTRACTORS = ("efficientnet-lite0", "inception", "pixels", "torchvision")  # before a colon, if there is one
 WITH_WEIGHTS = ("inception", "torchvision")
@@ -129,7 +129,7 @@ class EvaluateConfig:
     alpha: float | None
     out: str | None
     json: bool
-    devices: str
+    device: str
     threads: Count | None
 
     def __post_init__(self) -> None:

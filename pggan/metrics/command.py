@@ -49,8 +49,8 @@ def run(config: EvaluateConfig) -> int:
     require_defined(config.metrics, side)
     extractor = open_extractor(config.metrics, config.extractor, config.weights, group.device)
     pyramid, mirror = open_images(config.run, config.data, newest.network.architecture.channels, side)
-    for name in config.metrics:
-        images_of(METRIC_CLASSES[name], config.count, pyramid)
+    for metric in config.metrics:
+        images_of(METRIC_CLASSES[metric], config.count, pyramid)
     result: dict[str, Any] = {
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},

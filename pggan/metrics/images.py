@@ -123,7 +123,7 @@ class Collector(Protocol):
 
 
 class RowCollector(Collector):
-    """What `calculate` makes of blocks of images: rows in the order of the images."""
+    """The rows that `calculate` makes of blocks of images, in the order of the images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition

@@ -194,7 +194,7 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
 @pytest.mark.parametrize(
     ("overrides", "hint"),
     [
-        (["metrics=[kidd]"], "Did you mean 'kid'"),
+        (["metrics=[kidd]"], "swd or ms_ssim or kid"),
         (["metrics=[]"], "at least one"),
         (["metrics=[swd]", "extractor=inception", "weights=nowhere.pth"], "metrics=[swd] need none"),
         (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
