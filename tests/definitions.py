@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture, Resampling
 from pggan.losses.base import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Generator, initialize
+from pggan.optim.updates import AdamOptions
 
 PAPER = Architecture(
     resolution=1024,
@@ -24,7 +24,7 @@ PAPER = Architecture(
     stddev_group=4,
     resampling=Resampling.fused,
 )
-ADAM = OptimizerConfig(beta1=0.0, beta2=0.99, epsilon=1e-8, reset_at_phase=True)
+ADAM = AdamOptions(beta1=0.0, beta2=0.99, epsilon=1e-8)
 WGAN_GP = WganGp(
     penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
 )

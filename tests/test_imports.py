@@ -196,9 +196,9 @@ def test_a_run_and_its_steps_import_neither_torchvision_nor_the_compiler():
     """They would take seconds of every start."""
     program = """
 import sys, torch, pggan.data.open, pggan.run.train
-from pggan.optim.adam import Adam
+from pggan.optim.updates import Adam, AdamOptions
 weight = torch.ones(3, requires_grad=True)
-optimizer = Adam([weight], beta1=0.0, beta2=0.99, epsilon=1e-8)
+optimizer = Adam([weight], AdamOptions(0.0, 0.99, 1e-8))
 weight.grad = torch.ones(3)
 optimizer.step()
 sys.exit(", ".join({"torchvision", "torch._dynamo"} & sys.modules.keys()) or 0)

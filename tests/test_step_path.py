@@ -15,7 +15,7 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.networks.layers import ComputeOptions
-from pggan.optim.reducer import GradientReducer, Handle
+from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import Trainable, new_state
 from pggan.training.inputs import draw_inputs
 from pggan.training.step import train_step
@@ -31,9 +31,9 @@ CPU = torch.device("cpu")
 class ReducerThatEndsTheTrace(GradientReducer):
     """Called first for D, when its backward pass has ended."""
 
-    def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
+    def accumulate(self, trainable: Trainable, sums: torch.Tensor, batch: int) -> None:
         sys.setprofile(None)
-        return super().start_all_reduce(trainable, batch)
+        super().accumulate(trainable, sums, batch)
 
 
 def traced() -> set[CodeType]:
@@ -47,9 +47,10 @@ def traced() -> set[CodeType]:
     for images in (0, PHASE.batch):
         reals, rng = Reals(torch.zeros(PHASE.batch, 3, 8, 8), None, None), StepRng(0, images, CPU)
         inputs = draw_inputs(PHASE, reals, WGAN_GP, rng, 0.9, latent_size=128, options=ComputeOptions())
+        reducer = ReducerThatEndsTheTrace()
         if images:
             sys.setprofile(note)
-        train_step(state, inputs, ReducerThatEndsTheTrace())
+        train_step(state, [inputs], reducer)
     return called
 
 

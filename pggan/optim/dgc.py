@@ -7,6 +7,7 @@ masking, warmup), made for SGD; what becomes of it with Adam is derived in docs/
 P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
 
+from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
@@ -14,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pggan.config import DgcConfig, OptimizerConfig
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.adam import Adam, new_moments
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import State, StateDicts, Trainable
+from pggan.optim.updates import Adam, AdamOptions, new_moments
 
 EXTRA_STATE = "compression"  # the component of a checkpoint
 WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
@@ -29,19 +29,28 @@ BLOCK = 2**16  # indices that differ in their last two bytes only
 SAMPLE = 100_000  # entries that the threshold is estimated from
 
 
+@dataclass(frozen=True)
+class DgcOptions:
+    """The share of a network's numbers that each rank sends per update, and the images over which it falls to that."""
+
+    ratio: float
+    warmup_images: int
+    clip: float | None = None  # largest norm of the mean gradient
+
+
 class DgcReducer(GradientReducer):
     """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
     gradient_copies = 2  # what sending is worth, and the update
 
-    def __init__(self, group: ProcessGroup, state: State, optimizer: OptimizerConfig, dgc: DgcConfig) -> None:
+    def __init__(self, group: ProcessGroup, state: State, adam: AdamOptions, dgc: DgcOptions) -> None:
         """Replaces the optimizers of `state`: Adam's work is done here."""
         super().__init__()
         self.group, self.dgc = group, dgc
-        self._state, self._optimizer = state, optimizer
+        self._state, self._adam = state, adam
         self._names = {id(state.g): "g", id(state.d): "d"}
         for trainable in (state.g, state.d):
-            trainable.optimizer = Descent(trainable.optimizer.params, beta1=0, beta2=0, epsilon=0)
+            trainable.optimizer = Descent(trainable.optimizer.params, adam)
         self._compressors: dict[str, Compressor] = {}
         self._share = 1.0
 
@@ -99,7 +108,7 @@ class DgcReducer(GradientReducer):
 
     def _compressor(self, network: str, size: int) -> "Compressor":
         if network not in self._compressors or len(self._compressors[network].residual) != size:  # other levels
-            self._compressors[network] = Compressor(size, self._optimizer, self.group.device)
+            self._compressors[network] = Compressor(size, self._adam, self.group.device)
         return self._compressors[network]
 
 
@@ -120,14 +129,14 @@ class Descent(Adam):
 class Compressor:
     """The updates of one network that one rank has not sent yet, and the moments that make updates of gradients."""
 
-    def __init__(self, size: int, optimizer: OptimizerConfig, device: torch.device) -> None:
+    def __init__(self, size: int, adam: AdamOptions, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self.adam = Adam([self.residual], beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+        self.adam = Adam([self.residual], adam)
         self.adam.learning_rate = -1.0  # uphill: the residual is what is to be subtracted
         moments = self.adam.state[self.residual] = new_moments(self.residual)
         self.exp_avg, self.exp_avg_sq = moments["exp_avg"], moments["exp_avg_sq"]
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
-        if optimizer.beta1:  # else it is the last gradient
+        if adam.beta1:  # else it is the last gradient
             self.tensors["exp_avg"] = self.exp_avg
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from pggan.augmentation.ada import AdaptiveP
-from pggan.config import OptimizerConfig
 from pggan.core.architecture import Architecture
 from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.layers import ProgressiveNetwork
 from pggan.networks.networks import Generator, initialize
-from pggan.optim.adam import Adam
-from pggan.optim.flat_memory import flatten_storage
+from pggan.optim.updates import Adam, AdamOptions, flatten_storage
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
@@ -126,7 +124,7 @@ class State:
 
 
 def new_state(
-    architecture: Architecture, optimizer: OptimizerConfig, seed: int, device: torch.device, *, half: bool = False
+    architecture: Architecture, adam: AdamOptions, seed: int, device: torch.device, *, half: bool = False
 ) -> State:
     """The state before the first image; `half`: losses are scaled."""
     with torch.device(device):
@@ -136,8 +134,8 @@ def new_state(
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         _order_memory(network)
-    g = _trainable("G", generator, optimizer, half=half)
-    d = _trainable("D", discriminator, optimizer, half=half)
+    g = _trainable("G", generator, adam, half=half)
+    d = _trainable("D", discriminator, adam, half=half)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
     flatten_storage(g_ema.weights)
     return State(g, d, g_ema)
@@ -150,11 +148,11 @@ def _order_memory(network: ProgressiveNetwork) -> None:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def _trainable(name: str, network: ProgressiveNetwork, config: OptimizerConfig, *, half: bool) -> Trainable:
+def _trainable(name: str, network: ProgressiveNetwork, adam: AdamOptions, *, half: bool) -> Trainable:
     device = network.weights[0].device
     flatten_storage(network.weights)
     params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
-    optimizer = Adam(params, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
+    optimizer = Adam(params, adam)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(INIT_SCALE, device=device) if half else None
     return Trainable(name, network, optimizer, skipped, scale, since_scaling)

@@ -14,7 +14,7 @@ from pggan.core.rng import StepRng
 from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.ema import ema_decay
+from pggan.optim.updates import ema_decay
 from pggan.run.open_run import open_run
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
 
@@ -40,7 +40,7 @@ def train(config: TrainConfig, group: ProcessGroup) -> int:
             try:
                 while (phase := events.before_step()) is not None:
                     rng = StepRng(config.seed, state.images, group.device)
-                    decay = ema_decay(config.ema, state.images, phase.batch)
+                    decay = ema_decay(state.images, phase.batch, **vars(config.ema))
                     metrics = trainer.step(phase, stream.batch(phase, rng), rng, decay)
                     events.after_step(phase, metrics)
                 events.finish()

@@ -13,9 +13,10 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.features.backbone import load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.dgc import DgcReducer
+from pggan.optim.dgc import DgcOptions, DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State
+from pggan.optim.updates import AdamOptions
 from pggan.training.compute_options import precision_on
 from pggan.training.trainer import Trainer
 from pggan.training.trainer_factory import TrainerFactory
@@ -72,5 +73,7 @@ def build_reducer(
     if group.world_size == 1:
         return GradientReducer()
     if dgc is not None:
-        return DgcReducer(group, state, config.optimizer, dgc)
+        adam = AdamOptions(config.optimizer.beta1, config.optimizer.beta2, config.optimizer.epsilon)
+        options = {key: value for key, value in vars(dgc).items() if key != "name"}
+        return DgcReducer(group, state, adam, DgcOptions(**options))
     return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)

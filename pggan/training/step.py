@@ -3,6 +3,7 @@
 N batch, C channels, R resolution of the phase.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -11,16 +12,16 @@ from torch import Tensor
 from pggan.losses.base import SIGN, LossTerms, PenaltyContext, Transforms
 from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.layers import use_options
-from pggan.optim.ema import update_ema
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
-from pggan.training.inputs import StepInputs, split_into_micro_batches
+from pggan.optim.updates import update_ema
+from pggan.training.inputs import StepInputs
 
 
-def train_step(state: State, inputs: StepInputs, reducer: GradientReducer) -> dict[str, Tensor]:
+def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G; never waits for the device."""
-    d, g, options, batch = state.d, state.g, inputs.spec.options, inputs.spec.batch
-    micro_batches, terms = split_into_micro_batches(inputs, state.g_ema.architecture.stddev_group), []
+    d, g, first = state.d, state.g, micro_batches[0]  # they share all but images and random numbers
+    options, batch, terms = first.spec.options, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
     for micro_batch in micro_batches:  # D: score reals above fakes
@@ -33,14 +34,14 @@ def train_step(state: State, inputs: StepInputs, reducer: GradientReducer) -> di
     for micro_batch in micro_batches:  # G: raise the scores of fresh fakes, made while D's gradients travel
         with use_options(g.network, options):
             fakes = fakes_for_g(state, micro_batch)  # [N, C, R, R]
-            if micro_batch is micro_batches[0]:  # the fakes needed no D: now it moves
-                metrics, terms = update(d, terms, wait_for_d(), inputs.learning_rate_d, batch), []
+            if micro_batch is first:  # the fakes needed no D: now it moves
+                metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
                 terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
     wait_for_g = reducer.start_all_reduce(g, batch)
-    metrics |= update(g, terms, wait_for_g(), inputs.learning_rate_g, batch)
+    metrics |= update(g, terms, wait_for_g(), first.learning_rate_g, batch)
 
-    update_ema(state.g_ema, g.network, inputs.ema_decay)
+    update_ema(state.g_ema.weights, g.network.weights, first.ema_decay)
     return metrics
 
 

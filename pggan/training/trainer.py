@@ -20,7 +20,14 @@ from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 from pggan.training.cuda_graphs import CapturedStep, GraphPool, Metrics, is_out_of_memory
-from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, half_micro_batch, scalars_to_tensors
+from pggan.training.inputs import (
+    StepInputs,
+    StepSpec,
+    draw_inputs,
+    half_micro_batch,
+    scalars_to_tensors,
+    split_into_micro_batches,
+)
 from pggan.training.step import train_step
 
 # Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
@@ -88,7 +95,9 @@ class Trainer:
 
     def eager_step(self, inputs: StepInputs) -> dict[str, Tensor]:
         """Take the step operation by operation."""
-        return train_step(self.state, scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs, self.reducer)
+        inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
+        micro_batches = split_into_micro_batches(inputs, self.state.g_ema.architecture.stddev_group)
+        return train_step(self.state, micro_batches, self.reducer)
 
     def abort_step(self) -> None:
         """Clear away what a step that did not come to its end has left."""

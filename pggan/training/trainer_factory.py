@@ -13,6 +13,7 @@ from pggan.losses import build_loss
 from pggan.losses.base import Loss
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import State, new_state
+from pggan.optim.updates import AdamOptions
 from pggan.training.compute_options import captures_graphs, compute_options
 from pggan.training.trainer import Trainer
 
@@ -38,7 +39,8 @@ class TrainerFactory:
     def new_state(self, architecture: Architecture, seed: int, device: torch.device) -> State:
         """The state of new networks before the first image."""
         half = self.options.dtype is torch.float16
-        state = new_state(architecture, self.optimizer, seed, device, half=half)
+        adam = AdamOptions(self.optimizer.beta1, self.optimizer.beta2, self.optimizer.epsilon)
+        state = new_state(architecture, adam, seed, device, half=half)
         state.d.adaptive_p = AdaptiveP.of(self.augmentation, self.loss.mean_sign, device)
         return state
 

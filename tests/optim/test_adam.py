@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from pggan.optim.adam import Adam
+from pggan.optim.updates import Adam, AdamOptions
 
 
 def test_steps_are_those_of_torch_to_the_bit():
@@ -9,7 +9,7 @@ def test_steps_are_those_of_torch_to_the_bit():
     generator = torch.Generator().manual_seed(0)
     shapes = [(5, 3), (7,), ()]
     ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
-    one = Adam(ours, beta1=0.5, beta2=0.99, epsilon=0.01)
+    one = Adam(ours, AdamOptions(0.5, 0.99, 0.01))
     other = torch.optim.Adam(theirs, betas=(0.5, 0.99), eps=0.01, fused=True)
     for number in range(8):
         one.learning_rate = other.param_groups[0]["lr"] = 0.1 / (1 + number)

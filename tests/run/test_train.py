@@ -19,7 +19,7 @@ from pggan.cli import main as command_line
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.distributed.process_group import RankInfo
-from pggan.optim.ema import update_ema
+from pggan.optim.updates import update_ema
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.training import step

@@ -1,0 +1,130 @@
+"""Updates of weights: Adam, the averaged generator (EMA), and the flat memory in which one operation updates all.
+
+P numbers of a network, and padding.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
+
+
+@dataclass(frozen=True)
+class AdamOptions:
+    """The decay of the mean gradient and of its square, and the epsilon of Adam."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015, algorithm 1) of the parameters that have gradients.
+
+    It calculates what `torch.optim.Adam(…, fused=True)` does, to the bit.  The first object of that class imports
+    PyTorch's compiler, which takes seconds of every start.
+    """
+
+    def __init__(self, params: Iterable[Tensor], options: AdamOptions) -> None:
+        """Args: params: of any shapes; a parameter without `grad` in a step is not moved, and nothing is kept of it."""
+        self.params, self.options = list(params), options
+        self.learning_rate: float | Tensor = 0.0  # to be set
+        self.found_inf: Tensor | None = None  # float32: 1 skips the step, without waiting for the device
+        self.grad_scale: Tensor | None = None  # gradients are divided by it
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by parameter: step, exp_avg, exp_avg_sq
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step down the gradients."""
+        params, gradients = [], []
+        for param in self.params:
+            if param.grad is not None:
+                params.append(param)
+                gradients.append(param.grad)
+                if param not in self.state:
+                    self.state[param] = new_moments(param)
+        kept = [self.state[param] for param in params]
+        adam(
+            params,
+            gradients,
+            [of["exp_avg"] for of in kept],
+            [of["exp_avg_sq"] for of in kept],
+            [],
+            [of["step"] for of in kept],
+            fused=True,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
+            amsgrad=False,
+            beta1=self.options.beta1,
+            beta2=self.options.beta2,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=self.options.epsilon,
+            maximize=False,
+        )
+
+
+def new_moments(param: Tensor) -> dict[str, Tensor]:
+    """Adam's state of a parameter before its first step: the number of steps [] and two moments as `param`."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=param.device),
+        "exp_avg": torch.zeros_like(param),
+        "exp_avg_sq": torch.zeros_like(param),
+    }
+
+
+def flat_offsets(weights: Sequence[nn.Parameter]) -> list[int]:
+    """Where each weight begins in the memory that they share, and where that ends."""
+    return [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
+
+
+def flatten_storage(weights: Sequence[nn.Parameter]) -> Tensor:
+    """Move `weights`, each with its strides, into one tensor [P], which is returned."""
+    places = flat_offsets(weights)
+    memory = torch.zeros(places[-1], dtype=weights[0].dtype, device=weights[0].device)
+    for weight, start in zip(weights, places, strict=False):
+        weight.data = memory.as_strided(weight.shape, weight.stride(), start).copy_(weight.data)
+    return memory
+
+
+def flat_storage(weights: Sequence[nn.Parameter]) -> Tensor | None:
+    """The tensor [P] into which `flatten_storage` has moved `weights`; None if any lies somewhere else now."""
+    storage, places = weights[0].untyped_storage(), flat_offsets(weights)
+    for weight, start in zip(weights, places, strict=False):
+        if weight.untyped_storage()._cdata != storage._cdata or weight.storage_offset() != start:
+            return None
+    return weights[0].detach().as_strided((places[-1],), (1,), 0)
+
+
+def ema_decay(
+    images: int, batch: int, *, half_life_images: float | None, rampup: float | None, decay_per_update: float | None
+) -> float:
+    """The decay of one update of `batch` images after `images`.
+
+    By half-life: the weight of an old value halves every `half_life_images`; with `rampup`, the half-life is at most
+    that share of the images shown, so that the average follows quickly at first.
+    Source: per-update 0.999 is the paper's; half-life and ramp-up are Karras et al. 2020's.
+    """
+    if decay_per_update is not None:
+        return decay_per_update
+    assert half_life_images is not None, "one of both is given"
+    if rampup is not None:
+        half_life_images = min(half_life_images, images * rampup)
+    return float(0.5 ** (batch / max(half_life_images, 1e-8)))
+
+
+def update_ema(averages: Sequence[nn.Parameter], weights: Sequence[nn.Parameter], decay: float | Tensor) -> None:
+    """Set every average to decay * average + (1 - decay) * weight; a tensor `decay` can change in a CUDA graph."""
+    flat_averages, flat_weights = flat_storage(averages), flat_storage(weights)
+    same_order = all(a.stride() == b.stride() for a, b in zip(averages, weights, strict=True))
+    if flat_averages is not None and flat_weights is not None and same_order:
+        flat_averages.lerp_(flat_weights, 1 - decay)
+        return
+    for average, weight in zip(averages, weights, strict=True):
+        average.detach().lerp_(weight.detach(), 1 - decay)
