@@ -26,7 +26,7 @@ from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import LOSSES
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import set_float32
+from pggan.training.precision import set_float32
 
 CPU = torch.device("cpu")
 IMAGES, RESOLUTION, CLASSES = 8, 16, 4

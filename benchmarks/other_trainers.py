@@ -33,7 +33,7 @@ from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 
 CPU = torch.device("cpu")
 EMA_DECAY = 0.999

@@ -32,7 +32,7 @@ from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.metrics.images import Progress
 from pggan.sampling.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "evaluation.json"

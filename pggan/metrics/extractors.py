@@ -25,7 +25,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
 from pggan.networks.features.weights import read_weights
-from pggan.training.compute_options import full_float32
+from pggan.training.precision import full_float32
 
 CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # of the features of `pixels`

@@ -21,7 +21,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP, hardware
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many

@@ -36,7 +36,7 @@ from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, hardware
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up

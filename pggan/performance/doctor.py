@@ -36,7 +36,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.ops import fused
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import DTYPES, set_float32
+from pggan.training.precision import DTYPES, set_float32
 from pggan.training.timing import WARMUP, product_rate
 
 GIB = 2**30

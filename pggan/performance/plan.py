@@ -30,7 +30,7 @@ from pggan.performance.scaling import (
     communication_bound_from,
     scaled,
 )
-from pggan.training.compute_options import configure_process, precision_on
+from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import PhaseTimes, StepTimes, hardware, measure_phase_times, speed_of
 
 DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one

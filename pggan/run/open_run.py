@@ -49,11 +49,10 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
 from pggan.run.run_pages import hyperparameters, run_pages
 from pggan.run.time_limit import PLANNED, TimeLimit, with_plan
-from pggan.training.build import build_trainer
-from pggan.training.compute_options import configure_process
+from pggan.training.build import build_trainer, require_device, sends_sparse_updates
+from pggan.training.precision import configure_process
 from pggan.training.timing import measure_phase_times
 from pggan.training.trainer import Trainer
-from pggan.training.trainer_factory import TrainerFactory, sends_sparse_updates
 
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
 FEW_IMAGES = 2000
@@ -141,7 +140,7 @@ def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Pat
     with group.collective_errors():
         batches = (phase.batch for phase in config.schedule.build().phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
-        TrainerFactory.of(config, group.device, group.world_size)
+        require_device(config, group.device)
         if config.model.features is not None:
             load_backbone()
         extractor = open_extractor(config.evaluation, group.device)

@@ -1,25 +1,27 @@
-"""Builds a trainer from a configuration: networks, state, gradient reducer.  No other place does."""
+"""Builds a trainer from a configuration: networks, state, gradient reducer.  The configuration stops here."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
-from pggan.config import DgcConfig, Precision, TrainerConfig
+from pggan.augmentation.ada import Ada, AdaptiveP
+from pggan.config import DgcConfig, Kernels, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
+from pggan.core.errors import UserError
 from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import build_loss
 from pggan.networks.features.backbone import load_backbone
 from pggan.networks.features.discriminator import ProjectedDiscriminator
+from pggan.networks.layers import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcOptions, DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
-from pggan.optim.state import State
+from pggan.optim.state import State, new_state
 from pggan.optim.updates import AdamOptions
-from pggan.training.compute_options import precision_on
+from pggan.training.precision import DTYPES, precision_on
 from pggan.training.trainer import Trainer
-from pggan.training.trainer_factory import TrainerFactory
 
 
 def build_trainer(
@@ -35,26 +37,45 @@ def build_trainer(
     Args: log: called with what does not work here.
     Raises UserError for what the device can't do, and for batches that can't be divided.
     """
-    device = group.device
-    config = replace(config, precision=agreed_precision(config.precision, group))
-    factory = TrainerFactory.of(config, device, group.world_size)
+    device, precision = group.device, agreed_precision(config.precision, group)
+    require_device(config, device)
+    loss, augmentation, dtype = build_loss(vars(config.loss)), build_augmentation(config), DTYPES.get(precision)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    state = factory.new_state(architecture, config.seed, device)
+    adam = AdamOptions(config.optimizer.beta1, config.optimizer.beta2, config.optimizer.epsilon)
+    state = new_state(architecture, adam, config.seed, device, half=dtype is torch.float16)
+    state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     if isinstance(state.d.network, ProjectedDiscriminator):
-        state.d.network.set_backbone(load_backbone(), factory.options.dtype)
-    reducer = build_reducer(config, state, group, partition)
+        state.d.network.set_backbone(load_backbone(), dtype)
+    reference, size = config.compute.kernels is Kernels.reference, config.compute.micro_batch_size
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
-    return factory.trainer(
+    sparse = sends_sparse_updates(config, group.world_size)
+    return Trainer(
         state,
-        reducer=reducer,
+        loss,
+        ComputeOptions(dtype=dtype, reference=reference, micro_batch_size=size),
+        augmentation=augmentation,
+        reducer=build_reducer(config, adam, state, group, partition),
         indices=indices.get,
         chunk_size=partition.micro_batch_size,
         reset_at_phase=config.optimizer.reset_at_phase,
         scalars_as_tensors=device.type == "cuda",
+        capture=device.type == "cuda" and config.compute.cuda_graphs is not Switch.off and not sparse,
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )
+
+
+def require_device(config: TrainerConfig, device: torch.device) -> None:
+    """Raise UserError where `device` can't take steps as `config` asks for."""
+    if config.precision is Precision.tf32 and device.type != "cuda":
+        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
+    if config.compute.cuda_graphs is Switch.on and device.type != "cuda":
+        problem = f"compute.cuda_graphs=on: there are none on {device.type}."
+        raise UserError(problem, "Set compute.cuda_graphs=auto or off.")
+    if config.compute.deterministic and device.type == "cuda" and config.augmentation.name != "none":
+        problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
+        raise UserError(problem, "Set compute.deterministic=false.")
 
 
 def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
@@ -63,17 +84,26 @@ def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
     return Precision.fp16 if Precision.fp16 in found else found[0]
 
 
+def build_augmentation(config: TrainerConfig) -> Ada | None:
+    """The augmentation that `augmentation=` asks for."""
+    keys = vars(config.augmentation)
+    return None if keys["name"] == "none" else Ada(**{key: keys[key] for key in keys if key != "name"})
+
+
 def build_reducer(
-    config: TrainerConfig, state: State, group: ProcessGroup, partition: BatchPartition
+    config: TrainerConfig, adam: AdamOptions, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
     """The reducer that `gradients=` and `elastic=` ask for."""
-    dgc = config.gradients if isinstance(config.gradients, DgcConfig) else None
     if config.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:
         return GradientReducer()
-    if dgc is not None:
-        adam = AdamOptions(config.optimizer.beta1, config.optimizer.beta2, config.optimizer.epsilon)
-        options = {key: value for key, value in vars(dgc).items() if key != "name"}
+    if isinstance(config.gradients, DgcConfig):
+        options = {key: value for key, value in vars(config.gradients).items() if key != "name"}
         return DgcReducer(group, state, adam, DgcOptions(**options))
     return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)
+
+
+def sends_sparse_updates(config: TrainerConfig, world_size: int) -> bool:
+    """Whether gradients are compressed: the gradient reducer makes the updates, each rank has a state of its own."""
+    return config.gradients.name == "dgc" and world_size > 1

@@ -20,7 +20,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import compute_options, set_float32
+from pggan.training.precision import DTYPES, precision_on, set_float32
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
@@ -57,7 +57,7 @@ class Speed(NamedTuple):
 
 def speed_of(config: TrainerConfig, device: torch.device) -> Speed:
     """The speed of steps of `config` on `device`, from the rates of a product and a copy there, which are measured."""
-    dtype = compute_options(config.precision, config.compute, device).dtype or torch.float32
+    dtype = DTYPES.get(precision_on(device, config.precision), torch.float32)
     rate = product_rate(device, config.precision, dtype, 512 if device.type == "cpu" else 4096)
     moving = copy_rate(device) if device.type == "cuda" else inf
     return Speed(START_SECONDS[device.type], rate * PRODUCT_SHARE[device.type], moving)

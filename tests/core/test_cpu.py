@@ -47,7 +47,7 @@ def test_a_process_that_trains_on_a_cpu_has_short_time_slices():
     code = """
 import torch
 from pggan.config import Precision
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 configure_process(torch.device("cpu"), Precision.fp32)
 print(cpu.scheduling().runtime)
 """

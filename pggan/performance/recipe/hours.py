@@ -21,7 +21,7 @@ from pggan.performance.recipe.data_facts import DataFacts, facts_of
 from pggan.performance.recipe.situation import FEATURES_FROM, Machine, NetworkSizes, Situation
 from pggan.run.evaluation import open_extractor
 from pggan.run.time_limit import TRAINING_SHARE
-from pggan.training.compute_options import configure_process, precision_on
+from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import StepTimes, speed_of
 
 MAX_SECONDS = 60.0  # that measuring steps may take

@@ -11,7 +11,7 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.training.build import build_trainer
-from pggan.training.compute_options import configure_process
+from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
 from tests.composed import trainer_config
 from tests.definitions import LOSSES

@@ -1,4 +1,4 @@
-"""From the keys of precision and compute to the options of a step on a device."""
+"""The precision of arithmetic, and the settings of a process for a device."""
 
 import os
 from collections.abc import Iterator
@@ -6,11 +6,9 @@ from contextlib import contextmanager
 
 import torch
 
-from pggan.config import ComputeConfig, Kernels, Precision, Switch
+from pggan.config import Precision
 from pggan.core.cpu import SHORT_TIME_SLICE, keep_freed_memory, set_time_slice
 from pggan.core.devices import set_threads
-from pggan.core.errors import UserError
-from pggan.networks.layers import ComputeOptions
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
@@ -77,20 +75,3 @@ def precision_on(device: torch.device, precision: Precision) -> Precision:
         return Precision.fp32
     # PyTorch emulates bf16 before compute capability 8.0, which is slow.
     return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
-
-
-def compute_options(precision: Precision, config: ComputeConfig, device: torch.device) -> ComputeOptions:
-    """The options of steps on `device`; raises UserError for what it can't do."""
-    if precision is Precision.tf32 and device.type != "cuda":
-        raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
-    dtype = DTYPES.get(precision_on(device, precision))
-    reference = config.kernels is Kernels.reference
-    return ComputeOptions(dtype=dtype, reference=reference, micro_batch_size=config.micro_batch_size)
-
-
-def captures_graphs(config: ComputeConfig, device: torch.device) -> bool:
-    """Whether steps are captured as CUDA graphs; raises UserError where there are none."""
-    if config.cuda_graphs is Switch.on and device.type != "cuda":
-        problem = f"compute.cuda_graphs=on: there are none on {device.type}."
-        raise UserError(problem, "Set compute.cuda_graphs=auto or off.")
-    return config.cuda_graphs is not Switch.off and device.type == "cuda"
